@@ -1,0 +1,227 @@
+"""What a model may see (`Batch`) and all that a model says (`Encoded`).
+
+Sizes, everywhere: B samples, T text pieces, K raw words, N windows of S pieces, V visual-side pieces of a sample, D/E widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import InputError
+
+IGNORE = -100
+"""Label of a position that no loss may score (PyTorch's convention)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tokenised text of one sample, without padding."""
+
+    ids: np.ndarray  # (T,) int64
+    special: np.ndarray  # (T,) bool: added by the tokenizer, not part of the text
+    word: np.ndarray  # (T,) int64: which raw word the piece belongs to, -1 for none
+    types: np.ndarray  # (T,) int64: 0 first text, 1 second text
+    pad: int
+    """Id that fills a batch up; never identifies padding (an attention mask does)."""
+    window: np.ndarray | None = None  # (T,) int64: which window of a CLIP text tower; None for a text encoder
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One example, tokenised and decoded once; objectives rewrite copies of it."""
+
+    id: str
+    text: Row | None = None
+    clip: Row | None = None
+    words: np.ndarray | None = None  # (K,) int64: a number per raw word, equal for equal words
+    pixels: np.ndarray | None = None  # (3, H, W) uint8
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    features: Mapping[str, np.ndarray] = field(default_factory=dict)
+    dropped: int = 0
+    """Pieces of the text that did not fit and were cut off."""
+
+    def with_label(self, name: str, value: np.ndarray) -> Sample:
+        """A copy that also carries the label `name`."""
+        return replace(self, labels={**self.labels, name: value})
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The text encoder's side of a batch."""
+
+    ids: Tensor  # (B, T) long
+    mask: Tensor  # (B, T) bool: True where there is a piece
+    special: Tensor  # (B, T) bool
+    word: Tensor  # (B, T) long, -1 for none
+    types: Tensor  # (B, T) long
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A CLIP text tower's side of a batch: as many windows as each sample needs, and no more."""
+
+    ids: Tensor  # (N, S) long
+    mask: Tensor  # (N, S) bool
+    row: Tensor  # (N,) long: the sample a window belongs to
+    slot: Tensor  # (N, S) long: place of a piece in the flat (B * V) layout; 0 where mask is False
+    last: Tensor  # (N,) long: index of each window's last piece (its end token)
+    key_mask: Tensor  # (B, V) bool
+    special: Tensor  # (B, V) bool
+    word: Tensor  # (B, V) long, -1 for none
+    flat_ids: Tensor  # (B, V) long
+
+    def join(self, states: Tensor) -> Tensor:
+        """Per-window states (N, S, D) laid end to end per sample: (B, V, D), zeros where there is no piece."""
+        b, v = self.key_mask.shape
+        flat = states.new_zeros(b * v, states.shape[-1])
+        return flat.index_put((self.slot[self.mask],), states[self.mask]).view(b, v, -1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Everything a model may see of B samples; frozen, use `dataclasses.replace`."""
+
+    ids: tuple[str, ...]  # B sample ids
+    text: Tokens | None = None
+    clip: Windows | None = None
+    words: Tensor | None = None  # (B, K) long: equal numbers for equal raw words, -1 beyond a sample's words
+    pixels: Tensor | None = None  # (B, 3, H, W) uint8
+    labels: Mapping[str, Tensor] = field(default_factory=dict)  # by name: (B,) or (B, L), IGNORE where unlabelled
+    features: Mapping[str, Tensor] = field(default_factory=dict)  # what frozen teachers said, by name: (B, ...)
+    dropped: int = 0  # pieces of these texts that did not fit, counted for the report
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The same batch on another device."""
+        return _each_tensor(self, lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory (called by `DataLoader`)."""
+        return _each_tensor(self, Tensor.pin_memory)
+
+    def require(self, needs: Sequence[str], who: str) -> None:
+        """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that is missing."""
+        for need in needs:
+            part, _, name = need.partition(".")
+            have: Any = {f.name: self.__dict__[f.name] for f in fields(self)}.get(part)
+            if have is None or (name and name not in have):
+                raise InputError(f"{who} needs `{need}` in the batch, which this data or model set-up does not provide")
+
+
+def _each_tensor(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {k: _each_tensor(v, change) for k, v in value.items()}
+    if isinstance(value, (Batch, Tokens, Windows)):
+        return replace(value, **{f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)})
+    return value
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
+
+    text: Tensor | None = None  # (B, T, D): the text encoder alone, last layer; this is what gets exported
+    pooled: Tensor | None = None  # (B, D): the text encoder's own pooler
+    visual: Tensor | None = None  # (B, V, Dv): the visual side before it meets the text
+    joint_text: Tensor | None = None  # (B, T, D): the text side after the cross-modal encoder
+    joint_visual: Tensor | None = None  # (B, V, Dv): the visual side after the cross-modal encoder
+    text_embedding: Tensor | None = None  # (B, E): two-tower models, unit length
+    image_embedding: Tensor | None = None  # (B, E): two-tower models, unit length
+    scale: Tensor | None = None  # (): two-tower models, inverse temperature
+    word_table: Tensor | None = None  # (vocabulary, E): input embeddings of the text side, for tied heads
+    clip_table: Tensor | None = None  # (vocabulary, Ev): input embeddings of the CLIP side, for tied heads
+    hidden: tuple[Tensor, ...] = ()  # every layer's text states (B, T, D), embeddings first
+    attention: tuple[Tensor, ...] = ()  # every layer's attention maps (B, heads, T, T)
+
+
+class Sizes(NamedTuple):
+    """Widths of a model's outputs, from which heads are built; 0 where the model has no such output."""
+
+    text: int = 0
+    word_table: tuple[int, int] = (0, 0)  # (vocabulary, width)
+    visual: int = 0
+    clip_table: tuple[int, int] = (0, 0)
+    pooled: int = 0
+    teacher: int = 0
+    """Width of the frozen teacher's features, if there is a teacher."""
+
+
+def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
+    out = np.full((len(rows), width), fill, dtype=rows[0].dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return torch.from_numpy(out)
+
+
+def _tokens(rows: Sequence[Row]) -> Tokens:
+    width = max(len(r.ids) for r in rows)
+    return Tokens(
+        ids=_pad([r.ids for r in rows], rows[0].pad, width),
+        mask=_pad([np.ones(len(r.ids), bool) for r in rows], False, width),
+        special=_pad([r.special for r in rows], True, width),
+        word=_pad([r.word for r in rows], -1, width),
+        types=_pad([r.types for r in rows], 0, width),
+    )
+
+
+def _windows(rows: Sequence[Row]) -> Windows:
+    width = max(len(r.ids) for r in rows)
+    pieces: list[np.ndarray] = []
+    slots: list[np.ndarray] = []
+    owner: list[int] = []
+    for b, row in enumerate(rows):
+        assert row.window is not None, "a CLIP row carries its window numbers"
+        starts = np.flatnonzero(np.diff(row.window, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(row.ids)], strict=True):
+            pieces.append(row.ids[start:stop])
+            slots.append(np.arange(start, stop) + b * width)
+            owner.append(b)
+    span = max(len(p) for p in pieces)
+    return Windows(
+        ids=_pad(pieces, rows[0].pad, span),
+        mask=_pad([np.ones(len(p), bool) for p in pieces], False, span),
+        row=torch.tensor(owner),
+        slot=_pad(slots, 0, span),
+        last=torch.tensor([len(p) - 1 for p in pieces]),
+        key_mask=_pad([np.ones(len(r.ids), bool) for r in rows], False, width),
+        special=_pad([r.special for r in rows], True, width),
+        word=_pad([r.word for r in rows], -1, width),
+        flat_ids=_pad([r.ids for r in rows], rows[0].pad, width),
+    )
+
+
+def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
+    """(...) arrays that may differ in their first axis, padded with `fill` and stacked: (B, ...)."""
+    if values[0].ndim == 0:
+        return torch.from_numpy(np.stack(values))
+    out = np.full((len(values), max(len(v) for v in values), *values[0].shape[1:]), fill, values[0].dtype)
+    for i, value in enumerate(values):
+        out[i, : len(value)] = value
+    return torch.from_numpy(out)
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Pad samples to what this batch needs, field by field."""
+    first = samples[0]
+    return Batch(
+        ids=tuple(s.id for s in samples),
+        text=None if first.text is None else _tokens([s.text for s in samples if s.text is not None]),
+        clip=None if first.clip is None else _windows([s.clip for s in samples if s.clip is not None]),
+        words=None if first.words is None else _stack([s.words for s in samples if s.words is not None], -1),
+        pixels=None
+        if first.pixels is None
+        else torch.from_numpy(np.stack([s.pixels for s in samples if s.pixels is not None])),
+        labels={name: _stack([s.labels[name] for s in samples], IGNORE) for name in first.labels},
+        features={name: _stack([s.features[name] for s in samples], 0) for name in first.features},
+        dropped=sum(s.dropped for s in samples),
+    )

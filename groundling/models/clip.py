@@ -1,0 +1,124 @@
+"""CLIP and its kin: the text tower alone, and the two towers together."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..batch import Batch, Encoded, Sizes, Windows
+from ..errors import InputError
+from .text import load_config, load_tokenizer, load_weights
+
+
+class ClipText(nn.Module):
+    """A CLIP-like text tower with its projection, and the (unused, but counted) logit scale of its model.
+
+    The projection is applied to every piece after the final LayerNorm, not to the end token only (XDBERT's code; at
+    the end token this equals CLIP's text feature).
+    """
+
+    def __init__(self, tower: PreTrainedModel, projection: nn.Module, logit_scale: Tensor) -> None:
+        super().__init__()
+        self.tower, self.projection = tower, projection
+        self.logit_scale = nn.Parameter(logit_scale.detach().clone().reshape(()), requires_grad=False)
+        # SigLIP attends to its padding, always of full length, and pools the last position.
+        self.fixed_length = tower.config.max_position_embeddings if "siglip" in tower.config.model_type else 0
+
+    @property
+    def width(self) -> int:
+        """Width of a projected piece."""
+        return self.projection.out_features  # type: ignore[return-value]
+
+    @property
+    def window(self) -> int:
+        """Positions of one window, special tokens included."""
+        return int(self.tower.config.max_position_embeddings)
+
+    @property
+    def table(self) -> Tensor:
+        """The tower's token embeddings (vocabulary, D)."""
+        return self.tower.get_input_embeddings().weight
+
+    def forward(self, windows: Windows) -> tuple[Tensor, Tensor]:
+        """Projected piece states (N, S, E) and the text feature (N, E) of each window; neither is normalised."""
+        ids, mask = windows.ids, windows.mask
+        if self.fixed_length:
+            ids = F.pad(ids, (0, self.fixed_length - ids.shape[1]), value=self.tower.config.pad_token_id or 0)
+            states = self.tower(input_ids=ids).last_hidden_state
+            pooled = self.projection(states[:, -1])
+            return self.projection(states[:, : mask.shape[1]]), pooled
+        states = self.projection(self.tower(input_ids=ids, attention_mask=mask.long()).last_hidden_state)
+        # The end token's own place is known; HF would look for its id, and silently take position 0 if it is absent.
+        return states, states[torch.arange(len(ids), device=ids.device), windows.last]
+
+
+def clip_text(model: Any) -> ClipText:
+    """The text tower of a loaded HF model: CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel."""
+    kind = model.config.model_type
+    scale = model.logit_scale if hasattr(model, "logit_scale") else torch.tensor(math.log(1 / 0.07))
+    tower = model.text_model if hasattr(model, "text_model") else model
+    if "siglip" in kind:
+        return ClipText(tower, tower.head, scale)
+    if hasattr(model, "text_projection"):
+        return ClipText(tower, model.text_projection, scale)
+    raise InputError(f"a {kind} model has no text projection; expected a CLIP or SigLIP model")
+
+
+def load_clip_text(source: str | Path) -> tuple[ClipText, PreTrainedTokenizerBase]:
+    """A frozen-able text tower and its tokenizer from a hub id or folder; the vision tower is dropped."""
+    config = load_config(source)
+    if config.model_type not in CLIP_LIKE:
+        raise InputError(f"{source}: a {config.model_type} model is no CLIP-like teacher; expected {sorted(CLIP_LIKE)}")
+    tokenizer = load_tokenizer(source)
+    return clip_text(load_weights(CLIP_LIKE[config.model_type], source)), tokenizer
+
+
+def _with_projection() -> dict[str, Any]:
+    from transformers import CLIPTextModelWithProjection, SiglipTextModel
+
+    return {"clip": AutoModel, "siglip": AutoModel, "siglip2": AutoModel, "clip_text_model": CLIPTextModelWithProjection,
+            "siglip_text_model": SiglipTextModel}  # fmt: skip
+
+
+CLIP_LIKE = _with_projection()
+"""Which HF class loads a folder of each CLIP-like model type."""
+
+
+class TwoTowers(nn.Module):
+    """An HF `CLIPModel` that sees one window of text and one image per sample."""
+
+    def __init__(self, clip: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.clip, self.tokenizer = clip, tokenizer
+        self.register_buffer("mean", torch.tensor(IMAGE_MEAN).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(IMAGE_STD).view(1, 3, 1, 1), persistent=False)
+        self.sizes = Sizes()
+
+    def forward(self, batch: Batch) -> Encoded:
+        """Unit-length embeddings of both sides and CLIP's learned scale; either side may be absent."""
+        text = image = None
+        if batch.clip is not None:
+            assert len(batch.clip.ids) == len(batch), "a caption is one window"
+            text = F.normalize(
+                self.clip.get_text_features(batch.clip.ids, attention_mask=batch.clip.mask.long()).pooler_output, dim=-1
+            )
+        if batch.pixels is not None:
+            pixels = (batch.pixels.float() / 255 - self.mean) / self.std
+            image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
+        return Encoded(text_embedding=text, image_embedding=image, scale=self.clip.logit_scale.exp())
+
+    def export(self, folder: Path) -> None:
+        """Write a stock HF CLIP folder."""
+        self.clip.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
+IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
+"""Per-channel statistics of CLIP's published preprocessing (RGB, 0..1)."""

@@ -1,0 +1,116 @@
+"""XDBERT: a text encoder and CLIP's text tower, joined by a cross-modal encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from ..batch import Batch, Encoded
+from .clip import ClipText
+from .text import TextEncoder
+
+
+class Attention(nn.Module):
+    """Post-LN multi-head attention of one stream over another (or itself), with residual and LayerNorm."""
+
+    def __init__(self, width: int, over: int, heads: int, dropout: float) -> None:
+        """Queries from states `width` wide, keys and values from states `over` wide."""
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.key, self.value = nn.Linear(over, width), nn.Linear(over, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
+        """States (B, T, D) after attending over (B, V, D') where `key_mask` (B, V) is True."""
+        q, k, v = (
+            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, T, D / heads)
+            for project, x in ((self.query, states), (self.key, over), (self.value, over))
+        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=key_mask[:, None, None, :], dropout_p=dropout)
+        return self.norm(states + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training))
+
+
+class FeedForward(nn.Module):
+    """Post-LN feed-forward block."""
+
+    def __init__(self, width: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.up, self.down, self.dropout = nn.Linear(width, inner), nn.Linear(inner, width), nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (B, T, D), transformed."""
+        return self.norm(states + self.dropout(self.down(F.gelu(self.up(states)))))
+
+
+class CrossLayer(nn.Module):
+    """One cross-modal layer: both cross-attentions read the old states, then self-attention, then feed-forward.
+
+    LXMERT-like, but with separate cross-attentions per side, because the widths differ; the CLIP side's feed-forward
+    is as wide as the *text encoder's* (XDBERT's code; parameter counts of Table 6).
+    """
+
+    def __init__(self, text: int, text_heads: int, clip: int, clip_heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.text_cross = Attention(text, clip, text_heads, dropout)
+        self.clip_cross = Attention(clip, text, clip_heads, dropout)
+        self.text_self = Attention(text, text, text_heads, dropout)
+        self.clip_self = Attention(clip, clip, clip_heads, dropout)
+        self.text_forward = FeedForward(text, inner, dropout)
+        self.clip_forward = FeedForward(clip, inner, dropout)
+
+    def forward(self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Both streams, updated: text (B, T, D) and CLIP (B, V, E)."""
+        crossed = self.text_cross(text, clip, clip_mask), self.clip_cross(clip, text, text_mask)
+        text = self.text_self(crossed[0], crossed[0], text_mask)
+        clip = self.clip_self(crossed[1], crossed[1], clip_mask)
+        return self.text_forward(text), self.clip_forward(clip)
+
+
+def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.ModuleList:
+    """The cross-modal encoder between a text encoder of this configuration and a CLIP-like text tower."""
+    dropout = getattr(config, "hidden_dropout_prob", None)
+    return nn.ModuleList(
+        CrossLayer(
+            config.hidden_size,
+            config.num_attention_heads,
+            clip.width,
+            clip.tower.config.num_attention_heads,
+            config.intermediate_size,
+            0.1 if dropout is None else dropout,  # ModernBERT names several dropouts, and this is none of them
+        )
+        for _ in range(layers)
+    )
+
+
+class CrossModal(nn.Module):
+    """XDBERT during adaptation (Section 2.1): any text encoder, any CLIP-like text tower, `layers` cross-modal layers.
+
+    New weights keep PyTorch's default initialisation, as in the authors' code.
+    """
+
+    def __init__(self, text: TextEncoder, clip: ClipText, layers: int = 2) -> None:
+        super().__init__()
+        self.text, self.clip = text, clip
+        self.cross = cross_layers(text.encoder.config, clip, layers)
+        self.sizes = text.sizes._replace(visual=clip.width, clip_table=(clip.table.shape[0], clip.table.shape[1]))
+
+    def forward(self, batch: Batch) -> Encoded:
+        """Both sides alone (`text`, `visual`) and after meeting (`joint_text`, `joint_visual`)."""
+        assert batch.text is not None and batch.clip is not None, "CrossModal reads batch.text and batch.clip"
+        alone = self.text(batch)
+        visual = batch.clip.join(self.clip(batch.clip)[0])
+        text, clip = alone.text, visual
+        for layer in self.cross:
+            text, clip = layer(text, clip, batch.text.mask, batch.clip.key_mask)
+        return replace(alone, visual=visual, joint_text=text, joint_visual=clip, clip_table=self.clip.table)
+
+    def export(self, folder: Path) -> None:
+        """Write the text encoder alone, as a stock HF folder."""
+        self.text.export(folder)

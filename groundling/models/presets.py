@@ -1,0 +1,53 @@
+"""Published models by name, built from configurations on the meta device: parameter counts without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel, BertConfig, BertModel, CLIPConfig, CLIPModel, ElectraConfig, ElectraModel
+
+from ..errors import InputError
+from .clip import ClipText, clip_text
+from .crossmodal import cross_layers
+from .text import load_config
+
+
+def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:
+    text = encoder()
+    clip: ClipText = clip_text(CLIPModel(CLIPConfig()))  # ViT-B/32, HF's default
+    return {"text": text, "clip": clip, "cross": cross_layers(text.config, clip, 2)}
+
+
+def _electra(**sizes: int) -> ElectraModel:
+    return ElectraModel(ElectraConfig(**sizes))
+
+
+PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {
+    "xdbert-bert-base": lambda: _xdbert(lambda: BertModel(BertConfig())),
+    "xdbert-electra-base": lambda: _xdbert(
+        lambda: _electra(embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+    ),
+    "xdbert-electra-large": lambda: _xdbert(
+        lambda: _electra(
+            embedding_size=1024, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+        )
+    ),
+}
+"""Each preset's components; their parameters add up to the published total (XDBERT, Table 6)."""
+
+
+def describe(name: str) -> dict[str, Any]:
+    """`{"name", "total", "components"}` of a preset or a model folder, in parameters."""
+    with torch.device("meta"):
+        if name in PRESETS:
+            parts = PRESETS[name]()
+        elif Path(name).is_dir():
+            parts = dict(AutoModel.from_config(load_config(name)).named_children())
+        else:
+            raise InputError(f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}")
+    counts = {part: sum(p.numel() for p in module.parameters()) for part, module in parts.items()}
+    return {"name": name, "total": sum(counts.values()), "components": counts}

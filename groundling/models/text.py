@@ -1,0 +1,112 @@
+"""Any Hugging Face text encoder, as it is."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from ..batch import Batch, Encoded, Sizes
+from ..errors import InputError
+
+
+class TextEncoder(nn.Module):
+    """A stock HF encoder and its tokenizer; `encoder` *is* the HF module, which is what gets exported."""
+
+    def __init__(self, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.encoder, self.tokenizer = encoder, tokenizer
+        self.has_types = "token_type_ids" in inspect.signature(encoder.forward).parameters and bool(
+            getattr(encoder.config, "type_vocab_size", 0)
+        )
+        table = encoder.get_input_embeddings().weight
+        if len(tokenizer) > table.shape[0]:
+            raise InputError(
+                f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the encoder {table.shape[0]}"
+            )
+        self.sizes = Sizes(
+            text=encoder.config.hidden_size,
+            word_table=(table.shape[0], table.shape[1]),
+            pooled=encoder.config.hidden_size if getattr(encoder, "pooler", None) is not None else 0,
+        )
+
+    @property
+    def max_length(self) -> int:
+        """Most pieces the encoder and its tokenizer can take, special ones included."""
+        limit = getattr(self.encoder.config, "max_position_embeddings", None) or 512
+        for name, module in self.encoder.named_modules():
+            # RoBERTa-like tables spend their first rows on padding: positions start at padding_idx + 1.
+            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                limit = module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        return min(limit, self.tokenizer.model_max_length)
+
+    def forward(self, batch: Batch, hidden: bool = False) -> Encoded:
+        """Encode `batch.text`; with `hidden`, also every layer's states."""
+        assert batch.text is not None, "a text encoder reads batch.text"
+        inputs: dict[str, Any] = {"input_ids": batch.text.ids, "attention_mask": batch.text.mask.long()}
+        if self.has_types:
+            inputs["token_type_ids"] = batch.text.types
+        out = self.encoder(**inputs, output_hidden_states=hidden)
+        return Encoded(
+            text=out.last_hidden_state,
+            pooled=out.pooler_output if self.sizes.pooled else None,
+            word_table=self.encoder.get_input_embeddings().weight,
+            hidden=tuple(out.hidden_states) if hidden else (),
+        )
+
+    def export(self, folder: Path) -> None:
+        """Write a stock HF folder: `AutoModel.from_pretrained(folder)` needs nothing of groundling."""
+        self.encoder.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
+            f"beside the weights ({_first_line(error)})"
+        ) from None
+
+
+def load_config(source: str | Path) -> Any:
+    """A model's configuration by hub id or folder; raises InputError in one line where there is none."""
+    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
+        raise InputError(f"{source}: not a model folder, config.json is missing")
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{source}: no model found there ({_first_line(error)})") from None
+
+
+def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
+    """`kind.from_pretrained(source)` in fp32; missing weights other than a pooler's are refused in one line."""
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        model, report = kind.from_pretrained(source, output_loading_info=True, **options)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise InputError(f"{source}: the weights could not be loaded ({_first_line(error)})") from None
+    finally:
+        hf_logging.set_verbosity(before)
+    missing = [key for key in report["missing_keys"] if "pooler" not in key]
+    if missing:
+        raise InputError(f"{source}: {len(missing)} weights are missing, the first is {sorted(missing)[0]}")
+    return model.float()
+
+
+def load_text_encoder(source: str | Path) -> TextEncoder:
+    """A text encoder with its tokenizer from a hub id or a folder."""
+    load_config(source)
+    tokenizer = load_tokenizer(source)
+    return TextEncoder(load_weights(AutoModel, source), tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
