@@ -44,3 +44,116 @@ class TrainConfig:
     """Steps between lines of log.jsonl."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
+
+
+@dataclass(frozen=True)
+class TeachConfig:
+    """How a small CLIP teacher is built and trained from scratch; for testbeds and small studies."""
+
+    captions: str = ""
+    """Captions: COCO json, Flickr8k token.txt, or a tsv of caption and image file."""
+    images: str = ""
+    """Folder of the images."""
+    listing: str = ""
+    """File that lists the training images, one name a line; empty: all."""
+    eval_listing: str = ""
+    """File that lists the images on which retrieval is reported; empty: none."""
+    eval_captions: str = ""
+    """Captions of other images on which retrieval is reported (instead of `eval_listing`)."""
+    skip_missing: bool = False
+    """Leave captions out whose image is missing, and count them."""
+    size: int = 64
+    """Image side, pixels."""
+    patch: int = 8
+    """Patch side of the vision transformer, pixels."""
+    vision: tuple[int, int] = (192, 4)
+    """Width and layers of the vision tower."""
+    text: tuple[int, int] = (192, 3)
+    """Width and layers of the text tower."""
+    projection: int = 192
+    """Width of the joint space."""
+    vocabulary: int = 4000
+    """Pieces of the byte-pair tokenizer, which is trained on the captions."""
+    window: int = 32
+    """Positions of the text tower."""
+    flip: bool = True
+    """Mirror images at random (turn off where captions say left and right)."""
+    shift: float = 0.06
+    """Largest random shift of the view, share of the side."""
+    untrained: bool = False
+    """Stop before training: a control teacher that knows nothing."""
+
+
+@dataclass(frozen=True)
+class AdaptConfig:
+    """How a text encoder is adapted; the arms and the options of their objectives."""
+
+    student: str = ""
+    """Text encoder: hub id or folder, with its tokenizer."""
+    teacher: str = ""
+    """CLIP-like teacher: hub id or folder, with its tokenizer; the arm `mlm` needs none."""
+    text: tuple[str, ...] = ()
+    """Files to adapt on: plain text, COCO captions json, Flickr8k token.txt."""
+    arm: str = "contrastive"
+    """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
+contrastive."""
+    form: Literal["lines", "blocks"] = "lines"
+    """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
+    max_length: int = 128
+    """Pieces per text for the student; longer ones are cut and counted."""
+    max_texts: int = 0
+    """Use at most so many texts, evenly spaced; 0: all."""
+    max_windows: int = 0
+    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
+    cross_layers: int = 2
+    """Cross-modal layers (XDBERT Section 2.1)."""
+    mask_rate: float = 0.15
+    """Share of pieces masked."""
+    mask_scheme: Literal["bert", "released"] = "bert"
+    """80/10/10 as the paper says, or 81/9/10 as XDBERT's code does."""
+    whole_word: bool = False
+    """Mask all pieces of a word together."""
+    hard_negatives: int = 0
+    """Match: candidates per negative, of which the most similar is taken; 0: the first drawn, as in the paper."""
+    clip_targets: Literal["real", "released"] = "real"
+    """ClipTokens: real pieces only, or every slot with padding as XDBERT's code does."""
+    freeze_clip: bool = False
+    """Keep the CLIP side of the cross-modal model as it is (XDBERT trains it)."""
+    distill_weight: float = 1.0
+    """Weight of the l1 or contrastive terms."""
+    distill_warmup: int = 0
+    """Steps in which that weight grows from 0."""
+    sentence: float = 1.0
+    """Share of the sentence term."""
+    word: float = 1.0
+    """Share of the word term."""
+    temperature: float = 0.07
+    """Temperature of the contrastive terms."""
+    pool: Literal["cls", "mean"] = "cls"
+    """Student's sentence feature."""
+    l1_targets: Literal["standard", "unit"] = "standard"
+    """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
+    cache_gb: float = 2.0
+    """Teacher features are computed once if they take less memory than this, else in every step."""
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """How an encoder is fine-tuned on a task."""
+
+    model: str = ""
+    """Text encoder: hub id or folder."""
+    task: str = ""
+    """Task by name, e.g. glue/rte."""
+    data: str = ""
+    """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
+    seeds: int = 1
+    """Runs, with seeds counted up from --seed."""
+    max_length: int = 128
+    """Pieces per input; longer ones are cut and counted."""
+    max_train: int = 0
+    """Use at most so many training examples, evenly spaced; 0: all."""
+    submit: bool = False
+    """Also predict the unlabelled test split, in the server's format."""
+    save_model: bool = False
+    """Keep each seed's fine-tuned encoder and head."""

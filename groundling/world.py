@@ -187,12 +187,12 @@ class World:
         looks = np.arange(len(grid)) // len(FRAMES)
         taken, together, picks = np.zeros(len(grid)), np.zeros((hot.shape[1],) * 2), []
         for _ in range(config.nouns):
-            # Looks no noun has come first, then pairs of values that are rare so far, then the lot.
+            # Looks no noun has come first, then values and pairs of values that are rare so far, then the lot.
             cost = 1e6 * taken[looks] + ((hot @ together) * hot).sum(axis=1) + rng.random(len(grid))
             pick = int(cost.argmin())
             picks.append(pick)
             taken[looks[pick]] += 1
-            together += np.outer(hot[pick], hot[pick])
+            together += np.outer(hot[pick], hot[pick]) * (1 + 4 * np.eye(len(together)))
         values, hot, splits = grid[picks], hot[picks], np.full(config.nouns, "train")
         for split in ("test",) * config.test_nouns + ("dev",) * config.dev_nouns:
             # Values rare in the split come first, then nouns with one look-alike in it, which "odd" needs.
@@ -316,11 +316,9 @@ class World:
                 order = self._rng(f"rows/{name}", split).permutation(len(rows))
                 table = [f"{index}\t{rows[i][0]}\t{rows[i][1]}" for index, i in enumerate(order)]
                 write_text(root / "probes" / f"{name}_{split}.tsv", ["index\tsentence\tlabel", *table])
-        table: list[tuple[str, ...]] = [
-            (n.name, n.split, *n.looks, n.category, f"there is a {n.name} .") for n in self.nouns
-        ]
-        table.insert(0, ("noun", "split", *ATTRIBUTES, "category", "sentence"))
-        write_text(root / "probes" / "attribute.tsv", ["\t".join(row) for row in table])
+        header = "\t".join(("noun", "split", *ATTRIBUTES, "category", "sentence"))
+        fields = ((n.name, n.split, *n.looks, n.category, f"there is a {n.name} .") for n in self.nouns)
+        write_text(root / "probes" / "attribute.tsv", [header, *map("\t".join, fields)])
         about = {"format_version": FORMAT_VERSION, "config": asdict(config), "nouns": [asdict(n) for n in self.nouns]}
         words = {"attributes": ATTRIBUTES, "categories": FRAMES, "things": THINGS, "relations": list(OPPOSITE)}
         write_text(root / "world.json", [json.dumps(about | words | {"odd": odd}, indent=1)])
@@ -340,7 +338,8 @@ class World:
                 Image.fromarray(self.picture(scene)).save(folder / str(record["file_name"]), compress_level=1)
                 for text in self.captions(scene):
                     captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
-                boxes += ({"id": len(boxes) + 1 + i} | box for i, box in enumerate(self.boxes(scene)))
+                for box in self.boxes(scene):
+                    boxes.append({"id": len(boxes) + 1} | box)
             name = f"captions_blind_{split}.json" if blind else f"captions_{split}.json"
             write_text(root / name, [json.dumps(head | {"images": records, "annotations": captions})])
             if not blind:  # the control needs no boxes: a teacher sees whole images

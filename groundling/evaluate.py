@@ -1,0 +1,64 @@
+"""The other verb: predictions and metrics of a model on a task's examples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import nn
+
+from .batch import collate
+from .data.samples import Samples
+from .objectives.supervised import Supervised
+from .runs import disk_errors
+from .tasks import Task
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A model's answers on one split, by example."""
+
+    ids: list[str]
+    outputs: np.ndarray  # (N, outputs)
+    predictions: np.ndarray  # (N,)
+    labels: np.ndarray | None  # (N,)
+    metrics: dict[str, float]
+
+    def write(self, path: Path) -> None:
+        """One JSON line per example: id, prediction, label, outputs."""
+        with disk_errors(path), path.open("w", encoding="utf-8") as file:
+            for i, name in enumerate(self.ids):
+                label = None if self.labels is None else self.labels[i].item()
+                line = {"id": name, "prediction": self.predictions[i].item(), "label": label,
+                        "outputs": [round(float(x), 5) for x in self.outputs[i]]}  # fmt: skip
+                file.write(json.dumps(line) + "\n")
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 64) -> Scores:
+    """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels."""
+    state = PartialState()
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval(), objective.eval()
+    order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
+    mine: list[tuple[int, list[float], float | None]] = []
+    for start in range(state.process_index * batch, len(order), batch * state.num_processes):
+        chosen = [int(i) for i in order[start : start + batch]]
+        found = collate(samples.get(chosen, ())).to(device)
+        outputs = objective.outputs(model(found)).cpu().tolist()
+        labels = found.labels["label"].tolist() if "label" in found.labels else [None] * len(chosen)
+        mine.extend(zip(chosen, outputs, labels, strict=True))
+    model.train(training), objective.train(training)
+    every = sorted(gather_object(mine) if state.num_processes > 1 else mine)
+    outputs_all = np.array([o for _, o, _ in every], float)
+    predictions = task.form.predict(outputs_all)
+    labelled = bool(every) and every[0][2] is not None
+    labels_all = np.array([y for _, _, y in every], float) if labelled else None
+    metrics = task.score(predictions, labels_all) if labels_all is not None else {}
+    return Scores([samples.ids[i] for i, _, _ in every], outputs_all, predictions, labels_all, metrics)

@@ -1,0 +1,55 @@
+"""Fine-tuning on a task's labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..batch import Batch, Encoded, Sizes
+from ..models.heads import Pooler
+from . import Objective
+
+if TYPE_CHECKING:
+    from ..tasks.forms import Form
+
+
+class Supervised(Objective):
+    """A task's own loss on the first position (Devlin et al. 2019): the encoder's pooler if it has one, else a new one.
+
+    XDBERT's released script reads the raw first position without pooler or dropout; Section 2.4 says "follows BERT".
+    """
+
+    name = "supervised"
+    needs = ("text", "labels.label")
+
+    def __init__(
+        self, sizes: Sizes, *, form: Form, dropout: float = 0.1, weight: float = 1.0, warmup: int = 0
+    ) -> None:
+        """`form` gives the head's width and the loss."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.form = form
+        self.pooler = None if sizes.pooled else Pooler(sizes.text)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = nn.Linear(sizes.text, form.outputs)
+        nn.init.normal_(self.classify.weight, std=0.02)
+        nn.init.zeros_(self.classify.bias)
+
+    def outputs(self, encoded: Encoded) -> Tensor:
+        """Outputs of the head, (B, outputs)."""
+        pooled = encoded.pooled
+        if self.pooler is not None:
+            states = encoded.joint_text if encoded.joint_text is not None else encoded.text
+            assert states is not None
+            pooled = self.pooler(states)
+        assert pooled is not None
+        return self.classify(self.dropout(pooled)).float()
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Samples."""
+        return {"task": len(batch)}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """The form's loss, summed over samples, as `task`."""
+        return {"task": self.form.loss(self.outputs(encoded), torch.as_tensor(batch.labels["label"]))}

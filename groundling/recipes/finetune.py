@@ -1,0 +1,136 @@
+"""Fine-tune a text encoder on a task, over seeds, and report medians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+
+from ..checkpoint import Checkpoints, save_heads
+from ..config import FinetuneConfig, TrainConfig
+from ..data.samples import Example, TextInput, TextSamples
+from ..errors import InputError
+from ..evaluate import evaluate
+from ..find import named
+from ..keyed import seed_of
+from ..models.text import TextEncoder, load_text_encoder
+from ..runs import finished, open_run, write_json
+from ..tasks import Task
+from ..tasks.glue import from_hub, submission
+from ..train import train
+
+
+def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
+    """Fine-tune once per seed in `out/seed-N`, evaluate, and write medians to `out/result.json`; returns the result."""
+    for field, value in (("model", config.model), ("task", config.task), ("data", config.data)):
+        if not value:
+            raise InputError(f"finetune needs --{field}")
+    task = named("tasks", Task, config.task)
+    state = PartialState(cpu=training.cpu)
+    inputs = {"model": config.model, "data": config.data}
+    with state.main_process_first():
+        settings = {**asdict(config), "train": asdict(training)}
+        settings.pop("seeds")  # more seeds later are the same run, continued
+        settings["train"].pop("seed")
+        out = open_run(out, "finetune", settings, inputs)
+
+    splits = _read(task, config)
+    runs = []
+    for seed in range(training.seed, training.seed + config.seeds):
+        folder = out / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        done = finished(folder)
+        if done is None:
+            text = load_text_encoder(config.model)
+            done = one_run(text, task, splits, replace(training, seed=seed), folder, config)
+        runs.append(done)
+    result = summary(task, runs, config)
+    if state.is_main_process:
+        write_json(out / "result.json", result)
+    return result
+
+
+def one_run(
+    text: TextEncoder,
+    task: Task,
+    splits: dict[str, list[Example]],
+    training: TrainConfig,
+    folder: Path,
+    config: FinetuneConfig,
+) -> dict[str, Any]:
+    """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
+    torch.manual_seed(seed_of(training.seed, "init", task.name))
+    objective = task.objective(text.sizes)
+    inputs = TextInput(text.tokenizer, min(config.max_length, text.max_length))
+    samples = {split: TextSamples(examples, inputs) for split, examples in splits.items()}
+    result = train(text, [objective], samples[task.train], training, folder)
+    state = PartialState()
+    scores = {}
+    for split in samples:
+        if split == task.train:
+            continue
+        found = evaluate(text, objective, task, samples[split])
+        if state.is_main_process:
+            found.write(folder / f"predictions_{split}.jsonl")
+            if split in task.test:
+                (folder / task.test[split]).write_text(
+                    submission(task, split, found.ids, found.predictions), encoding="utf-8"
+                )
+        if found.labels is not None:
+            scores[split] = found.metrics
+            if np.ptp(found.predictions) == 0:
+                scores[split]["constant"] = 1.0  # a collapsed run: reported, never dropped
+    done = {"seed": training.seed, "scores": scores, **result}
+    if state.is_main_process:
+        if config.save_model:
+            text.export(folder / "model")
+            save_heads(folder / "model", [objective])
+        write_json(folder / "result.json", done)
+        Checkpoints(folder / "checkpoints").clear()
+    state.wait_for_everyone()
+    return done
+
+
+def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
+    """Every seed's scores and their medians, by split and metric."""
+    medians: dict[str, dict[str, float]] = {}
+    every: dict[str, dict[str, list[float]]] = {}
+    for split in task.dev:
+        present = [run for run in runs if split in run["scores"]]
+        every[split] = {m.name: [run["scores"][split][m.name] for run in present] for m in task.metrics}
+        medians[split] = {name: median(values) for name, values in every[split].items() if values}
+    collapsed = [run["seed"] for run in runs if any("constant" in s for s in run["scores"].values())]
+    return {
+        "task": task.name,
+        "version": task.version,
+        "model": config.model,
+        "headline": task.metrics[0].name,
+        "seeds": [run["seed"] for run in runs],
+        "scores": every,
+        "median": medians,
+        "collapsed_seeds": collapsed,
+        "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
+    }
+
+
+def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
+    read: Callable[[str], list[Example]]
+    if config.data == "hub":
+        read = lambda split: from_hub(task, split)  # noqa: E731
+    else:
+        if not Path(config.data).is_dir():
+            raise InputError(f"{config.data}: no such data folder")
+        read = lambda split: task.read(Path(config.data), split)  # noqa: E731
+    wanted = [task.train, *task.dev, *(task.test if config.submit else ())]
+    splits = {split: read(split) for split in wanted}
+    if config.max_train and config.max_train < len(splits[task.train]):
+        examples = splits[task.train]
+        keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
+        splits[task.train] = [examples[i] for i in keep]
+    return splits

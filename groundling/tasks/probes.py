@@ -1,0 +1,38 @@
+"""What a text encoder knows of the rendered world's nouns: two visual questions and two text-only controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..data.samples import Example
+from ..data.tables import read_tsv
+from ..metrics import ACCURACY
+from . import Task
+from .forms import Classify
+
+TRUE_FALSE = Classify(("0", "1"))
+
+
+def _probe(name: str) -> Task:
+    def read(folder: Path, split: str) -> list[Example]:
+        path = Path(folder) / "probes" / f"{name}_{split}.tsv"
+        return [
+            Example(
+                f"{name}-{split}-{row['index']}",
+                row["sentence"],
+                label=TRUE_FALSE.label(row["label"], f"{path}, line {number}"),
+            )
+            for number, row in read_tsv(path, ("index", "sentence", "label"))
+        ]
+
+    return Task(f"world/{name}", TRUE_FALSE, read, (ACCURACY,), "groundling.world", dev=("dev", "test"))
+
+
+TRUTH = _probe("truth")
+"""Visual: is "the zib is red ." true? Chance 0.50."""
+ODD = _probe("odd")
+"""Visual: which of two nouns looks like a third? Chance 0.50."""
+CATEGORY = _probe("category")
+"""Control, known from text alone: does the verb fit the noun?"""
+ORDER = _probe("order")
+"""Control, known from text alone: are two words of the sentence exchanged?"""
