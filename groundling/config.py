@@ -157,3 +157,56 @@ class FinetuneConfig:
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = False
     """Keep each seed's fine-tuned encoder and head."""
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """How an encoder is asked what it knows of a rendered world's nouns."""
+
+    model: str = ""
+    """Text encoder: hub id or folder."""
+    data: str = ""
+    """Folder of a rendered world."""
+    max_length: int = 32
+    """Pieces per sentence."""
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Arms side by side: each is adapted, then fine-tuned or probed; the control `mlm` always takes part."""
+
+    arms: tuple[str, ...] = ("xdbert", "contrastive")
+    """Arms, as in `adapt --arm`; `mlm` is added in front."""
+    control: bool = True
+    """Add the control `mlm` (same text, steps and seeds, no teacher)."""
+    tasks: tuple[str, ...] = ()
+    """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
+    data: str = ""
+    """Folder with the tasks' official files."""
+    seeds: int = 3
+    """Fine-tuning runs per arm and task."""
+    max_train: int = 0
+    """Use at most so many training examples per task; 0: all."""
+    max_length: int = 128
+    """Pieces per input in fine-tuning."""
+    processes: int = 1
+    """Runs side by side, one thread each."""
+
+
+@dataclass(frozen=True)
+class QuickstartConfig:
+    """The whole path on a rendered world, offline, from nothing."""
+
+    seed: int = 0
+    """Draws another world, other scenes and other weights."""
+    processes: int = 2
+    """Runs side by side, one thread each."""
+    scale: float = 1.0
+    """Multiplies every number of steps; below 1 nothing is learned, which is for trying the machinery."""
+
+
+TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
+"""Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
+
+PROBING = TrainConfig(steps=200, lr=5e-4, warmup=0.1, weight_decay=0.0)
+"""Fine-tuning on a rendered world's questions."""

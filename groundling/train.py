@@ -181,7 +181,6 @@ def train(
         "dropped_pieces": counters["dropped"],
         "seconds": round(counters["seconds"], 1),
         "last": counters["last"],
-        "main": accelerator.is_main_process,
     }
 
 

@@ -30,6 +30,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 TEXTURE_INK = {"striped": 20, "dotted": 250}  # dark and light, so that few pixels suffice to tell them apart
 SPOKEN = (2, 0, 3, 1)  # English puts size before colour before texture before shape
+SHAPE = list(ATTRIBUTES).index("shape")
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 THINGS = {"block": "blocks", "toy": "toys", "ball": "balls", "box": "boxes", "cup": "cups", "hat": "hats"}
 # category: (verbs, endings); a verb and its ending always agree, so that only the noun can be wrong
@@ -215,14 +216,17 @@ class World:
         others = draw_looks(rng), draw_looks(rng)
         redrawn = self._rng("blind", image_id) if blind else None
         relation = "" if alone else tuple(OPPOSITE)[rng.integers(4)]
-        x, y = rng.integers(0, size - cell + 1, (2, 2))
+        # Few places, hardly jittered: a vision transformer this small does not learn to move a shape about.
+        middle, off = (size - cell) // 2, size // 4
+        jitter = rng.integers(-1, 2, (2, 2)) * (size // 32)
         if relation:
-            sign, jitter = -1 if relation in ("left of", "above") else 1, size // 32
-            middle = (size - cell) // 2
-            x = middle + size // 4 * np.array([sign, -sign]) + rng.integers(-jitter, jitter + 1, 2)
-            y = middle + rng.integers(-size // 8, size // 8 + 1) + rng.integers(-size // 16, size // 16 + 1, 2)
+            sign = -1 if relation in ("left of", "above") else 1
+            x, y = middle + off * np.array([sign, -sign]) + jitter[0], middle + jitter[1]
             if relation in ("above", "below"):
                 x, y = y, x
+        else:
+            along, across = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))[rng.integers(5)]
+            x, y = middle + off * along + jitter[0], middle + off * across + jitter[1]
         fits = rng.integers(2, size=2)
         things = []
         for slot in range(1 if alone else 2):
@@ -453,11 +457,15 @@ def draw_looks(rng: np.random.Generator) -> Looks:
 
 
 def phrase(rng: np.random.Generator, name: str, looks: Looks, stated: float) -> str:
-    """A noun, with probability `stated` with an attribute before it; without a name, a thing with one to three."""
-    order, bias, count = rng.permutation(4), rng.random(), int(rng.integers(1, 4))
+    """A noun, with probability `stated` with an attribute before it; without a name, a thing with two or three.
+
+    A thing's shape is always told: it is what a contrastive teacher learns last, and from captions alone.
+    """
+    order, bias, count = rng.permutation(4), rng.random(), int(rng.integers(1, 3))
     if name:
         return f"{looks[order[0]]} {name}" if bias < stated else name
-    return " ".join([looks[i] for i in SPOKEN if i in order[:count]] + ["thing"])
+    told = {SHAPE, *[i for i in order if i != SHAPE][:count]}
+    return " ".join([looks[i] for i in SPOKEN if i in told] + ["thing"])
 
 
 def stamp(shape: str, size: str, texture: str, fit: int, cell: int) -> Stamp:

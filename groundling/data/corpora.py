@@ -52,6 +52,11 @@ def blocks(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, pieces: int
         yield " ".join(held)
 
 
+def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, pieces: int) -> Sequence[str]:
+    # No tokenizer makes more pieces than a text has bytes, so short lines need not be tokenised to know.
+    return [text] if len(text.encode()) <= pieces else list(blocks([text], tokenizer, pieces))
+
+
 def corpus(
     paths: Sequence[str | Path],
     form: Literal["lines", "blocks"],
@@ -66,7 +71,10 @@ def corpus(
     examples: list[Example] = []
     for path in paths:
         texts = lines(path)
-        units = texts if form == "lines" else list(blocks(texts, tokenizer, max_length - special))
+        if form == "lines":  # a long line becomes several texts, so that nothing of it is lost
+            units = [part for text in texts for part in _fitting(text, tokenizer, max_length - special)]
+        else:
+            units = list(blocks(texts, tokenizer, max_length - special))
         examples += [Example(f"{Path(path).name}:{number}", text) for number, text in enumerate(units)]
     if limit and limit < len(examples):
         examples = [examples[i] for i in np.linspace(0, len(examples) - 1, limit).round().astype(int)]

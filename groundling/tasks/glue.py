@@ -1,0 +1,130 @@
+"""GLUE, from its official TSV folders or from the hub; the metric XDBERT reports comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..data.samples import Example
+from ..data.tables import read_tsv
+from ..errors import InputError
+from ..metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, Metric
+from . import Task
+from .forms import Classify, Form, Regress
+
+SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Where one task's files keep what an example needs."""
+
+    folder: str
+    """Its folder inside the GLUE root."""
+    form: Form
+    texts: tuple[str, ...]
+    """Columns of the sentence or the two sentences."""
+    label: str
+    """By name, since MNLI's train and dev files have 12 and 16 columns."""
+    fields: tuple[str, ...]
+    """What the hub calls `texts`."""
+    headless: tuple[str, ...] = ()
+    """Columns of labelled files that have no header (CoLA)."""
+    index: str = "index"
+    """Column of an unlabelled file that the server asks back."""
+    skip_short: bool = False
+    """Leave out the rows that a newline inside a question has broken (QQP)."""
+
+    @property
+    def short(self) -> str:
+        """The task's name without `glue/`."""
+        return self.folder.lower()
+
+    def path(self, folder: Path, split: str) -> Path:
+        """The file of a split, under the GLUE root or under the task's own folder."""
+        inner = Path(folder) / self.folder
+        return (inner if inner.is_dir() else Path(folder)) / f"{split}.tsv"
+
+    def __call__(self, folder: Path, split: str) -> list[Example]:
+        """Examples in file order; those of a `test` split are unlabelled and numbered by the server's index."""
+        path, labelled = self.path(folder, split), not split.startswith("test")
+        header = not (labelled and self.headless)
+        columns = (*self.texts, self.label if labelled else self.index) if header else self.headless
+        examples: list[Example] = []
+        for line, row in read_tsv(path, columns, header, self.skip_short):
+            # Labelled rows are numbered by position, as the hub has them: a QQP `id` names a pair of questions.
+            number = str(len(examples)) if labelled else row[self.index]
+            label = self.form.label(row[self.label], f"{path}, line {line}") if labelled else None
+            examples.append(self.example(split, number, [row[name] for name in self.texts], label))
+        if not examples:
+            raise InputError(f"{path}: holds no examples")
+        return examples
+
+    def example(self, split: str, number: str, texts: Sequence[str], label: float | int | None) -> Example:
+        """An example of this task; its id ends in `-number`."""
+        return Example(f"{self.short}-{split}-{number}", texts[0], texts[1] if len(texts) > 1 else None, label)
+
+
+def from_hub(task: Task, split: str) -> list[Example]:
+    """The examples of `task.read`, from `nyu-mll/glue` on the hub; raises InputError without `datasets` or network."""
+    reader = task.read
+    if not isinstance(reader, Reader):
+        raise InputError(f"{task.name}: only the GLUE tasks are read from the hub; pass --data FOLDER")
+    try:
+        import datasets
+    except ImportError:
+        raise InputError("--data hub needs the datasets library: pip install 'groundling[hub]'") from None
+    name = reader.short.replace("-", "")
+    try:
+        rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{task.name}: {split} cannot be read from the hub ({reason}); pass --data FOLDER") from None
+    # Of the hub's own columns two are not used: MRPC's test labels, and `idx`, which numbers MRPC by another file.
+    # STS-B's scores are single precision there: 3.8 would read 3.7999999523.
+    return [
+        reader.example(
+            split, str(n), [row[f] for f in reader.fields], None if split in task.test else round(row["label"], 6)
+        )
+        for n, row in enumerate(rows)
+    ]
+
+
+def submission(task: Task, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray) -> str:
+    """The text of the file the GLUE server expects for an unlabelled split; `ids` in the order of that split's file."""
+    if split not in task.test:
+        raise InputError(f"{task.name}: {split!r} has no server file; unlabelled are: {', '.join(task.test) or 'none'}")
+    rows = [f"{i.rsplit('-', 1)[1]}\t{task.form.spell(p)}" for i, p in zip(ids, predictions, strict=True)]
+    return "\n".join(["index\tprediction", *rows]) + "\n"
+
+
+def _task(
+    reader: Reader, *metrics: Metric, dev: tuple[str, ...] = ("dev",), test: Mapping[str, str] | None = None
+) -> Task:
+    test = test or {"test": f"{reader.folder}.tsv"}
+    return Task(f"glue/{reader.short}", reader.form, reader, metrics, SOURCE, dev=dev, test=test)
+
+
+# Classes are numbered as on the hub; BERT's first code counts MNLI's from contradiction.
+YES = Classify(("0", "1"))
+TWO = Classify(("entailment", "not_entailment"))
+THREE = Classify(("entailment", "neutral", "contradiction"))
+PAIR = ("sentence1", "sentence2")
+ASKED = ("question1", "question2")
+MNLI_TEST = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
+
+RTE = _task(Reader("RTE", TWO, PAIR, "label", PAIR), ACCURACY)
+MRPC = _task(Reader("MRPC", YES, ("#1 String", "#2 String"), "Quality", PAIR), F1, ACCURACY)
+STSB = _task(Reader("STS-B", Regress(0, 5), PAIR, "score", PAIR), PEARSON, SPEARMAN)
+_cola = Reader("CoLA", YES, ("sentence",), "label", ("sentence",), headless=("source", "label", "mark", "sentence"))
+COLA = _task(_cola, MATTHEWS)
+SST2 = _task(Reader("SST-2", YES, ("sentence",), "label", ("sentence",)), ACCURACY)
+QNLI = _task(Reader("QNLI", TWO, ("question", "sentence"), "label", ("question", "sentence")), ACCURACY)
+QQP = _task(Reader("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True), ACCURACY, F1)
+_mnli = Reader("MNLI", THREE, PAIR, "gold_label", ("premise", "hypothesis"))
+MNLI = _task(_mnli, ACCURACY, dev=("dev_matched", "dev_mismatched"), test=MNLI_TEST)
+WNLI = _task(Reader("WNLI", YES, PAIR, "label", PAIR), ACCURACY)
+TASKS = (RTE, MRPC, STSB, COLA, SST2, QNLI, QQP, MNLI, WNLI)

@@ -1,0 +1,155 @@
+"""Tiny models and tokenizers, built once a session; tests that change a model take a deepcopy."""
+
+import toys  # sets HF_HUB_OFFLINE, TOKENIZERS_PARALLELISM and OMP_NUM_THREADS before torch and transformers load
+
+# isort: split
+import multiprocessing
+import multiprocessing.forkserver
+import os
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertTokenizer, CLIPModel, CLIPTokenizer, PreTrainedTokenizerFast, RobertaTokenizer, SiglipModel
+
+from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.models.clip import TwoTowers, clip_text
+from groundling.models.crossmodal import CrossModal
+from groundling.models.text import TextEncoder
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """A multiprocessing context whose processes start from one server that has imported everything, and run nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["toys", "groundling.train"])
+    here = Path(__file__).parent
+    with pytest.MonkeyPatch.context() as patch:
+        # The server of Python 3.11 ignores this process's sys.path.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return toys.sentences()
+
+
+@pytest.fixture(scope="session")
+def bert_tokenizer() -> BertTokenizer:
+    tokenizer = toys.bert_words()
+    assert tokenizer.is_fast
+    assert 150 < len(tokenizer) <= 500
+    assert tokenizer.mask_token_id == 4
+    assert len(tokenizer.tokenize("clown")) > 1
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def clip_tokenizer() -> CLIPTokenizer:
+    tokenizer = toys.clip_words()
+    ids = tokenizer("a dog")["input_ids"]
+    assert len(tokenizer) > 514
+    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def roberta_tokenizer() -> RobertaTokenizer:
+    tokenizer = toys.roberta_words()
+    assert tokenizer.is_fast
+    assert len(tokenizer) > 300
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def siglip_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = toys.siglip_words()
+    assert tokenizer("a dog")["input_ids"][-1] == tokenizer.eos_token_id
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def _students(bert_tokenizer, roberta_tokenizer) -> dict[str, TextEncoder]:
+    return {
+        "bert": TextEncoder(toys.bert(len(bert_tokenizer)), bert_tokenizer),
+        "electra": TextEncoder(toys.electra(len(bert_tokenizer)), bert_tokenizer),
+        "roberta": TextEncoder(toys.roberta(len(roberta_tokenizer)), roberta_tokenizer),
+        "modernbert": TextEncoder(toys.modernbert(len(bert_tokenizer)), bert_tokenizer),
+    }
+
+
+@pytest.fixture
+def student(_students):
+    """`student("bert")` is a fresh text encoder in eval mode."""
+    return lambda name="bert": deepcopy(_students[name]).eval()
+
+
+@pytest.fixture(scope="session")
+def _clip(clip_tokenizer) -> CLIPModel:
+    return toys.clip(clip_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def _siglip(siglip_tokenizer) -> SiglipModel:
+    return toys.siglip(siglip_tokenizer)
+
+
+@pytest.fixture
+def clip(_clip) -> CLIPModel:
+    return deepcopy(_clip).eval()
+
+
+@pytest.fixture
+def siglip(_siglip) -> SiglipModel:
+    return deepcopy(_siglip).eval()
+
+
+@pytest.fixture
+def tower(clip, siglip, clip_tokenizer, siglip_tokenizer):
+    """`tower("clip")` is a fresh text tower and its tokenizer."""
+    made = {"clip": (clip, clip_tokenizer), "siglip": (siglip, siglip_tokenizer)}
+    return lambda name="clip": (clip_text(made[name][0]), made[name][1])
+
+
+@pytest.fixture(scope="session")
+def _cross() -> CrossModal:
+    return toys.cross_modal()
+
+
+@pytest.fixture
+def cross(_cross) -> CrossModal:
+    return deepcopy(_cross).eval()
+
+
+@pytest.fixture
+def towers(clip, clip_tokenizer) -> TwoTowers:
+    return TwoTowers(clip, clip_tokenizer).eval()
+
+
+@pytest.fixture(scope="session")
+def samples() -> TextSamples:
+    """64 texts with both sides; every eighth is a pair, some need several windows."""
+    return toys.both_sides()
+
+
+@pytest.fixture(scope="session")
+def text_only(bert_tokenizer) -> TextSamples:
+    return TextSamples(toys.examples(), TextInput(bert_tokenizer, 40))
+
+
+@pytest.fixture(scope="session")
+def pictures(clip_tokenizer) -> toys.Pictures:
+    return toys.Pictures(clip_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def windows(clip_tokenizer) -> WindowInput:
+    return WindowInput(clip_tokenizer, toys.WINDOW)

@@ -1,0 +1,231 @@
+"""Tiny everything, built from configurations: no network, no files. Also imported by the processes tests start."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import itertools
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import WordLevelTrainer
+from transformers import (
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTokenizer,
+    ElectraConfig,
+    ElectraModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+    RobertaTokenizer,
+    SiglipConfig,
+    SiglipModel,
+)
+
+from groundling.batch import Sample
+from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.models.clip import clip_text
+from groundling.models.crossmodal import CrossModal
+from groundling.models.text import TextEncoder
+from groundling.recipes.teach import clip_tokenizer
+
+torch.set_num_threads(1)
+
+WINDOW = 16
+"""Positions of the tiny CLIP-like towers, so that longer sentences need several windows."""
+
+BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SPREAD = {"initializer_range": 0.2}
+
+ODD = [
+    "a naïve café owner isn't selling 1,000 crêpes – they're sold-out!",
+    "two dogs 🐶🐕 chase 3 cats on Zürich's main-street at 10:30",
+    "the girl's red-and-white hat cost $4.50, didn't it?",
+    "snow_board_jump #7 ... 👩‍🚀 waves",
+    "It's 100% über-cool & we'll see 2 of 'em",
+]
+
+
+def sentences() -> list[str]:
+    """205 invented captions; equal in every process."""
+    rng = random.Random(0)
+    who = ["dog", "girl", "boy's horse", "naïve clown", "man", "old woman", "team", "cat", "café owner", "biker"]
+    does = ["runs", "isn't sleeping", "jumps", "eats a crêpe", "waits", "can't swim", "throws a ball", "plays"]
+    how = ["red", "blue", "tiny", "well-known", "wet", "happy", "grey", "green-and-white"]
+    where = ["on the beach", "in a park", "near 3 trees", "at 10:30", "by the river", "on main-street 42", "under a 🎈"]
+    made = [
+        f"a {h} {w} {d} {p}" + (f" while {n} people watch" if n > 5 else "")
+        for (h, w, d, p), n in zip(
+            rng.sample(list(itertools.product(how, who, does, where)), 200), (rng.randrange(12) for _ in range(200))
+        )  # fmt: skip
+    ]
+    return made + ODD
+
+
+def examples(count: int = 64) -> list[Example]:
+    """Captions as examples; every eighth is a pair."""
+    texts = sentences()
+    return [
+        Example(f"s{i}", texts[i], pair=texts[-1 - i] if i % 8 == 7 else None, label=int("dog" in texts[i]))
+        for i in range(count)
+    ]
+
+
+# -- tokenizers ----------------------------------------------------------------------------------------------------
+
+
+def bert_words() -> BertTokenizer:
+    """Characters, two-letter pieces and frequent words. The trainer of `tokenizers` breaks ties by chance: not used."""
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = Counter(w for t in sentences() for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(t)))
+    pieces = {c for w in words for c in w} | {f"##{c}" for w in words for c in w}
+    pieces |= {f"##{w[i : i + 2]}" for w in words for i in range(1, len(w) - 1) if w.isascii()}
+    pieces |= {w for w, n in words.items() if n > 25}
+    return BertTokenizer(vocab={p: i for i, p in enumerate([*BERT_SPECIAL, *sorted(pieces)])}, do_lower_case=True)
+
+
+def clip_words() -> CLIPTokenizer:
+    return clip_tokenizer(sentences(), 700)
+
+
+def roberta_words() -> RobertaTokenizer:
+    learner = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    learner.train_from_iterator(sentences(), 500, min_frequency=1, show_progress=False, special_tokens=special)
+    import json
+
+    model = json.loads(learner.to_str())["model"]
+    return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]])
+
+
+def siglip_words() -> PreTrainedTokenizerFast:
+    """Whole words and an end token, no start token; pads with id 0, as SigLIP 2's tokenizer does."""
+    learner = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    learner.train_from_iterator(sentences(), WordLevelTrainer(special_tokens=["<pad>", "<eos>", "<unk>"], show_progress=False))
+    learner.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=learner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+# -- models --------------------------------------------------------------------------------------------------------
+
+
+def bert(vocabulary: int, **options: Any) -> BertModel:
+    torch.manual_seed(1)
+    return BertModel(BertConfig(vocab_size=vocabulary, max_position_embeddings=64, **SMALL, **SPREAD, **options))
+
+
+def electra(vocabulary: int) -> ElectraModel:
+    torch.manual_seed(2)
+    return ElectraModel(
+        ElectraConfig(vocab_size=vocabulary, max_position_embeddings=64, embedding_size=16, **SMALL, **SPREAD)
+    )
+
+
+def roberta(vocabulary: int) -> RobertaModel:
+    torch.manual_seed(3)
+    return RobertaModel(
+        RobertaConfig(
+            vocab_size=vocabulary, max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5, **SMALL, **SPREAD
+        )
+    )
+
+
+def modernbert(vocabulary: int) -> ModernBertModel:
+    torch.manual_seed(4)
+    return ModernBertModel(
+        ModernBertConfig(
+            vocab_size=vocabulary, max_position_embeddings=64, local_attention=16, global_attn_every_n_layers=2,
+            pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3, **SMALL, **SPREAD,
+        )
+    )  # fmt: skip
+
+
+def clip(tokenizer: PreTrainedTokenizerBase, width: int = 32, heads: int = 2) -> CLIPModel:
+    torch.manual_seed(5)
+    text = {
+        "vocab_size": len(tokenizer), "max_position_embeddings": WINDOW, "projection_dim": 24,
+        "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    vision = {"image_size": 16, "patch_size": 8, "projection_dim": 24}
+    sizes = {**SMALL, "hidden_size": width, "num_attention_heads": heads}
+    model = CLIPModel(
+        CLIPConfig(projection_dim=24, text_config={**text, **sizes, **SPREAD}, vision_config={**vision, **SMALL, **SPREAD})
+    )
+    # HF scales CLIP's initialisation by another factor than `initializer_range`: spread what is too small to compare.
+    torch.manual_seed(6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.2)
+    return model
+
+
+def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
+    torch.manual_seed(7)
+    text = {"vocab_size": len(tokenizer), "max_position_embeddings": WINDOW, "projection_size": 32}
+    vision = {"image_size": 16, "patch_size": 8}
+    return SiglipModel(SiglipConfig(text_config={**text, **SMALL}, vision_config={**vision, **SMALL}))
+
+
+# -- put together ----------------------------------------------------------------------------------------------------
+
+
+def cross_modal(dropout: float | None = None) -> CrossModal:
+    """BERT + CLIP text tower + two cross-modal layers, always with the same weights."""
+    words, pieces = bert_words(), clip_words()
+    options = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    text = TextEncoder(bert(len(words), **options), words)
+    tower = clip_text(clip(pieces))
+    torch.manual_seed(8)
+    return CrossModal(text, tower)
+
+
+def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextSamples:
+    return TextSamples(
+        examples(count), TextInput(bert_words(), max_length), WindowInput(clip_words(), WINDOW, max_windows)
+    )
+
+
+class Pictures:
+    """Captions (one window each) with a picture whose colours follow from the caption's number; two share an image."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, count: int = 32) -> None:
+        self.texts = TextSamples(
+            [Example(f"p{i}", t) for i, t in enumerate(sentences()[:count])],
+            None,
+            WindowInput(tokenizer, WINDOW, max_windows=1),
+        )
+        self.ids, self.lengths = self.texts.ids, self.texts.lengths
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def get(self, indices: Any, rngs: Any = ()) -> list[Sample]:
+        from dataclasses import replace
+
+        return [
+            replace(
+                sample,
+                pixels=np.random.default_rng(i // 2).integers(0, 256, (3, 16, 16), dtype=np.uint8),
+                labels={"image": np.array(i // 2)},
+            )
+            for i, sample in zip(indices, self.texts.get(indices), strict=True)
+        ]

@@ -1,0 +1,473 @@
+"""The loop: it learns, and how a batch is split, prefetched or scheduled changes nothing it should not."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from groundling.config import TrainConfig
+from groundling.data.plan import Source
+from groundling.errors import InputError
+from groundling.objectives import Objective
+from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.contrast import Contrast
+from groundling.objectives.distill import Distill
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.objectives.supervised import Supervised
+from groundling.tasks.forms import Classify
+from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.train import Step, train
+
+CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
+
+
+def log_of(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def terms_of(out: Path) -> list[dict]:
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in log_of(out)]
+
+
+def quiet(model: nn.Module) -> nn.Module:
+    """A copy without dropout."""
+    model = deepcopy(model)
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+    return model
+
+
+def xdbert(sizes, **options) -> list[Objective]:
+    torch.manual_seed(11)
+    return [MaskedLM(sizes, mask_id=4, joint=True, **options), Match(sizes), ClipTokens(sizes)]
+
+
+def weights(model: nn.Module, objectives: list[Objective]) -> dict[str, torch.Tensor]:
+    return {k: v.detach().clone() for k, v in Step(model, objectives).named_parameters()}
+
+
+def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
+    # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+    for name in a:
+        if not name.endswith(("key.bias", "k_proj.bias")):
+            torch.testing.assert_close(a[name], b[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def assert_same_losses(a: list[dict], b: list[dict], tolerance: float = 1e-5) -> None:
+    assert len(a) == len(b)
+    for one, two in zip(a, b, strict=True):
+        assert one.keys() == two.keys()
+        for key in one:
+            assert one[key] == pytest.approx(two[key], abs=tolerance, rel=tolerance), (key, one["step"])
+
+
+# -- it learns ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
+    model = student()
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    config = TrainConfig(steps=40, batch=16, lr=3e-3, schedule="constant", **CPU)
+    result = train(model, [task], text_only, config, tmp_path)
+    lines = log_of(tmp_path)
+    first, last = (sum(line["task"] for line in part) / 5 for part in (lines[:5], lines[-5:]))
+    assert last < 0.5 * first, "the label says whether `dog` is in the text"
+    assert result["steps"] == 40
+    assert result["epochs"] == 10.0
+    assert result["last"]["task"] == lines[-1]["task"]
+
+
+def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
+    small = deepcopy(samples)
+    small.examples, small.ids, small.lengths, small.kept = (
+        samples.examples[:8], samples.ids[:8], samples.lengths[:8], {}
+    )  # fmt: skip
+    config = TrainConfig(steps=60, batch=8, lr=3e-3, schedule="constant", **CPU)
+    train(cross, xdbert(cross.sizes), small, config, tmp_path)
+    lines = log_of(tmp_path)
+    for term in ("mlm", "clip_tokens"):
+        first, last = (sum(line[term] for line in part) for part in (lines[:5], lines[-5:]))
+        assert last < 0.7 * first, term
+
+
+def test_contrast_tells_pictures_apart(towers, pictures, tmp_path):
+    config = TrainConfig(steps=30, batch=16, lr=2e-3, schedule="constant", **CPU)
+    train(towers, [Contrast(towers.sizes)], pictures, config, tmp_path)
+    lines = log_of(tmp_path)
+    assert sum(line["clip"] for line in lines[-3:]) < 0.8 * sum(line["clip"] for line in lines[:3])
+
+
+# -- a batch is a batch however it is split --------------------------------------------------------------------------
+
+
+def test_accumulation_changes_nothing(cross, samples, tmp_path):
+    found = {}
+    for accumulate in (1, 2, 4):
+        model, out = quiet(cross), tmp_path / str(accumulate)
+        objectives = xdbert(model.sizes)
+        # Smallest steps: where Adam divides tiny gradients by their size it would show rounding, not mistakes.
+        config = TrainConfig(steps=4, batch=8, accumulate=accumulate, lr=1e-4, **CPU)
+        train(model, objectives, samples, config, out)
+        found[accumulate] = terms_of(out), weights(model, objectives)
+    for accumulate in (2, 4):
+        assert_same_losses(found[1][0], found[accumulate][0])
+        close(found[1][1], found[accumulate][1], 2e-5)
+
+
+def test_workers_change_nothing(cross, samples, tmp_path):
+    found = []
+    for workers in (0, 2):
+        model, out = deepcopy(cross), tmp_path / str(workers)
+        objectives = xdbert(model.sizes)
+        train(model, objectives, samples, TrainConfig(steps=4, batch=8, accumulate=2, workers=workers, **CPU), out)
+        found.append((terms_of(out), weights(model, objectives)))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(found[0][1][k], found[1][1][k]) for k in found[0][1])
+
+
+def test_another_seed_is_another_run(cross, samples, tmp_path):
+    logs = []
+    for seed in (0, 1):
+        train(deepcopy(cross), xdbert(cross.sizes), samples, TrainConfig(steps=1, batch=8, seed=seed, **CPU), tmp_path / str(seed))
+        logs.append(terms_of(tmp_path / str(seed)))
+    assert logs[0] != logs[1]
+
+
+def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
+    """One process, no accumulation: nothing but AdamW on the mean loss, written out by hand."""
+    from groundling.batch import collate
+    from groundling.data.plan import Feed, Plan
+
+    config = TrainConfig(steps=3, batch=8, lr=1e-3, warmup=0.0, schedule="constant", clip=1e9, weight_decay=0.1, **CPU)
+    torch.manual_seed(3)
+    ours, theirs = quiet(student()), quiet(student())
+    task = Supervised(ours.sizes, form=Classify(("no", "yes")), dropout=0.0)
+    twin = deepcopy(task)
+    train(ours, [task], text_only, config, tmp_path)
+
+    feed = Feed(Plan([Source(text_only)], 8, 3, 0), [], 1, 0, 1)
+    named = list(Step(theirs, [twin]).named_parameters())
+    decayed, spared = [p for _, p in named if p.ndim > 1], [p for _, p in named if p.ndim < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}], 1e-3)
+    theirs.train(), twin.train()
+    for step in range(3):
+        plan = feed.plan[step].indices
+        batch = feed[step]
+        assert batch.ids == collate(text_only.get(list(plan))).ids
+        loss = nn.functional.cross_entropy(twin.outputs(theirs(batch)), batch.labels["label"])
+        assert loss.item() == pytest.approx(log_of(tmp_path)[step]["task"], abs=1e-6)
+        loss.backward()
+        optimizer.step(), optimizer.zero_grad()
+    close(weights(ours, [task]), weights(theirs, [twin]), 1e-5)
+
+
+# -- what trains, and what does not ----------------------------------------------------------------------------------
+
+
+def test_every_trainable_parameter_changes_and_frozen_ones_do_not(cross, samples, tmp_path):
+    frozen = {n for n, p in cross.named_parameters() if n.startswith("text.encoder.embeddings.word") or not p.requires_grad}
+    cross.text.encoder.embeddings.word_embeddings.requires_grad_(False)
+    objectives = xdbert(cross.sizes)
+    before = weights(cross, objectives)
+    train(cross, objectives, samples, TrainConfig(steps=3, batch=32, lr=1e-3, warmup=0.0, **CPU), tmp_path)
+    after = weights(cross, objectives)
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    # BERT's own pooler is read by none of these objectives.
+    unread = {f"model.text.encoder.pooler.dense.{part}" for part in ("weight", "bias")}
+    assert {f"model.{n}" for n in frozen} <= same
+    assert same - {f"model.{n}" for n in frozen} == unread
+
+
+def test_head_start_leaves_the_encoder_alone(student, text_only, tmp_path):
+    for steps, moved in ((4, False), (5, True)):
+        model = student()
+        objectives = [MaskedLM(model.sizes, mask_id=4)]
+        before = weights(model, objectives)
+        config = TrainConfig(steps=steps, batch=8, head_start=4, horizon=20, lr=1e-3, **CPU)
+        train(model, objectives, text_only, config, tmp_path / str(steps))
+        after = weights(model, objectives)
+        encoder = [torch.equal(before[n], after[n]) for n in before if n.startswith("model.")]
+        assert all(encoder) is not moved
+        assert not any(torch.equal(before[n], after[n]) for n in before if n.startswith("objectives."))
+
+
+def test_head_lr_scales_the_heads_only(student, text_only, tmp_path):
+    moved = {}
+    for scale in (1.0, 10.0):
+        model = student()
+        objectives = [MaskedLM(model.sizes, mask_id=4)]
+        torch.manual_seed(5)
+        for p in objectives[0].parameters():
+            nn.init.normal_(p, std=0.1)
+        before = weights(model, objectives)
+        train(model, objectives, text_only, TrainConfig(steps=1, batch=8, head_lr=scale, **CPU), tmp_path / str(scale))
+        after = weights(model, objectives)
+        for part in ("model.", "objectives."):
+            moved[part, scale] = max(float((after[n] - before[n]).abs().max()) for n in before if n.startswith(part))
+    assert moved["model.", 10.0] == pytest.approx(moved["model.", 1.0], rel=1e-3)
+    assert moved["objectives.", 10.0] == pytest.approx(10 * moved["objectives.", 1.0], rel=1e-2)
+
+
+def test_weight_decay_spares_vectors(student, text_only, tmp_path):
+    """Rows of the embedding table that no text uses get no gradient: decay alone moves them."""
+    model = student()
+    table = model.encoder.get_input_embeddings().weight
+    with torch.no_grad():
+        table[1].fill_(1.0)  # [UNK]-like: never drawn
+    used = {int(i) for s in text_only.get(range(64)) for i in s.text.ids}
+    assert 1 not in used
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    config = TrainConfig(steps=1, batch=8, lr=0.1, warmup=0.0, schedule="constant", weight_decay=0.5, **CPU)
+    train(model, [task], text_only, config, tmp_path)
+    torch.testing.assert_close(table[1].detach(), torch.full((32,), 1 - 0.1 * 0.5))
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero(student, text_only, tmp_path):
+    model = student()
+    config = TrainConfig(steps=10, batch=8, lr=1.0e-3, warmup=0.2, **CPU)
+    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path)
+    rates = [line["lr"] / 1e-3 for line in log_of(tmp_path)]
+    assert rates == pytest.approx([0.5, 1.0, *(1 - i / 8 for i in range(8))])
+
+
+def test_an_objectives_weight_warms_up(student, text_only, tmp_path):
+    model = student()
+    objectives = [MaskedLM(model.sizes, mask_id=4, weight=2.0, warmup=4)]
+    train(model, objectives, text_only, TrainConfig(steps=6, batch=8, **CPU), tmp_path)
+    for n, line in enumerate(log_of(tmp_path)):
+        assert line["loss"] == pytest.approx(2.0 * min(1.0, (n + 1) / 4) * line["mlm"], rel=1e-6)
+
+
+def test_gradients_are_clipped(student, text_only, tmp_path):
+    seen = []
+
+    def spy(step, batch, active, loss_of, backward):
+        terms = step(batch, active)
+        backward(1000 * loss_of(terms))
+        seen.append(step)
+        return terms
+
+    model = student()
+    before = weights(model, [])
+    config = TrainConfig(steps=1, batch=8, lr=0.5, warmup=0.0, clip=1e-12, weight_decay=0.0, **CPU)
+    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=spy)
+    assert len(seen) == 1, "`inner` takes the place of the ordinary step"
+    close(before, weights(model, []), 1e-4)  # Adam without clipping would move every weight by the rate
+    assert log_of(tmp_path)[0]["grad_norm"] > 1.0, "the norm is logged before it is clipped"
+
+
+# -- several sources -------------------------------------------------------------------------------------------------
+
+
+class Noting(Objective):
+    """Scores nothing much; notes which samples it saw."""
+
+    needs = ("text",)
+
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        self.seen: list[str] = []
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def count(self, batch):
+        return {self.name: len(batch)}
+
+    def forward(self, encoded, batch):
+        self.seen += batch.ids
+        return {self.name: self.scale * encoded.text[:, 0].pow(2).sum()}
+
+
+class First(Noting):
+    name = "first"
+
+
+class Second(Noting):
+    name = "second"
+
+
+def test_sources_by_ratio_with_their_own_objectives(student, text_only, tmp_path):
+    other = deepcopy(text_only)
+    other.ids = [f"other-{i}" for i in other.ids]
+    other.examples = [type(e)(f"other-{e.id}", e.text, e.pair, e.label) for e in other.examples]
+    other.kept = {}
+    model = student()
+    objectives = [First(model.sizes), Second(model.sizes)]
+    data = [Source(text_only, 3.0, ("first",), "a"), Source(other, 1.0, ("second",), "b")]
+    train(model, objectives, data, TrainConfig(steps=60, batch=4, **CPU), tmp_path)
+    assert all(not i.startswith("other") for i in objectives[0].seen)
+    assert all(i.startswith("other") for i in objectives[1].seen)
+    assert len(objectives[0].seen) + len(objectives[1].seen) == 60 * 4
+    # Binomial(60, 3/4): mean 45, sd 3.4
+    assert 45 - 14 <= len(objectives[0].seen) / 4 <= 45 + 14
+    lines = log_of(tmp_path)
+    assert all(("first" in line) != ("second" in line) for line in lines)
+
+
+def test_an_epoch_sees_every_sample_once(student, text_only, tmp_path):
+    model = student()
+    objective = First(model.sizes)
+    train(model, [objective], text_only, TrainConfig(epochs=2, batch=8, **CPU), tmp_path)
+    assert len(objective.seen) == 128
+    assert sorted(objective.seen[:64]) == sorted(objective.seen[64:]) == sorted(text_only.ids)
+    assert objective.seen[:64] != objective.seen[64:]
+
+
+# -- teachers --------------------------------------------------------------------------------------------------------
+
+
+def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path):
+    model = student()
+    clip = tower()[0]
+    teacher = ClipTextTeacher(clip.train()).fit(samples)
+    before = {k: v.clone() for k, v in clip.state_dict().items()}
+    objective = Distill(model.sizes._replace(teacher=24))
+    module = Step(model, [objective])
+    modes = []
+
+    def spy(step, batch, active, loss_of, backward):
+        modes.append(any(part.training for part in clip.modules()))
+        terms = step(batch, active)
+        backward(loss_of(terms))
+        return terms
+
+    keys = set(module.state_dict())
+    train(model, [objective], samples, TrainConfig(steps=3, batch=8, **CPU), tmp_path, teachers=[teacher], inner=spy)
+    assert modes == [False] * 3
+    assert all(torch.equal(before[k], v) for k, v in clip.state_dict().items())
+    assert all(p.grad is None and not p.requires_grad for p in clip.parameters())
+    stored = load_file(next((tmp_path / "checkpoints").glob("step-*")) / "state.safetensors")
+    assert {k.removeprefix("weight.") for k in stored if k.startswith("weight.") and "buffer." not in k} <= keys
+
+
+def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
+    found = []
+    for online in (True, False):
+        model = quiet(student())
+        torch.manual_seed(4)
+        objectives = [MaskedLM(model.sizes, mask_id=4), Distill(model.sizes._replace(teacher=24))]
+        teacher = ClipTextTeacher(tower()[0])
+        data = samples if online else Taught(samples, teacher)
+        teachers = [teacher.fit(samples)] if online else []
+        train(model, objectives, data, TrainConfig(steps=3, batch=8, **CPU), tmp_path / str(online), teachers=teachers)
+        found.append(terms_of(tmp_path / str(online)))
+    assert_same_losses(*found)
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+def test_log_has_one_line_per_log_step_with_means_between(student, text_only, tmp_path):
+    runs = {}
+    for every in (1, 4):
+        model = student()
+        torch.manual_seed(2)
+        config = TrainConfig(steps=10, batch=8, cpu=True, log_every=every, save_every=1000)
+        train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path / str(every))
+        runs[every] = log_of(tmp_path / str(every))
+    assert [line["step"] for line in runs[1]] == list(range(1, 11))
+    assert [line["step"] for line in runs[4]] == [4, 8, 10]
+    assert {"step", "loss", "mlm", "lr", "grad_norm", "seconds"} <= set(runs[4][0])
+    singles = [line["mlm"] for line in runs[1][:4]]
+    # A mean over masked pieces, not over steps: it lies between the steps' means.
+    assert min(singles) < runs[4][0]["mlm"] < max(singles)
+
+
+def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
+    model, config = student(), TrainConfig(steps=4, batch=8, **CPU)
+    torch.manual_seed(2)
+    objective = MaskedLM(model.sizes, mask_id=4)
+    train(model, [objective], text_only, config, tmp_path)
+    lines, end = log_of(tmp_path), weights(model, [objective])
+    again, head = student(), MaskedLM(model.sizes, mask_id=4)
+    result = train(again, [head], text_only, config, tmp_path)
+    assert log_of(tmp_path) == lines
+    assert result["steps"] == 4
+    assert result["last"]["mlm"] == lines[-1]["mlm"]
+    assert all(torch.equal(v, end[k]) for k, v in weights(again, [head]).items())
+
+
+# -- errors a user can mend ------------------------------------------------------------------------------------------
+
+
+class Breaks(Objective):
+    """NaN at a step: in the loss, or in the gradient alone."""
+
+    name = "breaks"
+    needs = ("text",)
+
+    def __init__(self, sizes, at: int, where: str):
+        super().__init__(sizes)
+        self.at, self.where, self.step = at, where, 0
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def count(self, batch):
+        return {"broken": len(batch)}
+
+    def forward(self, encoded, batch):
+        self.step += 1
+        loss = encoded.text.pow(2).mean() * self.scale
+        if self.step == self.at:
+            zero = encoded.text.sum() * 0 * self.scale
+            loss = loss * float("nan") if self.where == "loss" else loss + zero.abs().sqrt()
+        return {"broken": loss}
+
+
+def one_line(error: pytest.ExceptionInfo) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_not_a_number_ends_the_run_and_leaves_a_sound_checkpoint(where, student, text_only, tmp_path):
+    model = student()
+    config = TrainConfig(steps=8, batch=8, cpu=True, log_every=1, save_every=2)
+    with pytest.raises(InputError, match="step [45]") as error:
+        train(model, [Breaks(model.sizes, at=4, where=where)], text_only, config, tmp_path)
+    assert "nan" in one_line(error)
+    stored = load_file(next((tmp_path / "checkpoints").glob("step-*")) / "state.safetensors")
+    broken = [name for name, value in stored.items() if not value.isfinite().all()]
+    assert not broken, f"the message says the last checkpoint is intact, but {len(broken)} tensors are not finite"
+
+
+def test_fewer_samples_than_a_batch(student, text_only, tmp_path):
+    model = student()
+    with pytest.raises(InputError, match="64 samples are fewer than one batch of 65") as error:
+        train(model, [MaskedLM(model.sizes)], text_only, TrainConfig(steps=1, batch=65, **CPU), tmp_path)
+    one_line(error)
+
+
+def test_a_batch_that_does_not_split(student, text_only, tmp_path):
+    model = student()
+    config = TrainConfig(steps=1, batch=10, accumulate=4, **CPU)
+    with pytest.raises(InputError, match="batch=10 .* 4 micro-batches") as error:
+        train(model, [MaskedLM(model.sizes)], text_only, config, tmp_path)
+    one_line(error)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "field"), [(ClipTokens, "clip"), (Match, "clip"), (Distill, "features.sentence")]
+)  # fmt: skip
+def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, text_only, tmp_path):
+    objective = kind(cross.sizes._replace(teacher=24))
+    with pytest.raises(InputError, match=f"{objective.name} needs `{field}`") as error:
+        train(cross.text, [objective], text_only, TrainConfig(steps=1, batch=8, workers=workers, **CPU), tmp_path)
+    one_line(error)
+
+
+@pytest.mark.parametrize("kind", [lambda sizes: MaskedLM(sizes, joint=True), Match, ClipTokens])
+def test_a_model_that_lacks_what_an_objective_needs(kind, cross, samples, tmp_path):
+    objective = kind(cross.sizes)
+    with pytest.raises(InputError, match=objective.name) as error:
+        train(cross.text, [objective], samples, TrainConfig(steps=1, batch=8, **CPU), tmp_path)
+    one_line(error)

@@ -1,0 +1,108 @@
+"""Two processes that share a batch do what one process does with all of it."""
+
+import json
+import os
+import socket
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from groundling.config import TrainConfig
+from groundling.models.clip import TwoTowers, clip_text
+from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.contrast import Contrast
+from groundling.objectives.distill import Distill
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.train import Step, train
+
+STEPS = 4
+CONFIG = TrainConfig(steps=STEPS, batch=8, lr=1e-4, cpu=True, log_every=1, save_every=2)
+
+
+def adapt(out: Path) -> None:
+    """XDBERT and distillation."""
+    model = toys.cross_modal(dropout=0.0)
+    sizes = model.sizes._replace(teacher=24)
+    torch.manual_seed(3)
+    objectives = [MaskedLM(sizes, mask_id=4, joint=True), Match(sizes), ClipTokens(sizes), Distill(sizes)]
+    teacher = ClipTextTeacher(clip_text(toys.clip(toys.clip_words())))
+    finish(model, objectives, Taught(toys.both_sides(32), teacher, keep_clip=True), out)
+
+
+def contrast(out: Path) -> None:
+    """CLIP, whose negatives come from the other process too."""
+    pieces = toys.clip_words()
+    model = TwoTowers(toys.clip(pieces), pieces)
+    finish(model, [Contrast(model.sizes)], toys.Pictures(pieces), out)
+
+
+def finish(model: nn.Module, objectives: list, data: object, out: Path) -> None:
+    for part in model.modules():
+        if isinstance(getattr(part, "dropout", None), float):
+            part.dropout = 0.0
+    train(model, objectives, data, CONFIG, out)
+    if os.environ.get("RANK", "0") == "0":
+        state = Step(model, objectives).named_parameters()
+        save_file({k: v.detach().contiguous() for k, v in state}, out / "end.safetensors")
+
+
+def _rank(rank: int, folder: str, port: int) -> None:
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }  # fmt: skip
+    try:
+        adapt(Path(folder) / "adapt")
+        contrast(Path(folder) / "contrast")
+        assert torch.distributed.get_world_size() == 2
+        torch.distributed.destroy_process_group()
+    except BaseException:
+        (Path(folder) / f"error-{rank}").write_text(traceback.format_exc())
+        raise
+
+
+@pytest.fixture(scope="module")
+def two(processes, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [processes.Process(target=_rank, args=(rank, str(folder), port)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    errors = [file.read_text() for file in folder.glob("error-*")]
+    assert [rank.exitcode for rank in ranks] == [0, 0], "\n".join(errors)
+    return folder
+
+
+@pytest.mark.parametrize("run", [adapt, contrast])
+def test_two_processes_equal_one(run, two, tmp_path):
+    run(tmp_path)
+    one, other = tmp_path, two / run.__name__
+    logs = [[json.loads(line) for line in (folder / "log.jsonl").open()] for folder in (one, other)]
+    assert [line["step"] for line in logs[1]] == list(range(1, STEPS + 1)), "the main process alone writes the log"
+    for a, b in zip(*logs, strict=True):
+        assert a.keys() == b.keys()
+        for key in a.keys() - {"seconds"}:
+            assert a[key] == pytest.approx(b[key], rel=1e-5, abs=1e-5), (key, a["step"])
+    first, second = (load_file(folder / "end.safetensors") for folder in (one, other))
+    for name in first:
+        # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+        if not name.endswith(("key.bias", "k_proj.bias")):
+            torch.testing.assert_close(first[name], second[name], rtol=0, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_two_processes_share_their_negatives(two):
+    """Each step's pairs are compared with 8 others: far more than the log(4) that one process's own four allow."""
+    losses = [json.loads(line)["clip"] for line in (two / "contrast" / "log.jsonl").open()]
+    assert min(losses) > 0
+    assert len(losses) == STEPS
