@@ -69,13 +69,9 @@ def sentences() -> list[str]:
     does = ["runs", "isn't sleeping", "jumps", "eats a crêpe", "waits", "can't swim", "throws a ball", "plays"]
     how = ["red", "blue", "tiny", "well-known", "wet", "happy", "grey", "green-and-white"]
     where = ["on the beach", "in a park", "near 3 trees", "at 10:30", "by the river", "on main-street 42", "under a 🎈"]
-    made = [
-        f"a {h} {w} {d} {p}" + (f" while {n} people watch" if n > 5 else "")
-        for (h, w, d, p), n in zip(
-            rng.sample(list(itertools.product(how, who, does, where)), 200), (rng.randrange(12) for _ in range(200))
-        )  # fmt: skip
-    ]
-    return made + ODD
+    chosen = rng.sample(list(itertools.product(how, who, does, where)), 200)
+    made = [f"a {h} {w} {d} {p}" for h, w, d, p in chosen]
+    return [f"{t} while {n} people watch" if (n := rng.randrange(12)) > 5 else t for t in made] + ODD
 
 
 def examples(count: int = 64) -> list[Example]:
@@ -87,7 +83,7 @@ def examples(count: int = 64) -> list[Example]:
     ]
 
 
-# -- tokenizers ----------------------------------------------------------------------------------------------------
+# -- tokenizers ------------------------------------------------------------------------------------------------------
 
 
 def bert_words() -> BertTokenizer:
@@ -118,12 +114,14 @@ def siglip_words() -> PreTrainedTokenizerFast:
     """Whole words and an end token, no start token; pads with id 0, as SigLIP 2's tokenizer does."""
     learner = Tokenizer(models.WordLevel(unk_token="<unk>"))
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    learner.train_from_iterator(sentences(), WordLevelTrainer(special_tokens=["<pad>", "<eos>", "<unk>"], show_progress=False))
+    learner.train_from_iterator(
+        sentences(), WordLevelTrainer(special_tokens=["<pad>", "<eos>", "<unk>"], show_progress=False)
+    )
     learner.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=learner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
 
 
-# -- models --------------------------------------------------------------------------------------------------------
+# -- models ----------------------------------------------------------------------------------------------------------
 
 
 def bert(vocabulary: int, **options: Any) -> BertModel:
@@ -167,7 +165,9 @@ def clip(tokenizer: PreTrainedTokenizerBase, width: int = 32, heads: int = 2) ->
     vision = {"image_size": 16, "patch_size": 8, "projection_dim": 24}
     sizes = {**SMALL, "hidden_size": width, "num_attention_heads": heads}
     model = CLIPModel(
-        CLIPConfig(projection_dim=24, text_config={**text, **sizes, **SPREAD}, vision_config={**vision, **SMALL, **SPREAD})
+        CLIPConfig(
+            projection_dim=24, text_config={**text, **sizes, **SPREAD}, vision_config={**vision, **SMALL, **SPREAD}
+        )
     )
     # HF scales CLIP's initialisation by another factor than `initializer_range`: spread what is too small to compare.
     torch.manual_seed(6)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,171 +18,183 @@ from ..tasks.glue import TASKS, Reader
 from ..tasks.probes import CATEGORY, ODD, ORDER, TRUTH
 from .tables import lines_of
 
-KNOWN = (
-    "a GLUE root (RTE/, CoLA/, ...) or one task's folder (train.tsv, dev.tsv); COCO (*.json with `images` and "
-    "`annotations`); Flickr8k (*token.txt); Conceptual Captions (*.tsv without header: caption<TAB>image); "
-    "a rendered world (world.json); images (*.jpg, *.png, ...); plain text (*.txt, *.raw, *.tokens)"
-)
+KNOWN = """a GLUE root or task folder (train.tsv, dev.tsv); COCO (*.json: images, annotations); Flickr8k (*token.txt); \
+Conceptual Captions (*.tsv: caption<TAB>image); world.json; images (*.jpg, ...); plain text (*.txt, *.raw, *.tokens)"""
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
-DECODED = 2000
-"""Images decoded per folder; of more, an evenly spaced sample."""
+DECODED = 2000  # images; of more, an evenly spaced sample
 GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, Reader))
+EMPTY = "expected text, found none"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found."""
+    """What was found: facts in `lines`, and in `problems` one line per fault, with file, place and what is expected."""
 
     layout: str
     lines: list[str] = field(default_factory=list)
-    """Facts."""
     problems: list[str] = field(default_factory=list)
-    """Each one line: file, place, what is expected."""
 
     @property
     def ok(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
 
-    def problem(self, places: Sequence[str], what: str) -> None:
+    def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
         """One line for all places with the same fault: the first of them, and how many there are."""
         if places:
-            self.problems.append(f"{places[0]}: {what}" + (f" ({len(places):,} such)" if len(places) > 1 else ""))
+            self.problems.append(f"{file}, {places[0]}: {what}" + f" ({len(places):,} such)" * (len(places) > 1))
+
+    def repeated(self, file: Path, places: Sequence[str]) -> None:
+        """A problem if a place occurs more than once."""
+        self.problem(file, "expected only once, found again", [at for at, n in Counter(places).items() if n > 1])
 
 
 def check(folder: Path) -> Report:
     """Counts, labels and faults of a folder in one of the `KNOWN` layouts; never raises for bad data."""
     folder, report = Path(folder), Report("unknown")
     if not folder.is_dir():
-        report.problem([str(folder)], "no such folder")
-        return report
-    kinds = _glue(folder, report) or _world(folder, report) + _captioned(folder, report) or _texts(folder, report)
+        return replace(report, problems=[f"{folder}: no such folder"])
+    kinds = _glue(folder, report) or _captioned(folder, report) or _texts(folder, report)
     if not kinds:
-        report.problem([str(folder)], f"no layout is recognised; expected one of: {KNOWN}")
+        report.problems.append(f"{folder}: no layout is recognised; expected {KNOWN}")
     return replace(report, layout=" + ".join(dict.fromkeys(kinds)) or "unknown")
 
 
 def _glue(folder: Path, report: Report) -> list[str]:
-    found = [(task, reader) for task, reader in GLUE if any((folder / reader.folder).glob("*.tsv"))]
+    found = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
     if not found and any(folder.glob("*.tsv")):
-        found = [(task, reader) for task, reader in GLUE if reader.folder == folder.resolve().name]
-        found = found or [(task, reader) for task, reader in GLUE if _fits(reader, folder)][:1]
+        found = [pair for pair in GLUE if pair[1].folder == folder.resolve().name]
+        found = found or [pair for pair in GLUE if _examples(pair[0], folder, pair[0].dev[0], Report(""))][:1]
     for task, reader in found:
-        paths = {split: reader.path(folder, split) for split in (task.train, *task.dev, *task.test)}
-        for split, path in paths.items():
-            if path.is_file():
-                _examples(task, folder, split, path, report)
-            elif split in task.test:
-                report.lines.append(f"{path}: not here; only a submission needs it")
-            else:
-                report.problem([str(path)], "missing; fine-tuning needs it")
-        _unread(next(iter(paths.values())).parent, paths.values(), report)
+        for split in (task.train, *task.dev, *task.test):
+            if split not in task.test or reader.path(folder, split).is_file():  # only a submission needs the test file
+                _examples(task, folder, split, report)
     return ["GLUE " + ", ".join(reader.folder for _, reader in found)] if found else []
 
 
-def _fits(reader: Reader, folder: Path) -> bool:
-    labelled = [p for p in sorted(folder.glob("*.tsv")) if p.name.startswith(("train", "dev"))]
-    rows = [line.split("\t") for line in _head(labelled[0])] if labelled else []
-    names = list(reader.headless) or (rows.pop(0) if rows else [])
-    if not rows or len(rows[0]) != len(names) or not {reader.label, *reader.texts} <= set(names):
-        return False
-    try:
-        reader.form.label(rows[0][names.index(reader.label)], "")
-    except InputError:
-        return False
-    return True
-
-
-def _examples(task: Task, folder: Path, split: str, path: Path, report: Report) -> None:
+def _examples(task: Task, folder: Path, split: str, report: Report) -> bool:
+    """Whether the split can be read."""
     try:
         examples = task.read(folder, split)
     except InputError as error:
         report.problems.append(str(error))
-        return
-    facts = [f"{len(examples):,} examples"]
-    labels = [e.label for e in examples if e.label is not None]
-    if not labels:
-        facts.append("unlabelled")
-    elif isinstance(task.form, Classify):
-        counts = Counter(labels)
-        facts.append("labels " + ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(task.form.labels)))
-    else:
-        facts.append(f"labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}")
-    if isinstance(task.read, Reader) and task.read.skip_short:
-        facts.append(f"{len(lines_of(path)) - 1 - len(examples):,} short rows skipped")
-    report.lines.append(f"{path}: {'; '.join(facts)}")
-    report.problem([f"{path}, example {i}" for i in _repeated(e.id for e in examples)], "expected once, occurs again")
-    empty = [e.id for e in examples if not e.text.strip() or (e.pair is not None and not e.pair.strip())]
-    report.problem([f"{path}, example {i}" for i in empty], "expected a sentence, the text is empty")
-
-
-def _world(folder: Path, report: Report) -> list[str]:
-    if not (folder / "world.json").is_file():
-        return []
-    for task in (TRUTH, ODD, CATEGORY, ORDER):
-        for split in (task.train, *task.dev):
-            path = folder / "probes" / f"{task.name.removeprefix('world/')}_{split}.tsv"
-            _examples(task, folder, split, path, report)
-    _texts(folder / "corpus", report)
-    return ["rendered world"]
+        return False
+    about, labels = f"{len(examples):,} examples", [e.label for e in examples if e.label is not None]
+    if labels and isinstance(task.form, Classify):
+        about += "; labels " + ", ".join(f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels))
+    elif labels:
+        about += f"; labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}"
+    path = folder / "probes" / f"{task.name.removeprefix('world/')}_{split}.tsv"
+    if isinstance(task.read, Reader):
+        path = task.read.path(folder, split)
+        about += f"; {len(lines_of(path)) - 1 - len(examples):,} short rows skipped" if task.read.skip_short else ""
+    report.lines.append(f"{path}: {about}")
+    report.repeated(path, [f"example {e.id}" for e in examples])
+    texts = [(e.id, text) for e in examples for text in (e.text, e.pair) if text is not None]
+    report.problem(path, EMPTY, [f"example {i}" for i, text in texts if not text.strip()])
+    return True
 
 
 def _captioned(folder: Path, report: Report) -> list[str]:
-    kinds: list[str] = []
-    captions: dict[Path, list[str]] = {}
+    kinds = ["rendered world"] if (folder / "world.json").is_file() else []
+    if kinds:
+        for task in (TRUTH, ODD, CATEGORY, ORDER):
+            for split in (task.train, *task.dev):
+                _examples(task, folder, split, report)
+        _texts(folder / "corpus", report)
+    named: dict[Path, list[str]] = {}
     files = [p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith(".")]
     for path in files:
         try:
-            if path.suffix == ".json" and path.name != "world.json":
-                kinds += _coco(path, captions, report)
-            elif path.name.endswith("token.txt"):
-                captions[path] = _caption_lines(path, True, report)
-                kinds.append("Flickr8k captions")
-            elif path.suffix == ".tsv" and any(_names_image(line) for line in _head(path)):
-                captions[path] = _caption_lines(path, False, report)
-                kinds.append("Conceptual Captions")
+            if kind := _kind(path):
+                kinds.append(kind)
+                named[path] = names = _coco(path, report) if path.suffix == ".json" else _lines(path, report)
+                if kind != "COCO boxes":
+                    report.lines.append(f"{path}: {len(names):,} captions of {len(set(names)):,} images")
         except InputError as error:
             report.problems.append(str(error))
+        except (AttributeError, KeyError, TypeError):
+            report.problems.append(f"{path}: an entry lacks a field, or has it in another type than COCO's")
     folders = [p for p in sorted(folder.glob("images*")) if p.is_dir()]
-    if not kinds and not folders and any(p.suffix.lower() in PICTURES for p in files):
-        folders = [folder]
-    if captions and not folders:
-        report.lines.append(f"{folder}: no images*/ folder, so only the captions' text was checked")
-    # A rendered world's control captions belong to control images that have the same names.
+    folders += [folder] if not kinds and any(p.suffix.lower() in PICTURES for p in files) else []
+    if kinds and not folders:
+        report.lines.append(f"{folder}: no images*/ folder, so no image was looked for")
+    # A rendered world's control captions belong to its control images, which have the same names.
     blind = [p for p in folders if p.name == "images_blind"]
-    for images in (blind, [p for p in folders if p not in blind]):
-        own = {p: names for p, names in captions.items() if not blind or ("blind" in p.name) == (images == blind)}
-        if images:
-            _images(images, own, report)
-    if kinds:
-        _unread(folder, [*captions, *folder.glob("instances*.json"), folder / "world.json"], report)
+    for group in filter(None, (blind, [p for p in folders if p not in blind])):
+        _images(group, {p: c for p, c in named.items() if not blind or (group == blind) == ("blind" in p.name)}, report)
     return kinds or (["images"] if folders else [])
 
 
-def _coco(path: Path, captions: dict[Path, list[str]], report: Report) -> list[str]:
-    content = read_json(path)
+def _kind(path: Path) -> str:
+    if path.name.endswith("token.txt"):
+        return "Flickr8k captions"
+    if path.suffix == ".tsv":
+        links = [line.split("\t")[1] for line in lines_of(path)[:5] if "\t" in line]
+        images = [s for s in links if s.startswith("http") or Path(s).suffix.lower() in PICTURES]
+        return "Conceptual Captions" if images else ""
+    content = read_json(path) if path.suffix == ".json" else None
     if not isinstance(content, dict) or not {"images", "annotations"} <= set(content):
+        return ""
+    return "COCO boxes" if "categories" in content else "COCO captions"
+
+
+def _coco(path: Path, report: Report) -> list[str]:
+    """The image file of every caption; none for a file of boxes."""
+    content = read_json(path)
+    notes = [(f"annotation {note['id']}", note) for note in content["annotations"]]
+    files = {image["id"]: str(image["file_name"]) for image in content["images"]}
+    report.repeated(path, [f"image {image['id']}" for image in content["images"]] + [at for at, _ in notes])
+    report.problem(path, "image_id is not among the images", [at for at, n in notes if n["image_id"] not in files])
+    if "categories" in content:
+        kinds = {kind["id"] for kind in content["categories"]}
+        bad = [at for at, n in notes if n["category_id"] not in kinds or len(n["bbox"]) != 4]
+        report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
+        report.lines.append(f"{path}: {len(notes):,} boxes in {len(kinds):,} categories; {len(files):,} images listed")
         return []
-    key = (int, str)
-    images = _entries(path, content, "images", {"id": key, "file_name": (str,)}, report)
-    file = {image["id"]: image["file_name"] for image in images}
-    notes = content["annotations"] if isinstance(content["annotations"], list) else []
-    boxes = any(isinstance(note, dict) and "bbox" in note for note in notes)
-    about: dict[str, tuple[type, ...]] = {"bbox": (list,), "category_id": key} if boxes else {"caption": (str,)}
-    notes = _entries(path, content, "annotations", {"id": key, "image_id": key, **about}, report)
-    stray = [f"{path}, annotation {note['id']}" for note in notes if note["image_id"] not in file]
-    report.problem(stray, "its image_id is not in `images`")
-    notes = [note for note in notes if note["image_id"] in file]
-    if not boxes:
-        empty = [f"{path}, annotation {note['id']}" for note in notes if not note["caption"].strip()]
-        report.problem(empty, "expected a caption, the text is empty")
-        captions[path] = [file[note["image_id"]] for note in notes]
-        _count(path, captions[path], len(file), report)
-        return ["COCO captions"]
-    kinds = {kind["id"] for kind in _entries(path, content, "categories", {"id": key, "name": (str,)}, report)}
-    strange = [f"{path}, annotation {note['id']}" for note in notes if note["category_id"] not in kinds]
-    report.problem(strange, "its category_id is not in `categories`")
-    flat = [f"{path}, annotation {note['id']}" for note in notes if not _is_box(note["bbox"])]
-    report.problem(flat, "expected bbox [x, y, width, height] in pixels with a positive width and height")
-    report.lines.append(f"{path}: {len(file):,} images, {len(notes):,} boxes of {len(kinds):,} categories")
-    return ["COCO boxes"]
+    report.problem(path, EMPTY, [at for at, n in notes if not n["caption"].strip()])
+    return [files[n["image_id"]] for _, n in notes if n["image_id"] in files]
+
+
+def _lines(path: Path, report: Report) -> list[str]:
+    own = 0 if path.suffix == ".tsv" else 1  # the caption's column
+    rows = [(f"line {number}", line.split("\t")) for number, line in enumerate(lines_of(path), 1)]
+    broken = [at for at, row in rows if len(row) < 2 or (own and "#" not in row[0])]
+    report.problem(path, "expected " + ("image#number<TAB>caption" if own else "caption<TAB>image"), broken)
+    rows = [(at, row) for at, row in rows if len(row) > 1]
+    report.problem(path, EMPTY, [at for at, row in rows if not row[own].strip()])
+    report.repeated(path, [row[0] for _, row in rows if own])
+    return [row[0].partition("#")[0] if own else row[1].rsplit("/", 1)[-1] for _, row in rows]
+
+
+def _images(folders: list[Path], named: Mapping[Path, list[str]], report: Report) -> None:
+    place = ", ".join(map(str, folders))
+    files = [(p, str(p.relative_to(f))) for f in folders for p in sorted(f.rglob("*")) if p.suffix.lower() in PICTURES]
+    for path, names in named.items():
+        lost = [f"image {n}" for n in dict.fromkeys(names) if not any((f / n).is_file() for f in folders)]
+        report.problem(path, f"not in {place}", lost)
+    chosen = [files[i][0] for i in np.linspace(0, len(files) - 1, min(len(files), DECODED)).round().astype(int)]
+    report.problem(folders[0], "does not decode as an image", [p.name for p in chosen if not _decodes(p)])
+    about = f"; {len({name for _, name in files}.difference(*named.values())):,} have no caption" if named else ""
+    report.lines.append(f"{place}: {len(files):,} images{about}; {len(chosen):,} tried, evenly spaced")
+
+
+def _decodes(path: Path) -> bool:
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (64, 64))  # faster; `verify` would take a JPEG that is cut short for whole
+            image.load()
+    except Exception:  # Pillow's readers raise whatever broken bytes make them stumble over
+        return False
+    return True
+
+
+def _texts(folder: Path, report: Report) -> list[str]:
+    paths = [p for p in sorted(folder.rglob("*")) if p.suffix in {".txt", ".raw", ".tokens"} and p.is_file()]
+    for path in paths:
+        try:
+            each = [len(line.split()) for line in lines_of(path)]
+            report.lines.append(f"{path}: {len(each):,} lines, {sum(map(bool, each)):,} with text, {sum(each):,} words")
+        except InputError as error:
+            report.problems.append(str(error))
+    return ["plain text"] if paths else []

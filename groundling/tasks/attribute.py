@@ -43,7 +43,7 @@ class LinearProbe:
         return {"dev": accuracy(best, "dev"), "test": accuracy(best, "test"), "chance": 1 / len(set(labels))}
 
 
-ATTRIBUTES = tuple(LinearProbe(f"world/{column}", column) for column in (*VISUAL, "category"))
+ATTRIBUTES = tuple(LinearProbe(f"linear/{column}", column) for column in (*VISUAL, "category"))
 """One probe per attribute, and the text-only category as their counterpart."""
 
 

@@ -1,0 +1,753 @@
+"""What every objective promises, checked on each one found in groundling/objectives; then what each is for."""
+
+import math
+from collections import Counter
+from copy import deepcopy
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from torch import Tensor
+
+from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, collate
+from groundling.data.plan import Feed, Plan, Source
+from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.errors import InputError
+from groundling.find import subclasses
+from groundling.keyed import generator
+from groundling.objectives import Objective, in_order
+from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokens
+from groundling.objectives.contrast import Contrast, info_nce
+from groundling.objectives.distill import Distill
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.objectives.supervised import Supervised
+from groundling.tasks.forms import Classify
+from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.train import train
+
+KINDS = subclasses("objectives", Objective)
+OPTIONS = {"Supervised": {"form": Classify(("no", "yes"))}}
+BATCHWISE = {"Contrast", "Distill"}
+"""Objectives that compare a batch's samples with each other."""
+
+
+def test_the_objectives_are_found():
+    assert {"MaskedLM", "Match", "ClipTokens", "Distill", "Contrast", "Supervised"} <= set(KINDS)
+    names = [cls.name for cls in KINDS.values()]
+    assert len(set(names)) == len(names), "the name is the key of the random stream and of the log"
+
+
+@pytest.fixture(scope="session")
+def taught(_clip):
+    from groundling.models.clip import clip_text
+
+    return Taught(toys.both_sides(48), ClipTextTeacher(clip_text(deepcopy(_clip))), keep_clip=True)
+
+
+class Case:
+    """An objective with a model and data that give it all it needs."""
+
+    def __init__(self, kind: type[Objective], model, samples) -> None:
+        self.model, self.samples = model.eval(), samples
+        torch.manual_seed(3)
+        self.objective = kind(model.sizes._replace(teacher=24), **OPTIONS.get(kind.__name__, {})).eval()
+
+    def sample(self, index: int, epoch: int = 0) -> Sample:
+        rng = generator(0, epoch, self.samples.ids[index], self.objective.name)
+
+        def other() -> Sample:
+            return self.samples.get([int(rng.integers(len(self.samples)))], [rng])[0]
+
+        plain = self.samples.get([index], [generator(0, epoch, "sample")])[0]
+        return self.objective.corrupt(plain, rng, other)
+
+    def batch(self, *indices: int) -> Batch:
+        return collate([self.sample(i) for i in indices])
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        return dict(self.objective(self.model(batch), batch))
+
+
+@pytest.fixture
+def case(request, taught, pictures):
+    def make(name: str) -> Case:
+        pixels = "pixels" in KINDS[name].needs
+        model = request.getfixturevalue("towers" if pixels else "cross")
+        return Case(KINDS[name], model, pictures if pixels else taught)
+
+    return make
+
+
+every = pytest.mark.parametrize("name", KINDS)
+LENGTHS = (0, 7, 12, 31)
+
+
+# -- the contract ----------------------------------------------------------------------------------------------------
+
+
+@every
+def test_terms_are_finite_scalars_that_are_counted(name, case):
+    c = case(name)
+    batch = c.batch(*LENGTHS)
+    batch.require(c.objective.needs, name)
+    terms = c.terms(batch)
+    assert terms
+    for term, value in terms.items():
+        assert value.ndim == 0, term
+        assert value.isfinite(), term
+        assert value > 0, term
+    counts = c.objective.count(batch)
+    assert counts.keys() == terms.keys()
+    assert all(isinstance(n, int) and n > 0 for n in counts.values())
+
+
+@every
+def test_counts_add_up(name, case):
+    c = case(name)
+    alone = [Counter(c.objective.count(c.batch(i))) for i in LENGTHS]
+    assert sum(alone, Counter()) == Counter(c.objective.count(c.batch(*LENGTHS)))
+
+
+@every
+def test_gradient_reaches_head_and_encoder(name, case):
+    c = case(name)
+    c.model.train(), c.objective.train()
+    sum(c.terms(c.batch(*LENGTHS)).values()).backward()
+    head = [p.grad for p in c.objective.parameters()]
+    assert all(g is not None and g.isfinite().all() for g in head)
+    assert all(g.any() for g in head if g.ndim > 1)
+    body = [p.grad for p in c.model.parameters() if p.grad is not None]
+    assert all(g.isfinite().all() for g in body)
+    assert sum(bool(g.any()) for g in body) > 10
+
+
+def widen(batch: Batch, by: int = 5) -> Batch:
+    """The same samples with more padding everywhere, filled with ids and numbers that would show if they were read."""
+
+    def pad(value: Tensor, fill: float) -> Tensor:
+        return torch.cat([value, torch.full_like(value[:, :1], fill).expand(-1, by, *value.shape[2:])], 1)
+
+    text, clip = batch.text, batch.clip
+    if text is not None:
+        text = replace(
+            text, ids=pad(text.ids, 7), mask=pad(text.mask, 0), special=pad(text.special, 1), word=pad(text.word, -1),
+            types=pad(text.types, 0),
+        )  # fmt: skip
+    if clip is not None:
+        b, v = clip.key_mask.shape
+        place = torch.arange(b * v).view(b, v)
+        moved = place + torch.arange(b)[:, None] * by
+        span = min(by, toys.WINDOW - clip.ids.shape[1])  # a tower has no more positions
+
+        def pad_window(value: Tensor, fill: float) -> Tensor:
+            return torch.cat([value, torch.full((len(value), span), fill, dtype=value.dtype)], 1)
+
+        clip = replace(
+            clip, ids=pad_window(clip.ids, 7), mask=pad_window(clip.mask, False),
+            slot=pad_window(moved.flatten()[clip.slot], 0), key_mask=pad(clip.key_mask, 0),
+            special=pad(clip.special, 1), word=pad(clip.word, -1), flat_ids=pad(clip.flat_ids, 7),
+        )  # fmt: skip
+    labels = {k: pad(x, IGNORE) if x.ndim == 2 else x for k, x in batch.labels.items()}
+    features = {k: pad(x, 0 if k == "has" else 9) if k in {"words", "has"} else x for k, x in batch.features.items()}
+    words = None if batch.words is None else pad(batch.words, -1)
+    return replace(batch, text=text, clip=clip, labels=labels, features=features, words=words)
+
+
+@every
+def test_padding_changes_nothing(name, case):
+    c = case(name)
+    batch = c.batch(*LENGTHS)
+    wide = widen(batch)
+    assert c.objective.count(batch) == c.objective.count(wide)
+    before, after = c.terms(batch), c.terms(wide)
+    for term in before:
+        torch.testing.assert_close(before[term], after[term], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in BATCHWISE])
+def test_samples_contribute_on_their_own(name, case):
+    c = case(name)
+    together = c.terms(c.batch(*LENGTHS))
+    alone = [c.terms(c.batch(i)) for i in LENGTHS]
+    for term, value in together.items():
+        torch.testing.assert_close(value, sum(a[term] for a in alone), rtol=1e-5, atol=1e-5)
+
+
+def same(a: Sample, b: Sample) -> bool:
+    """Do two samples have equal inputs and labels?"""
+    for part in fields(Sample):
+        x, y = getattr(a, part.name), getattr(b, part.name)
+        if part.name in {"labels", "features"}:
+            if x.keys() != y.keys() or not all(np.array_equal(x[k], y[k]) for k in x):
+                return False
+        elif part.name in {"text", "clip"}:
+            if x is not None and not all(np.array_equal(getattr(x, f.name), getattr(y, f.name)) for f in fields(x)):
+                return False
+        elif not np.array_equal(x, y):
+            return False
+    return True
+
+
+@every
+def test_corruption_follows_from_its_key(name, case):
+    c = case(name)
+    plain = [c.samples.get([i], [generator("x")])[0] for i in range(len(c.samples))]
+    kept = deepcopy(plain)
+    one = [c.sample(i) for i in range(32)]
+    again = [c.sample(i) for i in reversed(range(32))][::-1]
+    assert all(same(a, b) for a, b in zip(one, again, strict=True)), "same key, same corruption, in any order"
+    if KINDS[name].corrupt is not Objective.corrupt:
+        other = [c.sample(i, epoch=1) for i in range(32)]
+        assert sum(same(a, b) for a, b in zip(one, other, strict=True)) < 20, "another epoch, another corruption"
+        assert all(same(a, b) for a, b in zip(plain, kept, strict=True)), "corrupt copies, it does not write"
+
+
+@every
+def test_unscored_positions_contribute_nothing(name, case):
+    """Gradient with respect to each state the model gave: none in padding, none where a label says IGNORE."""
+    c = case(name)
+    batch = c.batch(*LENGTHS)
+    with torch.no_grad():
+        encoded = c.model(batch)
+    leaves = {
+        f.name: getattr(encoded, f.name).clone().requires_grad_()
+        for f in fields(Encoded)
+        if isinstance(getattr(encoded, f.name), Tensor)
+    }
+    sum(c.objective(replace(encoded, **leaves), batch).values()).backward()
+    masks = {"text": batch.text and batch.text.mask, "visual": batch.clip and batch.clip.key_mask}
+    masks |= {f"joint_{side}": mask for side, mask in masks.items()}
+    touched = 0
+    for state, mask in masks.items():
+        if state in leaves and leaves[state].grad is not None:
+            gradient = leaves[state].grad
+            touched += bool(gradient.any())
+            assert not gradient[~mask].any(), f"{state}: padding is scored"
+            labels = batch.labels.get(c.objective.name)
+            if labels is not None and labels.ndim == 2:
+                scored = labels != IGNORE
+                assert not gradient[~scored].any(), f"{state}: a position without a label is scored"
+                assert gradient[scored].abs().sum(-1).all(), f"{state}: a labelled position is not"
+    assert touched or any(leaves[k].grad is not None for k in ("pooled", "text_embedding") if k in leaves)
+
+
+@every
+def test_what_is_missing_is_named_in_one_line(name, case):
+    c = case(name)
+    batch = c.batch(*LENGTHS)
+    assert c.objective.needs
+    for need in c.objective.needs:
+        part, _, key = need.partition(".")
+        gone = {k: v for k, v in getattr(batch, part).items() if k != key} if key else None
+        with pytest.raises(InputError) as error:
+            replace(batch, **{part: gone}).require(c.objective.needs, c.objective.name)
+        assert str(error.value).startswith(f"{c.objective.name} needs `{need}`")
+        assert "\n" not in str(error.value)
+
+
+@every
+def test_weight_grows_over_its_warmup(name, case):
+    kind, sizes = KINDS[name], case(name).model.sizes._replace(teacher=24)
+    grown = kind(sizes, weight=3.0, warmup=4, **OPTIONS.get(name, {}))
+    assert [grown.weight_at(s) for s in range(6)] == [0.75, 1.5, 2.25, 3.0, 3.0, 3.0]
+    assert kind(sizes, weight=3.0, **OPTIONS.get(name, {})).weight_at(0) == 3.0
+
+
+def test_swaps_come_before_masks(cross):
+    sizes = cross.sizes
+    assert [o.name for o in in_order([MaskedLM(sizes), ClipTokens(sizes), Match(sizes)])] == [
+        "match", "masked_lm", "clip_tokens",
+    ]  # fmt: skip
+
+
+def test_labels_describe_the_swapped_side(cross, taught):
+    """ClipTokens' labels are the pieces of the text that Match swapped in, in whatever order they are given."""
+    objectives = [
+        ClipTokens(cross.sizes, rate=0.5),
+        MaskedLM(cross.sizes, mask_id=4),
+        Match(cross.sizes, negatives=1.0),
+    ]
+    feed = Feed(Plan([Source(taught)], 16, 1, 0), objectives, 1, 0, 1)
+    batch = feed[0]
+    scored = batch.labels["clip_tokens"] != IGNORE
+    assert scored.any()
+    assert torch.equal(batch.labels["clip_tokens"][scored], batch.clip.flat_ids[scored])
+    own = collate(taught.get([taught.ids.index(i) for i in batch.ids], ()))
+    changed = sum(
+        not torch.equal(batch.clip.flat_ids[b, batch.clip.key_mask[b]], own.clip.flat_ids[b, own.clip.key_mask[b]])
+        for b in range(16)
+    )
+    assert changed == 16 - int(batch.labels["match"].sum()) > 8
+    # Text, words and the teacher's features stay those of the sample's own text.
+    assert torch.equal(batch.words, own.words)
+    assert torch.equal(batch.features["sentence"], own.features["sentence"])
+
+
+# -- masked language modelling ---------------------------------------------------------------------------------------
+
+
+def draws(objective: Objective, sample: Sample, count: int) -> list[Sample]:
+    def other() -> Sample:
+        raise AssertionError("masking needs no other sample")
+
+    return [objective.corrupt(sample, generator(0, n), other) for n in range(count)]
+
+
+def within(hits: int, of: int, share: float) -> bool:
+    """Inside five standard deviations of a binomial."""
+    return abs(hits - of * share) < 5 * math.sqrt(of * share * (1 - share))
+
+
+SHARES = {"bert": (0.8, 0.1, 0.1), "released": (0.81, 0.09, 0.1)}
+
+
+@pytest.mark.parametrize("scheme", SHARES)
+def test_shares_of_masking(scheme, samples):
+    sizes = Sizes(text=32, word_table=(100_000, 32))  # so many ids that a random one is hardly ever the same
+    objective = MaskedLM(sizes, mask_id=4, scheme=scheme, rate=0.9)
+    row = samples.get([7])[0].text
+    chosen = masked = replaced = kept = 0
+    for drawn in draws(objective, samples.get([7])[0], 5000):
+        label, ids = drawn.labels["masked_lm"], drawn.text.ids
+        here = label != IGNORE
+        assert not here[row.special].any(), "special pieces are never masked"
+        assert np.array_equal(label[here], row.ids[here])
+        assert np.array_equal(ids[~here], row.ids[~here])
+        chosen += here.sum()
+        masked += (ids[here] == 4).sum()
+        kept += (ids[here] == row.ids[here]).sum()
+        replaced += ((ids != 4) & (ids != row.ids))[here].sum()
+    assert chosen == masked + kept + replaced
+    assert within(chosen, 5000 * int((~row.special).sum()), 0.9)
+    for count, share in zip((masked, replaced, kept), SHARES[scheme], strict=True):
+        assert within(count, chosen, share), (count / chosen, share)
+    other = SHARES["released" if scheme == "bert" else "bert"]
+    assert not within(replaced, chosen, other[1]), "enough draws to tell the schemes apart"
+
+
+def test_rate_of_masking(samples):
+    sample, chosen = samples.get([7])[0], 0
+    for drawn in draws(MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4), sample, 2000):
+        here = drawn.labels["masked_lm"] != IGNORE
+        assert here.any(), "every text has a masked piece"
+        chosen += here.sum()
+    free = int((~sample.text.special).sum())
+    # At least one is masked: with probability .85^n, one more than the rate says.
+    assert within(chosen, 2000 * free, 0.15 + 0.85**free / free)
+
+
+def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):
+    allowed = [i for i in range(len(bert_tokenizer)) if i not in bert_tokenizer.all_special_ids]
+    objective = MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4, replacements=allowed, rate=0.9)
+    seen = set()
+    for drawn in draws(objective, samples.get([1])[0], 200):
+        seen |= set(drawn.text.ids[~drawn.text.special])
+    assert seen <= {4, *allowed}
+    assert len(seen) > 100
+
+
+def test_a_short_text_has_one_masked_piece(bert_tokenizer):
+    sample = TextSamples([Example("a", "a")], TextInput(bert_tokenizer, 8)).get([0])[0]
+    for drawn in draws(MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4), sample, 20):
+        assert (drawn.labels["masked_lm"] != IGNORE).tolist() == [False, True, False]
+
+
+def test_an_empty_text_has_none(bert_tokenizer):
+    sample = TextSamples([Example("a", "")], TextInput(bert_tokenizer, 8)).get([0])[0]
+    for drawn in draws(MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4), sample, 5):
+        assert (drawn.labels["masked_lm"] == IGNORE).all()
+        assert np.array_equal(drawn.text.ids, sample.text.ids)
+
+
+def test_whole_words_are_masked_whole(samples):
+    objective = MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4, whole_word=True)
+    sample = samples.get([7])[0]
+    word = sample.text.word
+    assert max(Counter(word[word >= 0]).values()) > 1, "some word has several pieces"
+    hits = 0
+    for drawn in draws(objective, sample, 500):
+        chosen = drawn.labels["masked_lm"] != IGNORE
+        for w in range(word.max() + 1):
+            assert len(set(chosen[word == w])) == 1
+        hits += len(set(word[chosen]))
+    words = int(word.max()) + 1
+    assert within(hits, 500 * words, 0.15 + 0.85**words / words)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1])
+def test_a_senseless_rate_is_refused(rate):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        MaskedLM(Sizes(text=32, word_table=(300, 32)), rate=rate)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_gathering_first_equals_scoring_everything(joint, cross, taught):
+    """Head on the masked positions alone = head everywhere, then select; forward and backward."""
+    objective = MaskedLM(cross.sizes, mask_id=4, joint=joint)
+    case = Case(MaskedLM, cross, taught)
+    case.objective = objective
+    batch = case.batch(*LENGTHS)
+    found = []
+    for plain in (False, True):
+        cross.zero_grad(), objective.zero_grad()
+        encoded = cross(batch)
+        if plain:
+            states = encoded.joint_text if joint else encoded.text
+            logits = objective.head(states, encoded.word_table)  # (B, T, vocabulary)
+            labels = batch.labels["masked_lm"]
+            loss = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="sum")
+        else:
+            loss = objective(encoded, batch)["mlm"]
+        loss.backward()
+        gradients = {n: p.grad.clone() for n, p in cross.named_parameters() if p.grad is not None}
+        gradients |= {f"head.{n}": p.grad.clone() for n, p in objective.named_parameters()}
+        found.append((loss.detach(), gradients))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=1e-5)
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(gradient, found[1][1][name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+# -- same-sentence prediction ----------------------------------------------------------------------------------------
+
+
+def swapped(objective: Match, samples, index: int, key: int) -> Sample:
+    rng = generator(1, key)
+    return objective.corrupt(
+        samples.get([index], ())[0], rng, lambda: samples.get([int(rng.integers(len(samples)))], [rng])[0]
+    )
+
+
+def test_match_labels_are_balanced_and_true(taught, cross):
+    objective = Match(cross.sizes)
+    labels = []
+    for n in range(2000):
+        own = taught.get([n % 48], ())[0]
+        drawn = swapped(objective, taught, n % 48, n)
+        label = int(drawn.labels["match"])
+        assert label == int(np.array_equal(drawn.clip.ids, own.clip.ids))
+        assert drawn.text is own.text
+        assert drawn.words is own.words
+        labels.append(label)
+    # Half, and one in 48 of the others drew itself.
+    assert within(sum(labels), 2000, 0.5 + 0.5 / 48)
+    assert all(int(swapped(Match(cross.sizes, negatives=0.0), taught, 0, n).labels["match"]) for n in range(20))
+
+
+def test_hard_negatives_share_more_pieces(taught, cross):
+    def shared(hard: int) -> float:
+        found = []
+        for n in range(150):
+            own, drawn = (
+                taught.get([n % 48], ())[0],
+                swapped(Match(cross.sizes, negatives=1.0, hard=hard), taught, n % 48, n),
+            )
+            if not drawn.labels["match"]:
+                mine, theirs = (set(s.clip.ids[~s.clip.special]) for s in (own, drawn))
+                found.append(len(mine & theirs) / len(mine | theirs))
+        assert len(found) > 100
+        return sum(found) / len(found)
+
+    assert shared(8) > 1.3 * shared(0)
+
+
+def test_equal_texts_match(cross, bert_tokenizer, clip_tokenizer):
+    inputs = TextInput(bert_tokenizer, 40), WindowInput(clip_tokenizer, toys.WINDOW)
+    twins = TextSamples([Example("a", "a wet dog"), Example("b", "a wet dog")], *inputs)
+    objective = Match(cross.sizes, negatives=1.0)
+    assert all(int(swapped(objective, twins, 0, n).labels["match"]) for n in range(20))
+
+
+def test_a_corpus_of_one_text_has_no_negatives(cross, bert_tokenizer, clip_tokenizer):
+    one = TextSamples([Example("a", "a dog")], TextInput(bert_tokenizer, 40), WindowInput(clip_tokenizer, toys.WINDOW))
+    assert all(int(swapped(Match(cross.sizes, negatives=1.0), one, 0, n).labels["match"]) for n in range(5))
+
+
+def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp_path):
+    """Features are of the sample's own text; a teacher that would see the swapped side must be refused instead."""
+    from groundling.config import TrainConfig
+
+    sizes = cross.sizes._replace(teacher=24)
+    seen = []
+
+    def spy(step, batch, active, loss_of, backward):
+        seen.append(batch)
+        terms = step(batch, active)
+        backward(loss_of(terms))
+        return terms
+
+    teacher = ClipTextTeacher(tower()[0]).fit(samples)
+    objectives = [Match(sizes, negatives=1.0), Distill(sizes)]
+    config = TrainConfig(steps=1, batch=16, cpu=True)
+    refused = ""
+    try:
+        train(cross, objectives, samples, config, tmp_path, teachers=[teacher], inner=spy)
+    except InputError as error:
+        refused = str(error)
+    if refused:
+        assert refused.startswith("match")
+        return
+    own = collate(samples.get([samples.ids.index(i) for i in seen[0].ids]))
+    torch.testing.assert_close(seen[0].features["sentence"], teacher.features(own)["sentence"])
+
+
+# -- CLIP tokens -----------------------------------------------------------------------------------------------------
+
+
+def test_real_targets_are_real_pieces(samples, cross):
+    objective = ClipTokens(cross.sizes)
+    sample = samples.get([7])[0]
+    row, chosen = sample.clip, 0
+    for drawn in draws(objective, sample, 2000):
+        label = drawn.labels["clip_tokens"]
+        here = label != IGNORE
+        assert here.any()
+        assert not here[row.special].any()
+        assert np.array_equal(label[here], row.ids[here])
+        assert drawn.clip is row, "nothing is hidden"
+        assert "clip_padding" not in drawn.labels
+        chosen += here.sum()
+    free = int((~row.special).sum())
+    assert within(chosen, 2000 * free, 0.15 + 0.85**free / free)
+
+
+def test_released_targets_are_every_slot_of_the_padded_windows(samples, cross):
+    objective = ClipTokens(cross.sizes, targets="released")
+    sample = samples.get([7])[0]
+    row = sample.clip
+    edge = scored = padding = 0
+    for drawn in draws(objective, sample, 2000):
+        here = drawn.labels["clip_tokens"] != IGNORE
+        edge += here[row.special].sum()
+        scored += here.sum()
+        padding += int(drawn.labels["clip_padding"])
+    windows = int(row.window.max()) + 1
+    assert windows == 2
+    assert within(edge, 2000 * int(row.special.sum()), 0.15)
+    assert within(scored, 2000 * len(row.ids), 0.15)
+    assert within(padding, 2000 * (windows * RELEASED_SLOTS - len(row.ids)), 0.15)
+
+
+def test_released_loss_is_the_sum_over_all_scored_slots(cross, taught):
+    case = Case(ClipTokens, cross, taught)
+    case.objective = ClipTokens(cross.sizes, targets="released").eval()
+    batch = case.batch(*LENGTHS)
+    encoded = cross(batch)
+    found = case.objective(encoded, batch)["clip_tokens"]
+    count, expected = 0, 0.0
+    for b in range(len(batch)):
+        logits = case.objective.head(encoded.joint_visual[b], encoded.clip_table).log_softmax(-1)
+        for place, label in enumerate(batch.labels["clip_tokens"][b].tolist()):
+            if label != IGNORE:
+                expected, count = expected - logits[place, label], count + 1
+        end = int(batch.clip.key_mask[b].sum()) - 1
+        extra = int(batch.labels["clip_padding"][b])
+        expected, count = expected - extra * logits[end, 0], count + extra
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    assert case.objective.count(batch) == {"clip_tokens": count}
+
+
+# -- contrast and distillation ---------------------------------------------------------------------------------------
+
+
+def test_info_nce_by_hand():
+    anchors = F.normalize(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), dim=-1)
+    others = F.normalize(torch.tensor([[1.0, 1.0], [0.8, 0.6], [1.0, 0.1], [0.0, 1.0]]), dim=-1)
+    same = torch.zeros(3, 4, dtype=torch.bool)
+    same[0, 3] = same[0, 1] = True  # (0, 1) is anchor 0's own positive: it stays
+    found = info_nce(anchors, others, same, own=1, scale=2.0)
+    expected = 0.0
+    for n in range(3):
+        scores = {m: 2.0 * float(anchors[n] @ others[m]) for m in range(4) if m == n + 1 or not same[n, m]}
+        expected -= scores[n + 1] - math.log(sum(math.exp(s) for s in scores.values()))
+    assert float(found) == pytest.approx(expected, abs=1e-5)
+
+
+@torch.no_grad()
+def test_contrast_is_clips_own_loss_without_shared_images(towers, pictures):
+    objective = Contrast(towers.sizes)
+    batch = collate(pictures.get([0, 2, 4, 9]))  # four pictures
+    encoded = towers(batch)
+    found = objective(encoded, batch)["clip"]
+    pixels = (batch.pixels.float() / 255 - towers.mean) / towers.std
+    theirs = towers.clip(
+        input_ids=batch.clip.ids, attention_mask=batch.clip.mask.long(), pixel_values=pixels, return_loss=True
+    )
+    torch.testing.assert_close(found / 4, theirs.loss, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_two_captions_of_a_picture_are_no_negatives(towers, pictures):
+    objective = Contrast(towers.sizes)
+    pair, single = collate(pictures.get([0, 1])), collate(pictures.get([0, 2]))
+    assert float(objective(towers(pair), pair)["clip"]) == pytest.approx(0, abs=1e-6)  # nothing to tell apart
+    assert float(objective(towers(single), single)["clip"]) > 1e-3
+
+
+def test_the_scale_is_bounded(towers, pictures):
+    batch = collate(pictures.get([0, 2, 4]))
+    with torch.no_grad():
+        towers.clip.logit_scale.fill_(10.0)
+    found = Contrast(towers.sizes)(towers(batch), batch)["clip"]
+    encoded = replace(towers(batch), scale=torch.tensor(100.0))
+    torch.testing.assert_close(found, Contrast(towers.sizes)(encoded, batch)["clip"])
+
+
+def by_hand(objective: Distill, encoded: Encoded, batch: Batch) -> dict[str, float]:
+    """Distill's terms with loops, from its description alone."""
+    items: dict[str, list] = {"sentence": [], "word": []}
+    for b in range(len(batch)):
+        pieces = batch.text.word[b].tolist()
+        inner = [t for t in range(len(pieces)) if batch.text.mask[b, t] and not batch.text.special[b, t]]
+        state = encoded.text[b, 0] if objective.pool == "cls" else encoded.text[b, inner].mean(0)
+        words = tuple(w for w in batch.words[b].tolist() if w >= 0)
+        items["sentence"].append((objective.project["sentence"](state), batch.features["sentence"][b], words))
+        masked = batch.labels.get("masked_lm")
+        for k, number in enumerate(words):
+            own = [t for t, w in enumerate(pieces) if w == k]
+            hidden = masked is not None and any(masked[b, t] != IGNORE for t in own)
+            if own and not hidden and batch.features["has"][b, k]:
+                state = torch.stack([encoded.text[b, t] for t in own]).mean(0)
+                items["word"].append((objective.project["word"](state), batch.features["words"][b, k], number))
+    out = {}
+    for part, found in items.items():
+        total = 0.0
+        for student, teacher, number in found:
+            if objective.kind == "l1":
+                if objective.targets == "unit":
+                    student, teacher = student / student.norm(), teacher / teacher.norm()
+                total += float((student - teacher).abs().sum())
+                continue
+            scores = [
+                float(F.cosine_similarity(student, other, dim=0)) / objective.temperature
+                for _, other, theirs in found
+                if other is teacher or theirs != number
+            ]
+            own = float(F.cosine_similarity(student, teacher, dim=0)) / objective.temperature
+            total -= own - math.log(sum(math.exp(s) for s in scores))
+        out[f"{objective.kind}_{part}"] = total
+        assert objective.count(batch)[f"{objective.kind}_{part}"] == len(found)
+    return out
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"temperature": 0.5, "pool": "mean"}, {"kind": "l1"}, {"kind": "l1", "targets": "unit", "pool": "mean"},
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_distill_by_hand(options, masked, cross, taught):
+    sizes = cross.sizes._replace(teacher=24)
+    torch.manual_seed(6)
+    objective = Distill(sizes, **options).eval()
+    chosen = taught.get([0, 7, 12], ())
+    chosen.append(replace(chosen[0], id="twin"))  # an equal text is no negative
+    if masked:
+        chosen = [draws(MaskedLM(sizes, mask_id=4, rate=0.3), s, 1)[0] for s in chosen]
+    batch = collate(chosen)
+    encoded = cross(batch)
+    expected = by_hand(objective, encoded, batch)
+    found = objective(encoded, batch)
+    assert found.keys() == expected.keys()
+    for term in found:
+        assert float(found[term]) == pytest.approx(expected[term], rel=1e-4), term
+    words = torch.cat([w[w >= 0] for w in batch.words])
+    assert len(words.unique()) < len(words), "some words stand in several texts"
+
+
+@torch.no_grad()
+def test_masked_words_take_no_part(cross, taught):
+    objective = Distill(cross.sizes._replace(teacher=24), kind="l1", sentence=0.0)
+    sample = taught.get([0], ())[0]
+    batch = collate([sample])
+    words = int((batch.words >= 0).sum())
+    for w in (0, words - 1):
+        label = np.where(sample.text.word == w, sample.text.ids, IGNORE)
+        hidden = collate([sample.with_label("masked_lm", label)])
+        assert objective.count(hidden) == {"l1_word": words - 1}
+        encoded = cross(hidden)
+        changed = replace(encoded, text=encoded.text + 100.0 * (hidden.text.word == w)[..., None])
+        torch.testing.assert_close(objective(encoded, hidden), objective(changed, hidden))
+
+
+@torch.no_grad()
+def test_shares_weigh_the_terms(cross, taught):
+    batch = collate(taught.get([0, 7], ()))
+    sizes = cross.sizes._replace(teacher=24)
+    encoded = cross(batch)
+    torch.manual_seed(1)
+    plain = Distill(sizes)
+    weighed = Distill(sizes, sentence=0.5, word=3.0)
+    weighed.load_state_dict(plain.state_dict())
+    one, other = plain(encoded, batch), weighed(encoded, batch)
+    torch.testing.assert_close(other["contrastive_sentence"], 0.5 * one["contrastive_sentence"])
+    torch.testing.assert_close(other["contrastive_word"], 3.0 * one["contrastive_word"])
+    assert set(Distill(sizes, sentence=0.0)(encoded, batch)) == {"contrastive_word"}
+    assert Distill(sizes, sentence=0.0).count(batch).keys() == {"contrastive_word"}
+
+
+# -- the teacher -----------------------------------------------------------------------------------------------------
+
+
+def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
+    clip, _ = tower()
+    teacher = ClipTextTeacher(clip, standardise=False)
+    batch = collate(samples.get([0, 7]))
+    found = teacher.features(batch)
+    states, pooled = clip(batch.clip)
+    own = [int(n) for n in (batch.clip.row == 1).nonzero()]
+    assert len(own) > 1
+    torch.testing.assert_close(found["sentence"][1], pooled[own].mean(0))
+    for b in range(2):
+        joined = batch.clip.join(states)[b]
+        for k in range(int((batch.words[b] >= 0).sum())):
+            pieces = (batch.clip.word[b] == k).nonzero().flatten()
+            assert bool(found["has"][b, k]) == bool(len(pieces))
+            if len(pieces):  # the last piece alone has seen the whole word
+                torch.testing.assert_close(found["words"][b, k], joined[pieces[-1]])
+    assert not found["sentence"].requires_grad
+
+
+def test_teacher_features_are_standardised(tower, samples):
+    teacher = ClipTextTeacher(tower()[0]).fit(samples)
+    every = [teacher.features(collate(samples.get([i]))) for i in range(len(samples))]
+    sentences = torch.cat([f["sentence"] for f in every])
+    words = torch.cat([f["words"][f["has"]] for f in every])
+    for found in (sentences, words):
+        torch.testing.assert_close(found.mean(0), torch.zeros(24), atol=1e-4, rtol=0)
+        torch.testing.assert_close(found.std(0), torch.ones(24), atol=1e-3, rtol=0)
+
+
+def test_taught_samples_carry_the_teachers_features(tower, samples):
+    teacher = ClipTextTeacher(tower()[0])
+    stored, small = Taught(samples, teacher), Taught(samples, teacher, keep_clip=True, batch=3)
+    online = teacher(collate(samples.get([3, 7, 1])))
+    for data, kept in ((stored, False), (small, True)):
+        batch = collate(data.get([3, 7, 1], ()))
+        assert (batch.clip is not None) is kept
+        assert batch.ids == online.ids
+        assert torch.equal(batch.features["has"], online.features["has"] & (batch.words >= 0))
+        torch.testing.assert_close(batch.features["sentence"], online.features["sentence"], atol=1e-5, rtol=0)
+        has = batch.features["has"]
+        torch.testing.assert_close(batch.features["words"][has], online.features["words"][has], atol=1e-5, rtol=0)
+
+
+# -- supervised ------------------------------------------------------------------------------------------------------
+
+
+def test_supervised_uses_the_encoders_own_pooler(student, text_only):
+    form = Classify(("no", "yes"))
+    for name, has in (("bert", True), ("electra", False)):
+        model = student(name)
+        objective = Supervised(model.sizes, form=form).eval()
+        assert (objective.pooler is None) is has
+        batch = collate(text_only.get([0, 1, 2]))
+        encoded = model(batch)
+        pooled = encoded.pooled if has else torch.tanh(objective.pooler.dense(encoded.text[:, 0]))
+        torch.testing.assert_close(objective.outputs(encoded), objective.classify(pooled))

@@ -1,0 +1,140 @@
+"""Padding, windows laid end to end, and what a batch refuses."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+import torch
+
+from groundling.batch import IGNORE, Batch, Row, Sample, collate
+from groundling.errors import InputError
+
+
+def text_row(*ids: int, pad: int = 9) -> Row:
+    n = len(ids)
+    edge = np.array([True] + [False] * (n - 2) + [True])
+    word = np.array([-1, *range(n - 2), -1])
+    return Row(np.array(ids), edge, word, np.array([0] * (n - 1) + [1]), pad)
+
+
+def clip_row(*windows: tuple[int, ...], pad: int = 8) -> Row:
+    ids = np.array([i for w in windows for i in w])
+    number = np.array([n for n, w in enumerate(windows) for _ in w])
+    special = np.array([t in (0, len(w) - 1) for w in windows for t in range(len(w))])
+    word = np.where(special, -1, np.cumsum(~special) - 1)
+    return Row(ids, special, word, np.zeros(len(ids), int), pad, number)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    a = Sample("a", text_row(1, 5, 2), clip_row((3, 6, 4), (3, 7, 7, 4), (3, 4)), np.array([11, 12]), dropped=2)
+    b = Sample("b", text_row(1, 5, 6, 7, 2), clip_row((3, 5, 4)), np.array([11, 13, 14]), dropped=3)
+    a = replace(a, labels={"one": np.array(1), "each": np.array([IGNORE, 5, IGNORE])})
+    b = replace(b, labels={"one": np.array(0), "each": np.array([IGNORE, 5, 6, 7, IGNORE])})
+    a = replace(a, features={"sentence": np.ones(4, np.float32), "words": np.ones((2, 4), np.float32)})
+    b = replace(b, features={"sentence": np.zeros(4, np.float32), "words": np.ones((3, 4), np.float32)})
+    return collate([a, b])
+
+
+def test_text_is_padded_and_masked(batch):
+    assert batch.ids == ("a", "b")
+    assert len(batch) == 2
+    assert batch.text.ids.tolist() == [[1, 5, 2, 9, 9], [1, 5, 6, 7, 2]]
+    assert batch.text.mask.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+    assert batch.text.special.tolist() == [[True, False, True, True, True], [True, False, False, False, True]]
+    assert batch.text.word.tolist() == [[-1, 0, -1, -1, -1], [-1, 0, 1, 2, -1]]
+    assert batch.text.types.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
+    assert batch.words.tolist() == [[11, 12, -1], [11, 13, 14]]
+    assert batch.dropped == 5
+    assert batch.pixels is None
+
+
+def test_labels_and_features_are_padded(batch):
+    assert batch.labels["one"].tolist() == [1, 0]
+    assert batch.labels["each"].tolist() == [[IGNORE, 5, IGNORE, IGNORE, IGNORE], [IGNORE, 5, 6, 7, IGNORE]]
+    assert batch.features["sentence"].shape == (2, 4)
+    assert batch.features["words"].shape == (2, 3, 4)
+    assert batch.features["words"][0, 2].tolist() == [0, 0, 0, 0]
+
+
+def test_windows_are_as_many_as_needed(batch):
+    clip = batch.clip
+    assert clip.ids.tolist() == [[3, 6, 4, 8], [3, 7, 7, 4], [3, 4, 8, 8], [3, 5, 4, 8]]
+    assert clip.mask.sum(1).tolist() == [3, 4, 2, 3]
+    assert clip.row.tolist() == [0, 0, 0, 1]
+    assert clip.last.tolist() == [2, 3, 1, 2]
+    assert clip.flat_ids.tolist() == [[3, 6, 4, 3, 7, 7, 4, 3, 4], [3, 5, 4, 8, 8, 8, 8, 8, 8]]
+    assert clip.key_mask.tolist() == [[True] * 9, [True] * 3 + [False] * 6]
+    assert clip.word.tolist() == [[-1, 0, -1, -1, 1, 2, -1, -1, -1], [-1, 0, -1, -1, -1, -1, -1, -1, -1]]
+
+
+def test_join_lays_windows_end_to_end(batch):
+    states = torch.randn(4, 4, 6, requires_grad=True)
+    joined = batch.clip.join(states)
+    assert joined.shape == (2, 9, 6)
+    expected = [torch.cat([states[0, :3], states[1, :4], states[2, :2]]), states[3, :3]]
+    assert torch.equal(joined[0], expected[0])
+    assert torch.equal(joined[1, :3], expected[1])
+    assert not joined[1, 3:].any()
+    # What is joined is what the flat layout says: ids as states come out as the flat ids.
+    flat = batch.clip.join(batch.clip.ids[..., None].float())[..., 0]
+    assert torch.equal(flat[batch.clip.key_mask], batch.clip.flat_ids[batch.clip.key_mask].float())
+    joined.sum().backward()
+    assert torch.equal(states.grad[..., 0].bool(), batch.clip.mask)
+
+
+def test_real_samples_survive_collation(samples):
+    chosen = samples.get([0, 7, 3, 15])
+    batch = collate(chosen)
+    for b, sample in enumerate(chosen):
+        assert np.array_equal(batch.text.ids[b, batch.text.mask[b]], sample.text.ids)
+        assert np.array_equal(batch.text.word[b, batch.text.mask[b]], sample.text.word)
+        assert np.array_equal(batch.clip.flat_ids[b, batch.clip.key_mask[b]], sample.clip.ids)
+        assert batch.text.special[b, ~batch.text.mask[b]].all()
+        own = batch.clip.row == b
+        assert int(own.sum()) == sample.clip.window.max() + 1
+        assert np.array_equal(batch.clip.ids[own][batch.clip.mask[own]], sample.clip.ids)
+
+
+def test_pixels_are_stacked(pictures):
+    batch = collate(pictures.get([0, 4]))
+    assert batch.pixels.shape == (2, 3, 16, 16)
+    assert batch.pixels.dtype == torch.uint8
+    assert batch.labels["image"].tolist() == [0, 2]
+    assert batch.text is None
+
+
+@pytest.mark.parametrize("need", ["pixels", "labels.nothing", "features.sentence.x"])
+def test_require_names_the_field_and_who_asks(batch, need):
+    with pytest.raises(InputError) as error:
+        batch.require(["text", "labels.one", need], "some objective")
+    assert str(error.value).startswith(f"some objective needs `{need}`")
+    assert "\n" not in str(error.value)
+
+
+def test_require_is_content_with_what_is_there(batch):
+    batch.require(["text", "clip", "words", "labels.one", "labels.each", "features.words"], "anyone")
+
+
+def test_a_misspelt_need_is_missing(batch):
+    with pytest.raises(InputError, match="txet"):
+        batch.require(["txet"], "someone")
+
+
+def test_batch_and_parts_are_frozen(batch):
+    for part in (batch, batch.text, batch.clip):
+        with pytest.raises(FrozenInstanceError):
+            part.ids = None
+    assert replace(batch, dropped=0).dropped == 0
+    assert batch.dropped == 5
+
+
+def test_to_moves_every_tensor(batch):
+    moved = batch.to("meta")
+    tensors = [moved.words, *moved.labels.values(), *moved.features.values()]
+    tensors += [v for part in (moved.text, moved.clip) for v in vars(part).values() if isinstance(v, torch.Tensor)]
+    assert len(tensors) == 1 + 2 + 2 + 5 + 9
+    assert all(t.device.type == "meta" for t in tensors)
+    assert moved.ids == batch.ids
+    assert moved.dropped == 5
+    assert batch.words.device.type == "cpu"

@@ -1,0 +1,229 @@
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from groundling.data import check as module
+from groundling.data.check import Report, check
+from groundling.world import World, WorldConfig
+
+RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n5\t1\t2\tWhy?\tHow?\t0\n6\t1\t2\tWho\n7\t3\t4\tA?\tB?\t0\n"
+
+
+def put(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def picture(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.effect_noise((64, 48), 80).convert("RGB").save(path)
+    return path
+
+
+def coco(path: Path, images: list[tuple[int, str]], captions: list[tuple[int, int, str]]) -> Path:
+    content = {
+        "images": [{"id": i, "file_name": name} for i, name in images],
+        "annotations": [{"id": i, "image_id": image, "caption": text} for i, image, text in captions],
+    }
+    return put(path, json.dumps(content))
+
+
+def one(report: Report, *parts: str) -> None:
+    """Exactly one problem, of one line, that holds every part."""
+    assert not report.ok
+    assert len(report.problems) == 1, report.problems
+    assert "\n" not in report.problems[0]
+    assert [part for part in parts if part not in report.problems[0]] == []
+
+
+def test_a_glue_root(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        put(tmp_path / "RTE" / f"{split}.tsv", RTE)
+        put(tmp_path / "QQP" / f"{split}.tsv", QQP)
+    stsb = "sentence1\tsentence2\tscore\nA.\tB.\t1.5\nC.\tD.\t4\n"
+    put(tmp_path / "STS-B" / "train.tsv", stsb)
+    put(tmp_path / "STS-B" / "dev.tsv", stsb)
+    put(tmp_path / "RTE" / "test.tsv", "index\tsentence1\tsentence2\n0\tA.\tB.\n")
+    report = check(tmp_path)
+    assert report.ok
+    assert report.layout == "GLUE RTE, STS-B, QQP"
+    assert f"{tmp_path}/RTE/dev.tsv: 2 examples; labels entailment: 1, not_entailment: 1" in report.lines
+    assert f"{tmp_path}/RTE/test.tsv: 1 examples" in report.lines
+    assert f"{tmp_path}/QQP/dev.tsv: 2 examples; labels 0: 2, 1: 0; 1 short rows skipped" in report.lines
+    assert f"{tmp_path}/STS-B/dev.tsv: 2 examples; labels 1.5 to 4, mean 2.75" in report.lines
+
+
+@pytest.mark.parametrize("name", ["RTE", "my_rte"])
+def test_one_tasks_folder_by_name_or_by_content(name: str, tmp_path: Path) -> None:
+    put(tmp_path / name / "train.tsv", RTE)
+    put(tmp_path / name / "dev.tsv", RTE)
+    report = check(tmp_path / name)
+    assert (report.layout, report.ok, len(report.lines)) == ("GLUE RTE", True, 2)
+
+
+def test_faults_of_glue_files(tmp_path: Path) -> None:
+    train = put(tmp_path / "RTE" / "train.tsv", RTE)
+    one(check(tmp_path), "RTE/dev.tsv: no such file")
+    dev = put(tmp_path / "RTE" / "dev.tsv", RTE + "2\tIt snowed.\t \tentailment\n3\t\tB.\tentailment\n")
+    one(check(tmp_path), f"{dev}, example rte-dev-2: expected text, found none (2 such)")
+    put(dev, RTE.encode() + b"2\tCaf\xe9\tB.\tentailment\n")
+    one(check(tmp_path), f"{dev}, line 4: not UTF-8")
+    put(dev, RTE)
+    put(train, RTE + "2\tIt snowed.\n")
+    one(check(tmp_path), f"{train}, line 4: 2 fields, expected at least 4")
+    put(train, RTE)
+    test = put(tmp_path / "RTE" / "test.tsv", "index\tsentence1\tsentence2\n0\tA.\tB.\n0\tC.\tD.\n")
+    one(check(tmp_path), f"{test}, example rte-test-0: expected only once")
+
+
+def test_coco_with_boxes_and_images(tmp_path: Path) -> None:
+    for n in (1, 2, 3):
+        picture(tmp_path / "images" / f"{n}.jpg")
+    path = coco(
+        tmp_path / "captions.json", [(1, "1.jpg"), (2, "2.jpg")], [(1, 1, "A cup."), (2, 1, "A mug."), (3, 2, "B")]
+    )
+    content = json.loads(path.read_text())
+    content["annotations"] = [{"id": 1, "image_id": 2, "category_id": 7, "bbox": [0.0, 0.0, 3.5, 2.0]}]
+    boxes = put(tmp_path / "instances.json", json.dumps(content | {"categories": [{"id": 7, "name": "cup"}]}))
+    put(tmp_path / "other.json", '{"seed": 1}')
+    report = check(tmp_path)
+    assert (report.ok, report.layout) == (True, "COCO captions + COCO boxes")
+    assert report.lines == [
+        f"{path}: 3 captions of 2 images",
+        f"{boxes}: 1 boxes in 1 categories; 2 images listed",
+        f"{tmp_path}/images: 3 images; 1 have no caption; 3 tried, evenly spaced",
+    ]
+    content["annotations"][0]["category_id"] = 8
+    put(boxes, json.dumps(content | {"categories": [{"id": 7, "name": "cup"}]}))
+    one(check(tmp_path), f"{boxes}, annotation 1: expected a listed category_id and bbox")
+
+
+@pytest.mark.parametrize(
+    ("images", "captions", "complaint"),
+    [
+        ([(1, "1.jpg"), (2, "2.jpg"), (3, "3.jpg")], [(1, 1, "A"), (2, 2, "B"), (3, 3, "C")], "image 2.jpg: not in"),
+        ([(1, "1.jpg"), (1, "1.jpg")], [(1, 1, "A")], "image 1: expected only once"),
+        ([(1, "1.jpg")], [(4, 1, "A"), (4, 1, "B")], "annotation 4: expected only once"),
+        ([(1, "1.jpg")], [(4, 1, "A"), (5, 9, "B")], "annotation 5: image_id is not among the images"),
+        ([(1, "1.jpg")], [(4, 1, "A"), (5, 1, " \n")], "annotation 5: expected text"),
+        ([(1, "1.jpg")], [(4, 1, None)], "an entry lacks a field, or has it in another type"),
+        ([([1], "1.jpg")], [(4, 1, "A")], "an entry lacks a field, or has it in another type"),
+    ],
+)
+def test_faults_of_coco(images: list, captions: list, complaint: str, tmp_path: Path) -> None:
+    picture(tmp_path / "images" / "1.jpg")
+    path = coco(tmp_path / "captions.json", images, captions)
+    report = check(tmp_path)
+    one(report, str(path), complaint)
+    assert "COCO captions" in report.layout
+    assert ("(2 such)" in report.problems[0]) == (complaint == "image 2.jpg: not in")
+
+
+def test_broken_json_is_a_problem(tmp_path: Path) -> None:
+    picture(tmp_path / "images" / "1.jpg")
+    path = put(tmp_path / "captions.json", '{"images": [\n')
+    one(check(tmp_path), f"{path}, line 2: not valid JSON")
+
+
+def test_flickr8k(tmp_path: Path) -> None:
+    path = put(tmp_path / "Flickr8k.token.txt", "1.jpg#0\tA cup .\n1.jpg#1\tA mug .\n2.jpg#0\tA \u2028 dog .\n")
+    report = check(tmp_path)
+    assert (report.ok, report.layout) == (True, "Flickr8k captions")
+    assert report.lines == [
+        f"{path}: 3 captions of 2 images",
+        f"{tmp_path}: no images*/ folder, so no image was looked for",
+    ]
+    picture(tmp_path / "images_small" / "1.jpg")
+    one(check(tmp_path), f"{path}, image 2.jpg: not in {tmp_path}/images_small")
+    picture(tmp_path / "images_small" / "2.jpg")
+    put(path, "1.jpg#0\tA cup .\n1.jpg#0\tA mug .\n2.jpg#0 A dog .\n2.jpg#1\t\n")
+    assert check(tmp_path).problems == [
+        f"{path}, line 3: expected image#number<TAB>caption",
+        f"{path}, line 4: expected text, found none",
+        f"{path}, 1.jpg#0: expected only once, found again",
+    ]
+
+
+def test_conceptual_captions(tmp_path: Path) -> None:
+    text = "a cup on a table\thttp://example.org/a/1.jpg?w=6\nperson with dog\thttp://example.org/2.jpg\n"
+    path = put(tmp_path / "Train_GCC-training.tsv", text)
+    report = check(tmp_path)
+    assert (report.ok, report.layout) == (True, "Conceptual Captions")
+    assert f"{path}: 2 captions of 2 images" in report.lines
+    put(path, text + "no link\n\thttp://example.org/3.jpg\n")
+    assert check(tmp_path).problems == [
+        f"{path}, line 3: expected caption<TAB>image",
+        f"{path}, line 4: expected text, found none",
+    ]
+
+
+def test_plain_text(tmp_path: Path) -> None:
+    raw = put(tmp_path / "wiki.train.raw", " \n = Mills = \n \n A mill grinds . \n")
+    put(tmp_path / "sub" / "wiki.valid.tokens", "one\n")
+    report = check(tmp_path)
+    assert (report.ok, report.layout) == (True, "plain text")
+    assert f"{raw}: 4 lines, 2 with text, 7 words" in report.lines
+    assert len(report.lines) == 2
+    put(raw, b"good\nb\xe4d\n")
+    one(check(tmp_path), f"{raw}, line 2: not UTF-8")
+    put(raw, "")
+    one(check(tmp_path), f"{raw}: the file is empty")
+
+
+def test_images_that_do_not_decode(tmp_path: Path) -> None:
+    whole = picture(tmp_path / "1.jpg")
+    assert check(tmp_path).layout == "images"
+    assert check(tmp_path).ok
+    put(tmp_path / "2.jpg", whole.read_bytes()[:-400])
+    one(check(tmp_path), f"{tmp_path}, 2.jpg: does not decode")
+    put(tmp_path / "3.png", b"<html>404</html>")
+    one(check(tmp_path), f"{tmp_path}, 2.jpg: does not decode", "(2 such)")
+
+
+def test_of_many_images_an_evenly_spaced_sample_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DECODED", 3)
+    for n in range(9):
+        picture(tmp_path / f"{n}.png")
+    seen = []
+    monkeypatch.setattr(module, "_decodes", lambda path: seen.append(path.name) or True)
+    assert check(tmp_path).lines == [f"{tmp_path}: 9 images; 3 tried, evenly spaced"]
+    assert seen == ["0.png", "4.png", "8.png"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    World(WorldConfig(scenes=6, dev_scenes=3, sentences=200, dev_sentences=10)).write(folder)
+    return folder
+
+
+def test_a_rendered_world(world: Path) -> None:
+    report = check(world)
+    assert (report.ok, report.layout) == (True, "rendered world + COCO captions + COCO boxes")
+    assert f"{world}/corpus/train.txt: 200 lines, 200 with text" in "\n".join(report.lines)
+    assert f"{world}/images: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
+    assert f"{world}/images_blind: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
+    probe = next(line for line in report.lines if line.startswith(f"{world}/probes/truth_dev.tsv: "))
+    assert "labels 0: " in probe
+
+
+def test_a_worlds_control_captions_belong_to_its_control_images(world: Path) -> None:
+    lost = sorted((world / "images_blind").iterdir())[0]
+    content = lost.read_bytes()
+    lost.unlink()
+    try:
+        one(check(world), "captions_blind_train.json", f"image {lost.name}: not in {world}/images_blind")
+    finally:
+        lost.write_bytes(content)
+
+
+def test_an_unknown_layout_lists_what_is_recognised(tmp_path: Path) -> None:
+    put(tmp_path / "model.bin", "x")
+    report = check(tmp_path)
+    assert report.layout == "unknown"
+    one(report, str(tmp_path), "GLUE", "COCO", "Flickr8k", "Conceptual Captions", "plain text", "world.json", "images")
+    one(check(tmp_path / "nowhere"), "nowhere: no such folder")

@@ -1,0 +1,370 @@
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from groundling.errors import InputError
+from groundling.find import instances, named
+from groundling.tasks import Task
+from groundling.tasks.glue import COLA, MNLI, MRPC, QNLI, QQP, RTE, SST2, STSB, TASKS, WNLI, from_hub, submission
+from groundling.tasks.probes import TRUTH
+
+MNLI_HEAD = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
+PARSES = ("7", "7n", "fiction", "( a )", "( b )", "(ROOT a)", "(ROOT b)")
+
+
+def table(*rows: tuple[str, ...], bom: bool = False) -> bytes:
+    return ("\ufeff" * bom + "".join("\t".join(row) + "\n" for row in rows)).encode()
+
+
+def mnli(labels: int, *rows: tuple[str, ...]) -> bytes:
+    """Rows (sentence, sentence, gold label) with `labels` annotators' labels in between, all of them neutral."""
+    votes = [f"label{n + 1}" for n in range(labels)]
+    head = (*MNLI_HEAD.split(), "sentence1", "sentence2", *votes, *(["gold_label"] if labels else []))
+    body = [(str(n), *PARSES, *row[:2], *["neutral"] * labels, *row[2:]) for n, row in enumerate(rows)]
+    return table(head, *body)
+
+
+NLI = ("index", "sentence1", "sentence2", "label")
+MRPC_HEAD = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
+STSB_HEAD = ("index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score")
+QQP_HEAD = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+ORIGIN = ("main-captions", "MSRvid", "2012test", "0001", "none", "none")
+DEV = {
+    RTE.name: table(
+        NLI,
+        ("0", "The ferry left at noon.", "A boat left.", "entailment"),
+        ("1", '"Rain," he said.', "It was dry.", "not_entailment"),
+        ("2", "Ann owns two mills.", "Ann owns a mill.", "entailment"),
+    ),
+    MRPC.name: table(
+        MRPC_HEAD,
+        ("1", "11", "12", '" We lost , " she said .', "She said they had lost ."),
+        ("0", "13", "14", "The shop opened in May .", "It 's 5 \" wide ."),
+        ("1", "15", "16", "Prices rose .", "Prices went up ."),
+        bom=True,
+    ),
+    STSB.name: table(
+        STSB_HEAD,
+        ("0", *ORIGIN, "A dog runs.", "A dog is running.", "5.000"),
+        ("1", *ORIGIN, "A man eats.", "A cat sleeps.", "0.0"),
+        ("2", *ORIGIN, "A girl sings.", "A woman sings.", "3.8"),
+    ),
+    COLA.name: table(
+        ("gj04", "1", "", "The kettle sang itself hoarse."),
+        ("ks08", "0", "*", "Sang kettle the."),
+        ("ks08", "1", "", '"Sit," said Tom.'),
+    ).rstrip(b"\n"),
+    SST2.name: table(("sentence", "label"), ("a dull film ", "0"), ("warm and funny ", "1"), ("'' great '' ", "1")),
+    QNLI.name: table(
+        ("index", "question", "sentence", "label"),
+        ("0", "Who built the mill?", "The mill was built by monks.", "entailment"),
+        ("1", "When did it burn?", '"It stands by the river.', "not_entailment"),
+    ),
+    QQP.name: table(
+        QQP_HEAD,
+        ("133273", "9", "10", "How do I bake bread?", "How is bread baked?", "1"),
+        ("402555", "11", "12", "Why is the sky", "blue"),
+        ("360472", "13", "14", "What is tea?", "Who is Tea?", "0"),
+    ),
+    MNLI.name: mnli(
+        5,
+        ("You can see the sea.", "The sea is near.", "neutral"),
+        ("He never came.", "He came.", "contradiction"),
+        ("It was cold and wet.", "It was cold.", "entailment"),
+    ),
+    WNLI.name: table(
+        NLI, ("0", "The cup fell off the tray as it shook.", "The tray shook.", "1"), ("1", "A.", "B.", "0")
+    ),
+}
+"""The first dev split of every task, as its official file has it."""
+
+
+BY_NAME = {task.name: task for task in TASKS}
+every = pytest.mark.parametrize("task", TASKS, ids=[task.name for task in TASKS])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, content in DEV.items():
+        write(tmp_path, BY_NAME[name], BY_NAME[name].dev[0], content)
+    return tmp_path
+
+
+def write(root: Path, task: Task, split: str, content: bytes) -> Path:
+    path = root / task.read.folder / f"{split}.tsv"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def refusal(task: Task, root: Path, split: str) -> str:
+    with pytest.raises(InputError) as caught:
+        task.read(root, split)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_tasks_are_found_by_name() -> None:
+    found = [name for name in instances("tasks", Task) if name.startswith("glue/")]
+    assert sorted(found) == sorted(DEV)
+    assert named("tasks", Task, "glue/sts-b") is STSB
+
+
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        (RTE, [0, 1, 0]),
+        (MRPC, [1, 0, 1]),
+        (STSB, [5.0, 0.0, 3.8]),
+        (COLA, [1, 0, 1]),
+        (SST2, [0, 1, 1]),
+        (QNLI, [0, 1]),
+        (QQP, [1, 0]),
+        (MNLI, [1, 2, 0]),
+        (WNLI, [1, 0]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Task) else "",
+)
+def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(task: Task, labels: list[float], root: Path) -> None:
+    examples = task.read(root, task.dev[0])
+    assert [e.label for e in examples] == labels
+    short = task.name.removeprefix("glue/")
+    assert [e.id for e in examples] == [f"{short}-{task.dev[0]}-{n}" for n in range(len(labels))]
+    assert all((e.pair is None) == (task.name in {COLA.name, SST2.name}) for e in examples)
+
+
+@every
+def test_the_tasks_own_folder_reads_like_the_root(task: Task, root: Path) -> None:
+    assert task.read(root / task.read.folder, task.dev[0]) == task.read(root, task.dev[0])
+
+
+@every
+def test_perfect_and_constant_predictors(task: Task, root: Path) -> None:
+    labels = np.array([e.label for e in task.read(root, task.dev[0])])
+    assert list(task.score(labels, labels).values()) == pytest.approx([1.0] * len(task.metrics), abs=1e-12)
+    headline = task.score(np.ones_like(labels), labels)[task.metrics[0].name]
+    if task.name == STSB.name:
+        assert np.isnan(headline)
+    else:
+        share = float((labels == 1).mean())
+        floors = {"accuracy": share, "matthews": 0.0, "f1": 2 * share / (1 + share)}
+        assert headline == pytest.approx(floors[task.metrics[0].name])
+
+
+def test_headlines_are_the_ones_xdbert_reports() -> None:
+    names = {task.name: [m.name for m in task.metrics] for task in TASKS}
+    assert names.pop(MRPC.name) == ["f1", "accuracy"]
+    assert names.pop(QQP.name) == ["accuracy", "f1"]
+    assert names.pop(STSB.name) == ["pearson", "spearman"]
+    assert names.pop(COLA.name) == ["matthews"]
+    assert set(map(tuple, names.values())) == {("accuracy",)}
+
+
+def test_quotes_are_only_characters(root: Path) -> None:
+    assert RTE.read(root, "dev")[1].text == '"Rain," he said.'
+    odd = MRPC.read(root, "dev")
+    assert [e.text for e in odd] == ['" We lost , " she said .', "The shop opened in May .", "Prices rose ."]
+    assert odd[1].pair == "It 's 5 \" wide ."
+    assert QNLI.read(root, "dev")[1].pair == '"It stands by the river.'
+    assert COLA.read(root, "dev")[2].text == '"Sit," said Tom.'
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_text(root: Path) -> None:
+    assert (root / "MRPC" / "dev.tsv").read_bytes().startswith(b"\xef\xbb\xbf")
+    expected = MRPC.read(root, "dev")
+    write(root, MRPC, "dev", DEV[MRPC.name][3:].replace(b"\n", b"\r\n"))
+    assert MRPC.read(root, "dev") == expected
+
+
+def test_cola_has_a_header_only_in_test(root: Path) -> None:
+    assert [e.text for e in COLA.read(root, "dev")][:2] == ["The kettle sang itself hoarse.", "Sang kettle the."]
+    write(root, COLA, "test", table(("index", "sentence"), ("0", "It rained."), ("1", "Rained it.")))
+    found = COLA.read(root, "test")
+    assert [(e.id, e.text, e.label) for e in found] == [
+        ("cola-test-0", "It rained.", None),
+        ("cola-test-1", "Rained it.", None),
+    ]
+
+
+def test_mnli_finds_its_label_by_name(root: Path) -> None:
+    rows = ("It hailed.", "It rained.", "contradiction"), ("Two men sat.", "Men sat.", "entailment")
+    train, dev = mnli(1, *rows), mnli(5, *rows)
+    assert [len(content.split(b"\n")[0].split(b"\t")) for content in (train, dev)] == [12, 16]
+    write(root, MNLI, "train", train)
+    write(root, MNLI, "dev_mismatched", dev)
+    assert MNLI.dev == ("dev_matched", "dev_mismatched")
+    for split in ("train", "dev_mismatched"):
+        found = MNLI.read(root, split)
+        assert [(e.text, e.pair, e.label) for e in found] == [
+            ("It hailed.", "It rained.", 2),
+            ("Two men sat.", "Men sat.", 0),
+        ]
+    write(root, MNLI, "test_matched", mnli(0, ("A bell rang.", "It was loud.")))
+    assert MNLI.read(root, "test_matched")[0].label is None
+
+
+@pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "five", ""])
+def test_sts_b_scores_lie_between_0_and_5(score: str, root: Path) -> None:
+    path = write(
+        root, STSB, "train", table(STSB_HEAD, ("0", *ORIGIN, "A.", "B.", "5"), ("1", *ORIGIN, "C.", "D.", score))
+    )
+    assert refusal(STSB, root, "train").startswith(f"{path}, line 3: label ")
+
+
+def test_a_label_outside_the_set_names_file_and_line(root: Path) -> None:
+    path = write(root, RTE, "train", table(NLI, ("0", "A.", "B.", "entailment"), ("1", "C.", "D.", "neutral")))
+    message = refusal(RTE, root, "train")
+    assert message == f"{path}, line 3: label 'neutral' is none of entailment, not_entailment"
+    path = write(root, COLA, "train", table(("gj04", "2", "", "It rained.")))
+    assert refusal(COLA, root, "train").startswith(f"{path}, line 1: label '2'")
+
+
+def test_a_short_row_names_its_line(root: Path) -> None:
+    path = write(
+        root, QNLI, "train", table(("index", "question", "sentence", "label"), ("0", "Who?"), ("1", "A", "B", "C"))
+    )
+    assert refusal(QNLI, root, "train") == f"{path}, line 2: 2 fields, expected at least 4"
+
+
+def test_qqp_leaves_broken_rows_out(root: Path) -> None:
+    assert [e.text for e in QQP.read(root, "dev")] == ["How do I bake bread?", "What is tea?"]
+    write(
+        root,
+        QQP,
+        "test",
+        table(("id", "question1", "question2"), ("0", "Why?", "How?"), ("1", "Who"), ("2", "A?", "B?")),
+    )
+    assert [e.id for e in QQP.read(root, "test")] == ["qqp-test-0", "qqp-test-2"]
+
+
+def test_a_missing_column_is_named(root: Path) -> None:
+    path = write(root, MRPC, "train", table(NLI, ("0", "A.", "B.", "1")))
+    assert refusal(MRPC, root, "train").startswith(
+        f"{path}, line 1: no column '#1 String'; the header has index, sentence1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (
+            table(NLI, ("0", "A.", "B.", "entailment")) + "1\tCaf\xe9.\tD.\tentailment\n".encode("latin-1"),
+            "line 3: not UTF-8",
+        ),
+        (b"", "the file is empty"),
+        (b"\n\n", "the file is empty"),
+        (table(NLI), "holds no examples"),
+        (None, "no such file"),
+    ],
+    ids=["latin-1", "empty", "blank", "header only", "missing"],
+)
+def test_unreadable_files_are_named(content: bytes | None, complaint: str, root: Path) -> None:
+    path = root / "RTE" / "train.tsv"
+    if content is not None:
+        path.write_bytes(content)
+    message = refusal(RTE, root, "train")
+    assert message.startswith(str(path))
+    assert complaint in message
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x1c"])
+def test_only_a_newline_ends_a_row(mark: str, root: Path) -> None:
+    text = f"It rained.{mark}It poured."
+    write(root, RTE, "train", table(NLI, ("0", text, "It was wet.", "entailment"), ("1", "A.", "B.", "not_entailment")))
+    assert [(e.text, e.label) for e in RTE.read(root, "train")] == [(text, 0), ("A.", 1)]
+
+
+OFFICIAL = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI")
+
+
+def test_every_server_file_has_its_official_name() -> None:
+    names = sorted(file for task in TASKS for file in task.test.values())
+    assert names == sorted(f"{name}.tsv" for name in OFFICIAL)
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "predictions", "rows"),
+    [
+        (RTE, "test", [1, 0], ["not_entailment", "entailment"]),
+        (QNLI, "test", [0, 1], ["entailment", "not_entailment"]),
+        (MNLI, "test_mismatched", [2, 1], ["contradiction", "neutral"]),
+        (COLA, "test", [1, 0], ["1", "0"]),
+        (SST2, "test", [0.0, 1.0], ["0", "1"]),
+        (MRPC, "test", [1, 1], ["1", "1"]),
+        (QQP, "test", [0, 1], ["0", "1"]),
+        (WNLI, "test", [1, 0], ["1", "0"]),
+        (STSB, "test", [3.14159, 0.0], ["3.142", "0.000"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Task) else "",
+)
+def test_submission_is_exact(task: Task, split: str, predictions: list[float], rows: list[str]) -> None:
+    ids = [f"{task.read.short}-{split}-{n}" for n in (0, 17)]
+    expected = f"index\tprediction\n0\t{rows[0]}\n17\t{rows[1]}\n"
+    assert submission(task, split, ids, np.array(predictions)) == expected
+    with pytest.raises(ValueError, match="shorter"):
+        submission(task, split, ids, predictions[:1])
+
+
+def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
+    write(root, RTE, "test", table(NLI[:3], ("40", "A.", "B."), ("7", "C.", "D.")))
+    examples = RTE.read(root, "test")
+    assert [e.label for e in examples] == [None, None]
+    assert submission(RTE, "test", [e.id for e in examples], [0, 1]) == (
+        "index\tprediction\n40\tentailment\n7\tnot_entailment\n"
+    )
+
+
+def test_only_unlabelled_splits_are_submitted() -> None:
+    with pytest.raises(
+        InputError, match=r"glue/mnli: 'dev_matched' has no server file; .* test_matched, test_mismatched"
+    ):
+        submission(MNLI, "dev_matched", [], [])
+
+
+HUB = {"glue/mrpc": "mrpc", "glue/sts-b": "stsb", "glue/cola": "cola", "glue/sst-2": "sst2"}
+FIELDS = {
+    **dict.fromkeys((RTE.name, MRPC.name, STSB.name, WNLI.name), ("sentence1", "sentence2")),
+    **dict.fromkeys((COLA.name, SST2.name), ("sentence",)),
+    QNLI.name: ("question", "sentence"),
+    QQP.name: ("question1", "question2"),
+    MNLI.name: ("premise", "hypothesis"),
+}
+
+
+@every
+def test_the_hub_gives_the_same_examples(task: Task, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = task.read(root, task.dev[0])
+    calls = []
+
+    def load(*args: str, split: str) -> list[dict]:
+        calls.append((*args, split))
+        texts = [dict(zip(FIELDS[task.name], (e.text, e.pair), strict=False)) for e in expected]
+        kind = np.float32 if task.name == STSB.name else int
+        labels = [{"label": kind(e.label).item() if kind is np.float32 else e.label} for e in expected]
+        return [text | label | {"idx": 900 + n} for n, (text, label) in enumerate(zip(texts, labels, strict=True))]
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert from_hub(task, task.dev[0]) == expected
+    config = HUB.get(task.name, task.name.removeprefix("glue/"))
+    assert calls == [("nyu-mll/glue", config, task.dev[0].replace("dev", "validation"))]
+    assert {e.label for e in from_hub(task, next(iter(task.test)))} == {None}
+
+
+def test_no_network_no_library_and_no_glue_task_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: str, split: str) -> None:
+        raise ConnectionError("Couldn't reach the Hub\nsecond line")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(InputError) as caught:
+        from_hub(RTE, "train")
+    assert str(caught.value) == (
+        "glue/rte: train cannot be read from the hub (Couldn't reach the Hub); pass --data FOLDER"
+    )
+    with pytest.raises(InputError, match="world/truth: only the GLUE tasks"):
+        from_hub(TRUTH, "train")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r"pip install 'groundling\[hub\]'"):
+        from_hub(RTE, "train")
