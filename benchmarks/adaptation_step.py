@@ -65,10 +65,16 @@ def texts(number: int, longest: int) -> list[Sample]:
             Sample(
                 str(i),
                 text=Row(ids, special, word, np.zeros_like(ids), 0),
-                clip=Row(np.array(clip), np.array(clip_special), np.full(len(clip), -1), np.zeros(len(clip), int), 49407,
-                         np.array(window)),
+                clip=Row(
+                    np.array(clip),
+                    np.array(clip_special),
+                    np.full(len(clip), -1),
+                    np.zeros(len(clip), int),
+                    49407,
+                    np.array(window),
+                ),
             )
-        )  # fmt: skip
+        )
     return samples
 
 
@@ -161,7 +167,9 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[float]:
         if way == "plain":
             loss = every_position(objectives, encoded, batch)
         else:
-            loss = torch.stack([v / max(1, o.count(batch)[t]) for o in objectives for t, v in o(encoded, batch).items()])
+            loss = torch.stack(
+                [v / max(1, o.count(batch)[t]) for o in objectives for t, v in o(encoded, batch).items()]
+            )
         loss.sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -206,9 +214,12 @@ def main() -> None:
     for way in ("plain", "here"):
         command = [sys.executable, __file__, "--way", way, *sys.argv[1:]]
         found[way] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        print(f"{way:6} {found[way]['tokens_per_second']:8.0f} real text pieces/s, peak {found[way]['peak_mib']:6.0f} MiB")
+        print(
+            f"{way:6} {found[way]['tokens_per_second']:8.0f} real text pieces/s, peak {found[way]['peak_mib']:6.0f} MiB"
+        )
     speed = found["here"]["tokens_per_second"] / found["plain"]["tokens_per_second"]
-    print(f"here is {speed:.1f} times as fast, with {found['here']['peak_mib'] / found['plain']['peak_mib']:.2f} of the memory")
+    memory = found["here"]["peak_mib"] / found["plain"]["peak_mib"]
+    print(f"here is {speed:.1f} times as fast, with {memory:.2f} of the memory")
 
 
 if __name__ == "__main__":

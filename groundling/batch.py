@@ -1,6 +1,6 @@
 """What a model may see (`Batch`) and all that a model says (`Encoded`).
 
-Sizes, everywhere: B samples, T text pieces, K raw words, N windows of S pieces, V visual-side pieces of a sample, D/E widths.
+Sizes, everywhere: B samples, T text pieces, K raw words, N windows of S pieces, V visual-side pieces, D/E widths.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Windows:
     special: Tensor  # (B, V) bool
     word: Tensor  # (B, V) long, -1 for none
     flat_ids: Tensor  # (B, V) long
+    pad: int = 0  # the tokenizer's padding id, for towers that read padding (SigLIP)
 
     def join(self, states: Tensor) -> Tensor:
         """Per-window states (N, S, D) laid end to end per sample: (B, V, D), zeros where there is no piece."""
@@ -143,6 +144,12 @@ class Encoded:
     hidden: tuple[Tensor, ...] = ()  # every layer's text states (B, T, D), embeddings first
     attention: tuple[Tensor, ...] = ()  # every layer's attention maps (B, heads, T, T)
 
+    def require(self, who: str, *needs: str) -> None:
+        """Raise InputError naming the first of `needs` that the model did not give."""
+        for need in needs:
+            if self.__dict__[need] is None:
+                raise InputError(f"{who} needs `{need}`, which this model does not provide")
+
 
 class Sizes(NamedTuple):
     """Widths of a model's outputs, from which heads are built; 0 where the model has no such output."""
@@ -197,6 +204,7 @@ def _windows(rows: Sequence[Row]) -> Windows:
         special=_pad([r.special for r in rows], True, width),
         word=_pad([r.word for r in rows], -1, width),
         flat_ids=_pad([r.ids for r in rows], rows[0].pad, width),
+        pad=rows[0].pad,
     )
 
 

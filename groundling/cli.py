@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(command: str, arguments: list[str], **groups: Any) -> Any:
-    """Fill dataclasses from flags; `groups` are instances that hold the defaults, prefixed with their name unless `_`."""
+    """Fill dataclasses from flags; `groups` hold the defaults, prefixed with their name unless it begins with _."""
     import tyro
 
     members: list[Any] = [
@@ -60,9 +60,7 @@ def _parse(command: str, arguments: list[str], **groups: Any) -> Any:
     out = Annotated[str, tyro.conf.arg(help="Run folder; the same command again goes on from its last checkpoint.")]
     members.append(("out", out, field(default=f"runs/{command.replace(' ', '-')}")))
     options = make_dataclass("Options", members, frozen=True)
-    return tyro.cli(
-        options, prog=f"groundling {command}", description=COMMANDS[command.split()[0]], args=arguments
-    )
+    return tyro.cli(options, prog=f"groundling {command}", description=COMMANDS[command.split()[0]], args=arguments)
 
 
 def _quiet() -> None:

@@ -66,9 +66,7 @@ def write_report(
 
     page = Environment(autoescape=True).from_string(PAGE)
     pictures = [(base64.b64encode(image).decode(), caption) for image, caption in scenes]
-    html = page.render(
-        title=title, tables=tables, sentences=sentences, figures=figures, scenes=pictures, notes=notes
-    )
+    html = page.render(title=title, tables=tables, sentences=sentences, figures=figures, scenes=pictures, notes=notes)
     with disk_errors(path):
         path.write_text(html, encoding="utf-8")
 

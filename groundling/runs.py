@@ -25,7 +25,7 @@ def write_json(path: Path, value: Any) -> None:
         os.replace(partial, path)
 
 
-class disk_errors:  # noqa: N801  (reads as a phrase: `with disk_errors(path)`)
+class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     """Turn a full disk or a forbidden folder into one line; what was there before stays."""
 
     def __init__(self, path: Path) -> None:
@@ -45,8 +45,8 @@ def read_json(path: Path) -> Any:
     """Read JSON; raises InputError naming the file and place of what is wrong."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -58,8 +58,8 @@ def data_hash(path: str | Path) -> str:
     path = Path(path)
     digest = hashlib.sha256()
     if path.is_file():
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
                 digest.update(block)
     elif path.is_dir():
         for file in sorted(p for p in path.rglob("*") if p.is_file()):
@@ -107,9 +107,8 @@ def open_run(out: str | Path, kind: str, config: Mapping[str, Any], inputs: Mapp
         theirs = read_json(there)
         for part in ("kind", "config", "inputs"):
             if theirs.get(part) != mine[part]:
-                raise InputError(
-                    f"{out}: holds another run ({_difference(theirs.get(part), mine[part], part)}); choose another --out"
-                )
+                difference = _difference(theirs.get(part), mine[part], part)
+                raise InputError(f"{out}: holds another run ({difference}); choose another --out")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
     with disk_errors(out):

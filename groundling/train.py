@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from .batch import Batch
+from .batch import Batch, collate
 from .checkpoint import Checkpoints
 from .config import TrainConfig
 from .data.plan import Feed, Plan, Source
 from .data.samples import Samples
 from .errors import InputError
-from .keyed import seed_of
+from .keyed import generator, seed_of
 from .objectives import Objective
 from .runs import disk_errors
 
@@ -96,6 +96,15 @@ def train(
         raise InputError(
             f"batch={config.batch} cannot be split into {config.accumulate} micro-batches on {world} processes"
         )
+    for source in sources:
+        plain = collate(source.samples.get([0], [generator(config.seed, "check")]))
+        for objective in objectives:
+            if source.objectives is None or objective.name in source.objectives:
+                # Labels and features may still come, from corruption and teachers; inputs cannot.
+                plain.require([need for need in objective.needs if "." not in need], objective.name)
+    swapping = [o.name for o in objectives if o.swaps]
+    if teachers and swapping:
+        raise InputError(f"{swapping[0]} exchanges inputs that a teacher would read; wrap the data in `Taught` instead")
     plan = Plan(sources, config.batch, steps, config.seed)
     feed = Feed(plan, objectives, config.accumulate, rank, world)
     module = Step(model, objectives).to(accelerator.device)
@@ -111,7 +120,7 @@ def train(
     start = counters["step"]
     micro_batches = iter(
         DataLoader(
-            feed,  # type: ignore[arg-type]
+            feed,
             batch_size=None,
             sampler=range(start * config.accumulate, len(feed)),
             num_workers=config.workers,
@@ -136,12 +145,12 @@ def train(
 
         # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
         counts, weights = _counts(objectives, active, batches, step)
-        totals = accelerator.reduce(torch.tensor(list(counts.values()), device=accelerator.device), "sum")
-        divisor = dict(zip(counts, totals.clamp(min=1), strict=True))
+        mine = [*counts.values(), sum(batch.dropped for batch in batches)]
+        *totals, dropped = accelerator.reduce(torch.tensor(mine, device=accelerator.device), "sum")
+        divisor = {term: total.clamp(min=1) for term, total in zip(counts, totals, strict=True)}
+        counters["dropped"] += int(dropped)
 
-        def loss_of(
-            terms: Terms, weights: dict[str, float] = weights, divisor: dict[str, Tensor] = divisor
-        ) -> Tensor:
+        def loss_of(terms: Terms, weights: dict[str, float] = weights, divisor: dict[str, Tensor] = divisor) -> Tensor:
             # DDP averages gradients over processes; `world` makes that a sum.
             return torch.stack([weights[t] * value / divisor[t] for t, value in terms.items()]).sum() * world
 
@@ -153,8 +162,12 @@ def train(
             with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
                 terms = inner(wrapped, batch, active, loss_of, accelerator.backward)
             log.add(terms, divisor if micro == 0 else {}, weights)
-            counters["dropped"] += batch.dropped
         norm = accelerator.clip_grad_norm_(module.parameters(), config.clip)
+        if accelerator.scaler is None and not math.isfinite(float(norm)):
+            raise InputError(
+                f"step {step + 1}: the gradient's norm is {float(norm)}; the last checkpoint is intact, "
+                "lower --lr or use --precision fp32"
+            )
         stepper.step()
         stepper.zero_grad(set_to_none=True)
 
@@ -173,7 +186,8 @@ def train(
                 checkpoints.save(done, module, optimizer, {k: v for k, v in counters.items() if k != "step"})
             accelerator.wait_for_everyone()
     bar.close()
-    accelerator.end_training()
+    for tracker in accelerator.trackers:  # not end_training(): it takes the process group down, and runs go on
+        tracker.finish()
     return {
         "steps": steps,
         "epochs": round(plan.covered(), 4),

@@ -140,9 +140,9 @@ def test_flickr8k(tmp_path: Path) -> None:
     picture(tmp_path / "images_small" / "1.jpg")
     one(check(tmp_path), f"{path}, image 2.jpg: not in {tmp_path}/images_small")
     picture(tmp_path / "images_small" / "2.jpg")
-    put(path, "1.jpg#0\tA cup .\n1.jpg#0\tA mug .\n2.jpg#0 A dog .\n2.jpg#1\t\n")
+    put(path, "1.jpg#0\tA cup .\n1.jpg#0\tA mug .\n2.jpg#0 A dog .\n2.jpg#1\t\n2.jpg\tA cat .\n")
     assert check(tmp_path).problems == [
-        f"{path}, line 3: expected image#number<TAB>caption",
+        f"{path}, line 3: expected image#number<TAB>caption (2 such)",
         f"{path}, line 4: expected text, found none",
         f"{path}, 1.jpg#0: expected only once, found again",
     ]

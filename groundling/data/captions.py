@@ -47,14 +47,19 @@ def _coco(path: Path) -> list[tuple[str, str, str]]:
     content = read_json(path)
     if not isinstance(content, dict) or not {"images", "annotations"} <= set(content):
         raise InputError(f"{path}: not COCO captions; expected the keys `images` and `annotations`")
-    try:
-        files = {image["id"]: image["file_name"] for image in content["images"]}
-        missing = next((a for a in content["annotations"] if a["image_id"] not in files), None)
-        if missing is not None:
-            raise InputError(f"{path}: annotation {missing.get('id')} names image {missing['image_id']}, not in `images`")
-        return [(str(a["image_id"]), files[a["image_id"]], a["caption"]) for a in content["annotations"]]
-    except KeyError as error:
-        raise InputError(f"{path}: an entry has no field {error}; expected COCO captions") from None
+    files: dict[Any, str] = {}
+    for number, image in enumerate(content["images"]):
+        if not isinstance(image, dict) or not {"id", "file_name"} <= set(image):
+            raise InputError(f"{path}: images[{number}] has no `id` or no `file_name`; expected COCO captions")
+        files[image["id"]] = image["file_name"]
+    out = []
+    for number, entry in enumerate(content["annotations"]):
+        if not isinstance(entry, dict) or not isinstance(entry.get("caption"), str):
+            raise InputError(f"{path}: annotations[{number}] has no text in `caption`; expected COCO captions")
+        if entry.get("image_id") not in files:
+            raise InputError(f"{path}: annotations[{number}] names image {entry.get('image_id')}, not in `images`")
+        out.append((str(entry["image_id"]), files[entry["image_id"]], entry["caption"]))
+    return out
 
 
 def _flickr(path: Path) -> list[tuple[str, str, str]]:
@@ -179,8 +184,3 @@ class CaptionSamples:
 def caption_lines(path: str | Path) -> list[str]:
     """All captions of a caption file, as plain text."""
     return [caption for image in read_captions(path) for caption in image.captions]
-
-
-def widths(images: Sequence[Captioned]) -> dict[str, Any]:
-    """Counts for a report: images and captions."""
-    return {"images": len(images), "captions": sum(len(image.captions) for image in images)}

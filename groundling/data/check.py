@@ -170,12 +170,12 @@ def _lines(path: Path, report: Report) -> list[str]:
 def _images(folders: list[Path], named: Mapping[Path, list[str]], report: Report) -> None:
     place = ", ".join(map(str, folders))
     files = [(p, str(p.relative_to(f))) for f in folders for p in sorted(f.rglob("*")) if p.suffix.lower() in PICTURES]
+    there = {name for _, name in files}
     for path, names in named.items():
-        lost = [f"image {n}" for n in dict.fromkeys(names) if not any((f / n).is_file() for f in folders)]
-        report.problem(path, f"not in {place}", lost)
+        report.problem(path, f"not in {place}", [f"image {n}" for n in dict.fromkeys(names) if n not in there])
     chosen = [files[i][0] for i in np.linspace(0, len(files) - 1, min(len(files), DECODED)).round().astype(int)]
     report.problem(folders[0], "does not decode as an image", [p.name for p in chosen if not _decodes(p)])
-    about = f"; {len({name for _, name in files}.difference(*named.values())):,} have no caption" if named else ""
+    about = f"; {len(there.difference(*named.values())):,} have no caption" if named else ""
     report.lines.append(f"{place}: {len(files):,} images{about}; {len(chosen):,} tried, evenly spaced")
 
 

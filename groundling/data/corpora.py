@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
@@ -27,12 +28,11 @@ def lines(path: str | Path) -> list[str]:
     return [line for line in found if line]
 
 
-def blocks(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, pieces: int) -> Iterator[str]:
+def blocks(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
     """Texts joined in order and cut into raw strings of at most `pieces` pieces each, at piece borders; nothing lost.
 
     XDBERT concatenates all lines of WikiText-103 and cuts blocks of 510 pieces; the last block is the shorter rest.
     """
-    engine = backend(tokenizer)
     held: list[str] = []
     room = pieces
     for start in range(0, len(texts), CHUNK):
@@ -41,7 +41,12 @@ def blocks(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, pieces: int
             offsets = np.array(encoding.offsets).reshape(-1, 2)
             at = 0
             while at < len(offsets):
-                take = min(room, len(offsets) - at)
+                take = _whole(offsets[at:], min(room, len(offsets) - at))
+                if not take and room < pieces:  # the next word starts the next block
+                    yield " ".join(held)
+                    held, room = [], pieces
+                    continue
+                take = take or room  # a word longer than a block is cut
                 end = len(text) if at + take == len(offsets) else offsets[at + take, 0]
                 held.append(text[offsets[at, 0] if at else 0 : end].strip())
                 at, room = at + take, room - take
@@ -52,9 +57,22 @@ def blocks(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, pieces: int
         yield " ".join(held)
 
 
-def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, pieces: int) -> Sequence[str]:
-    # No tokenizer makes more pieces than a text has bytes, so short lines need not be tokenised to know.
-    return [text] if len(text.encode()) <= pieces else list(blocks([text], tokenizer, pieces))
+def _whole(offsets: np.ndarray, take: int) -> int:
+    """The largest number of pieces up to `take` after which no word goes on (its next piece starts where one ended)."""
+    while 0 < take < len(offsets) and offsets[take, 0] == offsets[take - 1, 1]:
+        take -= 1
+    return take
+
+
+def fitting(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+    """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost."""
+    for start in range(0, len(texts), CHUNK):
+        some = list(texts[start : start + CHUNK])
+        for text, encoding in zip(some, engine.encode_batch(some, add_special_tokens=False), strict=True):
+            if len(encoding.ids) <= pieces:
+                yield text
+            else:
+                yield from blocks([text], engine, pieces)
 
 
 def corpus(
@@ -67,14 +85,12 @@ def corpus(
     """Examples of one or more text files, ids `file:number`; at most `limit` (0: all), evenly spaced."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
-    special = len(tokenizer("")["input_ids"])
+    engine = backend(tokenizer)
+    pieces = max_length - len(engine.encode("").ids)
     examples: list[Example] = []
     for path in paths:
         texts = lines(path)
-        if form == "lines":  # a long line becomes several texts, so that nothing of it is lost
-            units = [part for text in texts for part in _fitting(text, tokenizer, max_length - special)]
-        else:
-            units = list(blocks(texts, tokenizer, max_length - special))
+        units = (fitting if form == "lines" else blocks)(texts, engine, pieces)
         examples += [Example(f"{Path(path).name}:{number}", text) for number, text in enumerate(units)]
     if limit and limit < len(examples):
         examples = [examples[i] for i in np.linspace(0, len(examples) - 1, limit).round().astype(int)]

@@ -97,7 +97,7 @@ class WindowInput:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0) -> None:
-        """`limit` in pieces per window, special ones included; at most `max_windows` per text (0: as many as needed)."""
+        """`limit` in pieces per window, special ones included; at most `max_windows` per text (0: no bound)."""
         self.engine, self.limit, self.max_windows, self.pad = backend(tokenizer), limit, max_windows, _pad_id(tokenizer)
         probe = self.engine.encode("a")
         inner = [i for i, s in enumerate(probe.sequence_ids) if s is not None]

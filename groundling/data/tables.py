@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def read_tsv(
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}); `columns` must be there."""
     text = read_text(path)
-    reader = csv.DictReader(text.splitlines(keepends=True))
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     names = reader.fieldnames or []
     missing = [c for c in columns if c not in names]
     if missing:

@@ -9,7 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    CLIPTextModelWithProjection,
+    PreTrainedTokenizerBase,
+    SiglipTextModel,
+)
 
 from ..batch import Batch, Encoded, Sizes, Windows
 from ..errors import InputError
@@ -23,7 +28,7 @@ class ClipText(nn.Module):
     the end token this equals CLIP's text feature).
     """
 
-    def __init__(self, tower: PreTrainedModel, projection: nn.Module, logit_scale: Tensor) -> None:
+    def __init__(self, tower: Any, projection: Any, logit_scale: Tensor) -> None:
         super().__init__()
         self.tower, self.projection = tower, projection
         self.logit_scale = nn.Parameter(logit_scale.detach().clone().reshape(()), requires_grad=False)
@@ -33,7 +38,7 @@ class ClipText(nn.Module):
     @property
     def width(self) -> int:
         """Width of a projected piece."""
-        return self.projection.out_features  # type: ignore[return-value]
+        return self.projection.out_features
 
     @property
     def window(self) -> int:
@@ -49,7 +54,7 @@ class ClipText(nn.Module):
         """Projected piece states (N, S, E) and the text feature (N, E) of each window; neither is normalised."""
         ids, mask = windows.ids, windows.mask
         if self.fixed_length:
-            ids = F.pad(ids, (0, self.fixed_length - ids.shape[1]), value=self.tower.config.pad_token_id or 0)
+            ids = F.pad(ids, (0, self.fixed_length - ids.shape[1]), value=windows.pad)
             states = self.tower(input_ids=ids).last_hidden_state
             pooled = self.projection(states[:, -1])
             return self.projection(states[:, : mask.shape[1]]), pooled
@@ -79,21 +84,23 @@ def load_clip_text(source: str | Path) -> tuple[ClipText, PreTrainedTokenizerBas
     return clip_text(load_weights(CLIP_LIKE[config.model_type], source)), tokenizer
 
 
-def _with_projection() -> dict[str, Any]:
-    from transformers import CLIPTextModelWithProjection, SiglipTextModel
-
-    return {"clip": AutoModel, "siglip": AutoModel, "siglip2": AutoModel, "clip_text_model": CLIPTextModelWithProjection,
-            "siglip_text_model": SiglipTextModel}  # fmt: skip
-
-
-CLIP_LIKE = _with_projection()
+CLIP_LIKE: dict[str, Any] = {
+    "clip": AutoModel,
+    "siglip": AutoModel,
+    "siglip2": AutoModel,
+    "clip_text_model": CLIPTextModelWithProjection,
+    "siglip_text_model": SiglipTextModel,
+}
 """Which HF class loads a folder of each CLIP-like model type."""
 
 
 class TwoTowers(nn.Module):
     """An HF `CLIPModel` that sees one window of text and one image per sample."""
 
-    def __init__(self, clip: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, clip: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
         self.clip, self.tokenizer = clip, tokenizer
         self.register_buffer("mean", torch.tensor(IMAGE_MEAN).view(1, 3, 1, 1), persistent=False)

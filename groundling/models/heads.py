@@ -1,5 +1,6 @@
 """The few heads there are; objectives own them, none is exported with a model."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -50,7 +51,11 @@ class LMHead(nn.Module):
             found = {name: stored.get_tensor(key) for name, key in wanted.items()}
         if any(found[name].shape != own[name].shape for name in found):
             return False
+        for name in optional.keys() - found.keys():  # a head without biases: zero is no bias
+            found[name] = torch.zeros_like(own[name])
         self.load_state_dict({**own, **found})
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.norm.eps = config.get("layer_norm_eps", config.get("norm_eps", self.norm.eps))
         return True
 
 

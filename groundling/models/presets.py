@@ -22,7 +22,7 @@ def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:
     return {"text": text, "clip": clip, "cross": cross_layers(text.config, clip, 2)}
 
 
-def _electra(**sizes: int) -> ElectraModel:
+def _electra(**sizes: Any) -> ElectraModel:
     return ElectraModel(ElectraConfig(**sizes))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
 from ..batch import Batch, Encoded, Sizes
@@ -17,7 +17,7 @@ from ..errors import InputError
 class TextEncoder(nn.Module):
     """A stock HF encoder and its tokenizer; `encoder` *is* the HF module, which is what gets exported."""
 
-    def __init__(self, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, encoder: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
         self.encoder, self.tokenizer = encoder, tokenizer
         self.has_types = "token_type_ids" in inspect.signature(encoder.forward).parameters and bool(

@@ -66,6 +66,7 @@ class ClipTokens(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy summed over scored pieces, as `clip_tokens`."""
+        encoded.require(self.name, "joint_visual")
         assert encoded.joint_visual is not None and encoded.clip_table is not None and batch.clip is not None
         labels = batch.labels[self.name]
         chosen = labels != IGNORE

@@ -85,6 +85,7 @@ class MaskedLM(Objective):
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy summed over masked pieces, as `mlm`."""
         states = encoded.joint_text if self.joint else encoded.text
+        encoded.require(self.name, "joint_text" if self.joint else "text")
         assert states is not None and encoded.word_table is not None
         labels = batch.labels[self.name]
         masked = labels != IGNORE

@@ -53,6 +53,7 @@ class Match(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Two-way cross-entropy on the pooled first position after the cross-modal encoder, as `match`."""
+        encoded.require(self.name, "joint_text")
         assert encoded.joint_text is not None
         logits = self.classify(self.pooler(encoded.joint_text)).float()
         return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}

@@ -24,9 +24,7 @@ class Supervised(Objective):
     name = "supervised"
     needs = ("text", "labels.label")
 
-    def __init__(
-        self, sizes: Sizes, *, form: Form, dropout: float = 0.1, weight: float = 1.0, warmup: int = 0
-    ) -> None:
+    def __init__(self, sizes: Sizes, *, form: Form, dropout: float = 0.1, weight: float = 1.0, warmup: int = 0) -> None:
         """`form` gives the head's width and the loss."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.form = form

@@ -112,8 +112,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     state = PartialState(cpu=training.cpu)
     inputs = {f"text:{Path(p).name}": p for p in config.text} | {"student": config.student, "teacher": config.teacher}
     with state.main_process_first():
-        out = open_run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs)
-    if (done := finished(out)) is not None:
+        folder = open_run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs)
+    if (done := finished(folder)) is not None:
         return done
 
     text = load_text_encoder(config.student)
@@ -128,9 +128,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         windows = WindowInput(clip_tokenizer, clip.window, config.max_windows)
         if joint:
             torch.manual_seed(seed_of(training.seed, "init", "cross"))
-            model = CrossModal(text, clip.requires_grad_(not config.freeze_clip), config.cross_layers)
-            model.clip.logit_scale.requires_grad_(False)
-            sizes = model.sizes
+            clip.requires_grad_(not config.freeze_clip).logit_scale.requires_grad_(False)
+            model = crossed = CrossModal(text, clip, config.cross_layers)
+            sizes = crossed.sizes
         sizes = sizes._replace(teacher=clip.width)
     data: Any = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
     if taught:
@@ -150,15 +150,15 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         objective = OBJECTIVES[name](sizes, config, vocabulary)
         heads[name] = _start_head(objective, config.student, text)
         objectives.append(objective)
-    result = train(model, objectives, data, training, out, teachers=teachers)
+    result = train(model, objectives, data, training, folder, teachers=teachers)
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads, "texts": len(examples)}
     result["parameters"] = sum(p.numel() for p in text.encoder.parameters())
     if state.is_main_process:
-        text.export(out / "model")
-        save_heads(out / "model", objectives)
-        (out / "model" / "README.md").write_text(_card(config, training, result), encoding="utf-8")
-        write_json(out / "result.json", result)
-        Checkpoints(out / "checkpoints").clear()
+        text.export(folder / "model")
+        save_heads(folder / "model", objectives)
+        (folder / "model" / "README.md").write_text(_card(config, training, result), encoding="utf-8")
+        write_json(folder / "result.json", result)
+        Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
     return result
 

@@ -38,14 +38,14 @@ def compare(
     # Which arms, tasks and seeds there are may grow later; how each is done may not.
     settings = {"adapt": asdict(adapting), "train": asdict(training), "tune": asdict(tuning)}
     settings["adapt"].pop("arm")
-    out = open_run(out, "compare", settings, {})
+    folder = open_run(out, "compare", settings, {})
     jobs = []
     for arm in arms:
-        folder = out / arm
-        jobs.append(Job(f"{arm}: adapt", adapt, (replace(adapting, arm=arm), training, folder / "adapt")))
+        arm_folder = folder / arm
+        jobs.append(Job(f"{arm}: adapt", adapt, (replace(adapting, arm=arm), training, arm_folder / "adapt")))
         for task in config.tasks:
             tune = FinetuneConfig(
-                model=str(folder / "adapt" / "model"),
+                model=str(arm_folder / "adapt" / "model"),
                 task=task,
                 data=config.data,
                 seeds=config.seeds,
@@ -53,16 +53,18 @@ def compare(
                 max_length=config.max_length,
             )
             name = task.replace("/", "-")
-            jobs.append(Job(f"{arm}: {task}", finetune, (tune, tuning, folder / name), (f"{arm}: adapt",)))
+            jobs.append(Job(f"{arm}: {task}", finetune, (tune, tuning, arm_folder / name), (f"{arm}: adapt",)))
     found = run_jobs(jobs, config.processes, say)
-    result = {"control": CONTROL if config.control else None, "arms": {}}
+    result: dict[str, Any] = {"control": CONTROL if config.control else None, "arms": {}}
     for arm in arms:
         result["arms"][arm] = {task: found[f"{arm}: {task}"] for task in config.tasks}
         result["arms"][arm]["adapt"] = found[f"{arm}: adapt"]
     rows = summary_rows(result, config.tasks)
-    write_json(out / "result.json", result)
+    write_json(folder / "result.json", result)
     say(table(rows))
-    write_report(out / "report.html", "Arms compared", [("Median of seeds, and every seed", rows)], [sentence(result)])
+    write_report(
+        folder / "report.html", "Arms compared", [("Median of seeds, and every seed", rows)], [sentence(result)]
+    )
     say(sentence(result))
     return result
 
@@ -98,4 +100,6 @@ def sentence(result: dict[str, Any]) -> str:
             gap = 100 * (one["median"][split][metric] - result["arms"][control][task]["median"][split][metric])
             verdict = "all seeds on one side of the control's" if apart else "within the spread of seeds"
             parts.append(f"{arm} on {task}: {gap:+.1f} points ({verdict})")
-    return "Against the control: " + "; ".join(parts) + f". {len(mine)} seeds." if parts else "Only the control was run."
+    if not parts:
+        return "Only the control was run."
+    return "Against the control: " + "; ".join(parts) + f". {len(mine)} seeds."

@@ -38,21 +38,21 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
         settings = {**asdict(config), "train": asdict(training)}
         settings.pop("seeds")  # more seeds later are the same run, continued
         settings["train"].pop("seed")
-        out = open_run(out, "finetune", settings, inputs)
+        folder = open_run(out, "finetune", settings, inputs)
 
     splits = _read(task, config)
     runs = []
     for seed in range(training.seed, training.seed + config.seeds):
-        folder = out / f"seed-{seed}"
-        folder.mkdir(exist_ok=True)
-        done = finished(folder)
+        own = folder / f"seed-{seed}"
+        own.mkdir(exist_ok=True)
+        done = finished(own)
         if done is None:
             text = load_text_encoder(config.model)
-            done = one_run(text, task, splits, replace(training, seed=seed), folder, config)
+            done = one_run(text, task, splits, replace(training, seed=seed), own, config)
         runs.append(done)
     result = summary(task, runs, config)
     if state.is_main_process:
-        write_json(out / "result.json", result)
+        write_json(folder / "result.json", result)
     return result
 
 

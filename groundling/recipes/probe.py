@@ -23,8 +23,8 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
     if not (Path(config.data) / "probes").is_dir():
         raise InputError(f"{config.data}: no rendered world; expected a folder `probes` (see `groundling data world`)")
     inputs = {"model": config.model, "data": str(Path(config.data) / "probes")}
-    out = open_run(out, "probe", {**asdict(config), "train": asdict(training)}, inputs)
-    if (done := finished(out)) is not None:
+    folder = open_run(out, "probe", {**asdict(config), "train": asdict(training)}, inputs)
+    if (done := finished(folder)) is not None:
         return done
     rows = read_nouns(Path(config.data))
     features = noun_states(load_text_encoder(config.model), rows, config.max_length)
@@ -34,9 +34,9 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
         if not name.startswith("world/"):
             continue
         splits = {split: task.read(Path(config.data), split) for split in (task.train, *task.dev)}
-        folder = out / name.removeprefix("world/")
-        folder.mkdir(exist_ok=True)
-        run = finished(folder) or one_run(load_text_encoder(config.model), task, splits, training, folder, settings)
+        own = folder / name.removeprefix("world/")
+        own.mkdir(exist_ok=True)
+        run = finished(own) or one_run(load_text_encoder(config.model), task, splits, training, own, settings)
         result[name] = {split: run["scores"][split]["accuracy"] for split in task.dev} | {"chance": 0.5}
-    write_json(out / "result.json", result)
+    write_json(folder / "result.json", result)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,23 +44,16 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
         show_progress=False,
     )
     learner.train_from_iterator(texts, trainer)
-    learned = Tokenizer.from_str(learner.to_str())
-    merges = [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in _merges(learned)]
+    merges: list[Any] = [tuple(m) for m in json.loads(learner.to_str())["model"]["merges"]]
     pieces = [*alphabet, *(a + "</w>" for a in alphabet), *("".join(m) for m in merges), START, END]
     vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     return CLIPTokenizer(vocab=vocab, merges=merges)
 
 
-def _merges(tokenizer: Tokenizer) -> list[Any]:
-    import json
-
-    return json.loads(tokenizer.to_str())["model"]["merges"]
-
-
 def small_clip(config: TeachConfig, tokenizer: CLIPTokenizer) -> CLIPModel:
     """An untrained HF CLIP of the configured size."""
     (vision, vision_layers), (text, text_layers) = config.vision, config.text
-    return CLIPModel(
+    clip = CLIPModel(
         CLIPConfig(
             projection_dim=config.projection,
             text_config={
@@ -85,6 +79,9 @@ def small_clip(config: TeachConfig, tokenizer: CLIPTokenizer) -> CLIPModel:
             },
         )
     )
+    with torch.no_grad():  # CLIP's 0.02 suits long training; in a short one, words are learned sooner from more
+        clip.text_model.embeddings.token_embedding.weight.mul_(5)
+    return clip
 
 
 def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
@@ -94,8 +91,8 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         raise InputError("teach needs --captions FILE and --images FOLDER")
     inputs = {"captions": config.captions, "images": config.images}
     with state.main_process_first():
-        out = open_run(out, "teach", {**asdict(config), "train": asdict(training)}, inputs)
-    if (done := finished(out)) is not None:
+        folder = open_run(out, "teach", {**asdict(config), "train": asdict(training)}, inputs)
+    if (done := finished(folder)) is not None:
         return done
 
     everything = read_captions(config.captions)
@@ -108,24 +105,24 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         held_out, _ = present(held_out, config.images, config.skip_missing)
 
     with state.main_process_first():
-        if not (out / "tokenizer").exists() and state.is_main_process:
+        if not (folder / "tokenizer").exists() and state.is_main_process:
             learned = clip_tokenizer([c for image in images for c in image.captions], config.vocabulary)
-            learned.save_pretrained(out / "tokenizer")
-    tokenizer = load_tokenizer(out / "tokenizer")
+            learned.save_pretrained(folder / "tokenizer")
+    tokenizer = load_tokenizer(folder / "tokenizer")
     torch.manual_seed(seed_of(training.seed, "init"))
     model = TwoTowers(small_clip(config, tokenizer), tokenizer)
     texts = WindowInput(tokenizer, config.window, max_windows=1)
     samples = CaptionSamples(images, config.images, config.size, texts, shift=config.shift, flip=config.flip)
     result: dict[str, Any] = {"images": len(images), "missing_images": gaps, "parameters": _count(model)}
     if not config.untrained:
-        result |= train(model, [Contrast(model.sizes)], samples, training, out)
+        result |= train(model, [Contrast(model.sizes)], samples, training, folder)
     if held_out:
         samples = CaptionSamples(held_out, config.images, config.size, texts, augment=False)
         result["retrieval"] = retrieval(model, samples)
     if state.is_main_process:
-        model.export(out / "model")
-        write_json(out / "result.json", result)
-        Checkpoints(out / "checkpoints").clear()
+        model.export(folder / "model")
+        write_json(folder / "result.json", result)
+        Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
     return result
 

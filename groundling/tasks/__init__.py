@@ -39,6 +39,8 @@ class Task:
         """Head and loss for fine-tuning a model of these sizes."""
         return Supervised(sizes, form=self.form)
 
-    def score(self, predictions: Sequence[float] | np.ndarray, labels: Sequence[float] | np.ndarray) -> dict[str, float]:
+    def score(
+        self, predictions: Sequence[float] | np.ndarray, labels: Sequence[float] | np.ndarray
+    ) -> dict[str, float]:
         """Every metric by name; NaN where one is undefined on these predictions."""
         return {m.name: m.compute(np.asarray(predictions), np.asarray(labels)) for m in self.metrics}

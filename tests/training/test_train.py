@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groundling.config import TrainConfig
-from groundling.data.plan import Source
+from groundling.data.plan import Feed, Plan, Source
 from groundling.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
@@ -149,33 +149,37 @@ def test_another_seed_is_another_run(cross, samples, tmp_path):
 
 
 def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
-    """One process, no accumulation: nothing but AdamW on the mean loss, written out by hand."""
-    from groundling.batch import collate
-    from groundling.data.plan import Feed, Plan
-
-    config = TrainConfig(steps=3, batch=8, lr=1e-3, warmup=0.0, schedule="constant", clip=1e9, weight_decay=0.1, **CPU)
-    torch.manual_seed(3)
+    """One process, no accumulation: nothing but AdamW on the weighted means, written out by hand."""
+    options = {"lr": 1e-3, "warmup": 0.0, "schedule": "constant", "clip": 1e9, "weight_decay": 0.1}
     ours, theirs = quiet(student()), quiet(student())
+    torch.manual_seed(3)
     task = Supervised(ours.sizes, form=Classify(("no", "yes")), dropout=0.0)
-    twin = deepcopy(task)
-    train(ours, [task], text_only, config, tmp_path)
+    masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
+    task2, masked2 = deepcopy(task), deepcopy(masked)
+    train(ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path)
 
-    feed = Feed(Plan([Source(text_only)], 8, 3, 0), [], 1, 0, 1)
-    named = list(Step(theirs, [twin]).named_parameters())
-    decayed, spared = [p for _, p in named if p.ndim > 1], [p for _, p in named if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}], 1e-3
-    )
-    theirs.train(), twin.train()
-    for step in range(3):
-        plan = feed.plan[step].indices
-        batch = feed[step]
-        assert batch.ids == collate(text_only.get(list(plan))).ids
-        loss = nn.functional.cross_entropy(twin.outputs(theirs(batch)), batch.labels["label"])
-        assert loss.item() == pytest.approx(log_of(tmp_path)[step]["task"], abs=1e-6)
-        loss.backward()
+    feed = Feed(Plan([Source(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
+    named = list(Step(theirs, [task2, masked2]).named_parameters())
+    parameters = [p for _, p in named]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, 1e-3)
+    for line, batch in zip(log_of(tmp_path), feed, strict=False):
+        encoded, labels = theirs(batch), batch.labels["masked_lm"]
+        first = nn.functional.cross_entropy(task2.outputs(encoded), batch.labels["label"])
+        logits = masked2.head(encoded.text, encoded.word_table).transpose(1, 2)
+        second = nn.functional.cross_entropy(logits, labels)  # the mean over masked pieces
+        assert line["task"] == pytest.approx(first.item(), abs=1e-5)
+        assert line["mlm"] == pytest.approx(second.item(), abs=1e-5)
+        (first + 0.5 * second).backward()
+        norm = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm()
+        assert line["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
         optimizer.step(), optimizer.zero_grad()
-    close(weights(ours, [task]), weights(theirs, [twin]), 1e-5)
+        if line["step"] == 3:
+            break
+    close(weights(ours, [task, masked]), weights(theirs, [task2, masked2]), 2e-5)
 
 
 # -- what trains, and what does not ----------------------------------------------------------------------------------

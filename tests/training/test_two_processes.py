@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import traceback
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,12 @@ def two(processes, tmp_path_factory) -> Path:
     ranks = [processes.Process(target=_rank, args=(rank, str(folder), port)) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
+    # If one fails, the other would wait for it in a collective for ever.
+    while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
+        wait([rank.sentinel for rank in ranks if rank.exitcode is None], timeout=1)
     for rank in ranks:
+        if any(r.exitcode for r in ranks):
+            rank.kill()
         rank.join()
     errors = [file.read_text() for file in folder.glob("error-*")]
     assert [rank.exitcode for rank in ranks] == [0, 0], "\n".join(errors)
