@@ -188,3 +188,7 @@ HANDLERS: dict[str, Callable[[list[str]], int]] = {
     "info": _info,
     "data": _data,
 }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

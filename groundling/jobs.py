@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -24,10 +25,16 @@ class Job:
     after: tuple[str, ...] = ()
 
 
-def _alone() -> None:
+def _alone(parent: int) -> None:
     import torch
     from transformers.utils import logging as hf_logging
 
+    def leave_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)  # a worker that outlives a killed run would write into the folder of the run that goes on
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
@@ -39,7 +46,9 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
     results: dict[str, Any] = {}
     waiting, running, began = list(jobs), {}, {}  # type: ignore[var-annotated]
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_alone) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_alone, initargs=(os.getpid(),)
+    ) as pool:
         while waiting or running:
             ready = [job for job in waiting if all(name in results for name in job.after)]
             for job in ready[: processes - len(running)]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from .config import PROBING, AdaptConfig, ProbeConfig, QuickstartConfig, TeachConfig, TrainConfig
@@ -54,10 +53,13 @@ TEXTUAL = {"world/category": "category", "world/order": "word order"}
 
 
 def new_encoder(text: Path, folder: Path, seed: int) -> None:
-    """Write an untrained small BERT with a word-piece vocabulary learned from a text file, as an HF folder."""
-    learner = BertWordPieceTokenizer(lowercase=True)
-    learner.train_from_iterator(lines_of(text), vocab_size=1000, min_frequency=1, show_progress=False)
-    tokenizer = BertTokenizer(vocab=learner.get_vocab(), do_lower_case=True, model_max_length=32)
+    """Write an untrained small BERT whose vocabulary is every word (and letter) of a text file, as an HF folder."""
+    # By hand: the word-piece trainer numbers pieces differently in every process.
+    words = sorted({word for line in lines_of(text) for word in line.lower().split()})
+    letters = sorted({letter for word in words for letter in word})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters), *words]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=32)
     torch.manual_seed(seed_of(seed, "new encoder"))
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -83,7 +85,7 @@ def quickstart(config: QuickstartConfig, out: str | Path, say: Callable[[str], N
     if not (world / "world.json").exists():
         World(WorldConfig(seed=config.seed, scenes=SCENES, sentences=SENTENCES)).write(world)
         say(f"world: {time.perf_counter() - began:.0f} s")
-    if not (folder / "new" / "tokenizer.json").exists():
+    if not (folder / "new" / "tokenizer_config.json").exists():
         new_encoder(world / "corpus" / "train.txt", folder / "new", config.seed)
     results = run_jobs(_jobs(config, folder), config.processes, say)
     arms = {name: results[f"{name}: probes"] for name in ARMS}

@@ -122,7 +122,7 @@ def _difference(theirs: Any, mine: Any, name: str) -> str:
     if isinstance(theirs, dict) and isinstance(mine, dict):
         for key in sorted({*theirs, *mine}):
             if theirs.get(key) != mine.get(key):
-                return _difference(theirs.get(key), mine.get(key), key)
+                return _difference(theirs.get(key), mine.get(key), f"{name}.{key}")
     return f"{name}: {theirs} there, {mine} now"
 
 

@@ -81,7 +81,7 @@ def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.Mo
             config.hidden_size,
             config.num_attention_heads,
             clip.width,
-            clip.tower.config.num_attention_heads,
+            max(1, clip.width // 64),  # CLIP's own head width; the tower's head count need not divide the projection
             config.intermediate_size,
             0.1 if dropout is None else dropout,  # ModernBERT names several dropouts, and this is none of them
         )

@@ -110,7 +110,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         if needed and not value:
             raise InputError(f"--arm {config.arm} needs --{field} FOLDER_OR_HUB_ID")
     state = PartialState(cpu=training.cpu)
-    inputs = {f"text:{Path(p).name}": p for p in config.text} | {"student": config.student, "teacher": config.teacher}
+    inputs = {f"text:{Path(p).name}": p for p in config.text} | {"student": config.student}
+    if config.teacher:
+        inputs["teacher"] = config.teacher
     with state.main_process_first():
         folder = open_run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs)
     if (done := finished(folder)) is not None:

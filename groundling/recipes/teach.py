@@ -37,15 +37,18 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     learner.normalizer, learner.pre_tokenizer = template.normalizer, template.pre_tokenizer
     alphabet = sorted(ByteLevel.alphabet())
+    endings = [letter + "</w>" for letter in alphabet]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(alphabet) - 2,
+        vocab_size=vocabulary - 2,
         initial_alphabet=alphabet,
+        # Numbered here, or the trainer numbers them as its hash table happens to list them, and breaks ties by number.
+        special_tokens=endings,
         end_of_word_suffix="</w>",
         show_progress=False,
     )
     learner.train_from_iterator(texts, trainer)
     merges: list[Any] = [tuple(m) for m in json.loads(learner.to_str())["model"]["merges"]]
-    pieces = [*alphabet, *(a + "</w>" for a in alphabet), *("".join(m) for m in merges), START, END]
+    pieces = [*alphabet, *endings, *("".join(m) for m in merges), START, END]
     vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     return CLIPTokenizer(vocab=vocab, merges=merges)
 
