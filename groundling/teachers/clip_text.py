@@ -31,6 +31,11 @@ class ClipTextTeacher:
         self.standardise = standardise
         self.stats: dict[str, tuple[Tensor, Tensor]] = {}
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tower is."""
+        return self.clip.logit_scale.device
+
     def to(self, device: torch.device | str) -> ClipTextTeacher:
         """Move the tower."""
         self.clip.to(device)
@@ -43,7 +48,7 @@ class ClipTextTeacher:
             return self
         found: dict[str, list[Tensor]] = {"sentence": [], "words": []}
         for some in _batches(samples, range(min(CALIBRATION, len(samples))), batch):
-            features = self.features(some)
+            features = self.features(some.to(self.device))
             found["sentence"].append(features["sentence"])
             found["words"].append(features["words"][features["has"]])
         for part, values in found.items():
@@ -91,7 +96,7 @@ class Taught:
         self.ids, self.lengths = samples.ids, samples.lengths
         self.store: list[dict[str, np.ndarray]] = []
         for some in _batches(samples, range(len(samples)), batch):
-            found = teacher.features(some)
+            found = {name: value.cpu() for name, value in teacher.features(some.to(teacher.device)).items()}
             assert some.words is not None
             for i, words in enumerate((some.words >= 0).sum(1).tolist()):
                 self.store.append(
