@@ -174,7 +174,8 @@ def _data(arguments: list[str]) -> int:
 
     report = check(Path(arguments[1]))
     print("\n".join([f"{arguments[1]}: {report.layout}", *(f"  {line}" for line in report.lines)]))
-    print("\n".join(f"  problem: {line}" for line in report.problems), file=sys.stderr)
+    for line in report.problems:
+        print(f"  problem: {line}", file=sys.stderr)
     return 0 if report.ok else 1
 
 

@@ -100,7 +100,7 @@ contrastive."""
     form: Literal["lines", "blocks"] = "lines"
     """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
     max_length: int = 128
-    """Pieces per text for the student; longer ones are cut and counted."""
+    """Pieces per text for the student; longer ones become several texts."""
     max_texts: int = 0
     """Use at most so many texts, evenly spaced; 0: all."""
     max_windows: int = 0

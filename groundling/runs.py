@@ -36,6 +36,8 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         # safetensors reports a full disk through its own error, which carries the system's words.
         text = str(error)
+        if isinstance(error, InputError):
+            return
         if isinstance(error, OSError) or (error is not None and "os error" in text.lower()):
             reason = (error.strerror if isinstance(error, OSError) else None) or text.splitlines()[0]
             raise InputError(f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact") from None
@@ -103,17 +105,19 @@ def open_run(out: str | Path, kind: str, config: Mapping[str, Any], inputs: Mapp
         "inputs": {name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()},
     }
     there = out / "config.json"
-    if there.exists():
+    # A run that has left nothing but its settings stopped at a mistake that may be mended by now.
+    begun = there.exists() and any(p.is_file() and p != there for p in out.rglob("*"))
+    if begun:
         theirs = read_json(there)
         for part in ("kind", "config", "inputs"):
             if theirs.get(part) != mine[part]:
                 difference = _difference(theirs.get(part), mine[part], part)
                 raise InputError(f"{out}: holds another run ({difference}); choose another --out")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif not there.exists() and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    if not there.exists():
+    if not begun:
         write_json(there, {**mine, "versions": _versions(), "commit": _commit()})
     return out
 

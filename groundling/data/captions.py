@@ -79,7 +79,7 @@ def _conceptual(path: Path) -> list[tuple[str, str, str]]:
         fields = line.split("\t")
         if len(fields) < 2:
             raise InputError(f"{path}, line {number}: expected caption<TAB>image file")
-        out.append((fields[1], fields[1].rsplit("/", 1)[-1], fields[0]))
+        out.append((fields[1], fields[1].partition("?")[0].rsplit("/", 1)[-1], fields[0]))
     return out
 
 

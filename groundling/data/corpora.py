@@ -29,39 +29,40 @@ def lines(path: str | Path) -> list[str]:
 
 
 def blocks(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
-    """Texts joined in order and cut into raw strings of at most `pieces` pieces each, at piece borders; nothing lost.
+    """Texts joined in order and cut between words into strings of at most `pieces` pieces each; only space is lost.
 
     XDBERT concatenates all lines of WikiText-103 and cuts blocks of 510 pieces; the last block is the shorter rest.
     """
     held: list[str] = []
     room = pieces
     for start in range(0, len(texts), CHUNK):
-        some = list(texts[start : start + CHUNK])
-        for text, encoding in zip(some, engine.encode_batch(some, add_special_tokens=False), strict=True):
-            offsets = np.array(encoding.offsets).reshape(-1, 2)
-            at = 0
-            while at < len(offsets):
-                take = _whole(offsets[at:], min(room, len(offsets) - at))
-                if not take and room < pieces:  # the next word starts the next block
-                    yield " ".join(held)
-                    held, room = [], pieces
-                    continue
-                take = take or room  # a word longer than a block is cut
-                end = len(text) if at + take == len(offsets) else offsets[at + take, 0]
-                held.append(text[offsets[at, 0] if at else 0 : end].strip())
-                at, room = at + take, room - take
-                if not room:
-                    yield " ".join(held)
-                    held, room = [], pieces
+        words = [word for text in texts[start : start + CHUNK] for word in text.split()]
+        # A byte-level tokenizer splits a word otherwise after a space than at the start.
+        for word, first, later in zip(
+            words, _costs(words, engine), _costs([" " + w for w in words], engine), strict=True
+        ):
+            if held and (later if first <= pieces else pieces) > room:
+                yield " ".join(held)
+                held, room = [], pieces
+            if first > pieces:  # a word longer than a block
+                *whole, rest = _cut(word, engine, pieces)
+                yield from whole
+                word, first = rest, _costs([rest], engine)[0]
+            room -= later if held else first
+            held.append(word)
     if held:
         yield " ".join(held)
 
 
-def _whole(offsets: np.ndarray, take: int) -> int:
-    """The largest number of pieces up to `take` after which no word goes on (its next piece starts where one ended)."""
-    while 0 < take < len(offsets) and offsets[take, 0] == offsets[take - 1, 1]:
-        take -= 1
-    return take
+def _costs(words: Sequence[str], engine: Tokenizer) -> list[int]:
+    return [len(encoding.ids) for encoding in engine.encode_batch(list(words), add_special_tokens=False)]
+
+
+def _cut(word: str, engine: Tokenizer, pieces: int) -> list[str]:
+    """A word in halves of halves that fit."""
+    if len(word) < 2 or _costs([word], engine)[0] <= pieces:
+        return [word]
+    return _cut(word[: len(word) // 2], engine, pieces) + _cut(word[len(word) // 2 :], engine, pieces)
 
 
 def fitting(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
@@ -87,11 +88,15 @@ def corpus(
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
     engine = backend(tokenizer)
     pieces = max_length - len(engine.encode("").ids)
+    if pieces < 1:
+        raise InputError(f"--max-length {max_length} leaves no room for text")
     examples: list[Example] = []
-    for path in paths:
+    names = [Path(path).name for path in paths]
+    for place, path in enumerate(paths):
+        name = names[place] if names.index(names[place]) == place else f"{names[place]}#{place}"
         texts = lines(path)
         units = (fitting if form == "lines" else blocks)(texts, engine, pieces)
-        examples += [Example(f"{Path(path).name}:{number}", text) for number, text in enumerate(units)]
+        examples += [Example(f"{name}:{number}", text) for number, text in enumerate(units)]
     if limit and limit < len(examples):
         examples = [examples[i] for i in np.linspace(0, len(examples) - 1, limit).round().astype(int)]
     return examples

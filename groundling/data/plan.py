@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from torch.utils.data import Dataset
 
 from ..batch import Batch, Sample, collate
 from ..errors import InputError
@@ -88,7 +89,7 @@ class Plan:
         return self.steps * self.batch / sum(len(s.samples) for s in self.sources)
 
 
-class Feed:
+class Feed(Dataset[Batch]):
     """Micro-batches of one process, corrupted and padded, by number; what a `DataLoader` reads.
 
     Sample `j` of a step goes to micro-batch and process by its place alone, so any split of the batch sees the same

@@ -28,8 +28,15 @@ class Example:
 class Samples(Protocol):
     """What `train` and `evaluate` read: ids, relative lengths for bucketing, and samples by index."""
 
-    ids: Sequence[str]
-    lengths: np.ndarray
+    @property
+    def ids(self) -> Sequence[str]:
+        """Every sample's id."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Every sample's length, on any scale; (len(self),)."""
+        ...
 
     def __len__(self) -> int: ...
 

@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
@@ -67,12 +68,15 @@ class TextEncoder(nn.Module):
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
     try:
-        return AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
             f"beside the weights ({_first_line(error)})"
         ) from None
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers makes an empty one where files are missing
+        raise InputError(f"{source}: no tokenizer there; expected tokenizer.json or the family's vocabulary files")
+    return tokenizer
 
 
 def load_config(source: str | Path) -> Any:
@@ -91,7 +95,7 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
     hf_logging.set_verbosity_error()
     try:
         model, report = kind.from_pretrained(source, output_loading_info=True, **options)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise InputError(f"{source}: the weights could not be loaded ({_first_line(error)})") from None
     finally:
         hf_logging.set_verbosity(before)
@@ -103,7 +107,9 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
 
 def load_text_encoder(source: str | Path) -> TextEncoder:
     """A text encoder with its tokenizer from a hub id or a folder."""
-    load_config(source)
+    config = load_config(source)
+    if not hasattr(config, "hidden_size"):  # two towers: CLIP
+        raise InputError(f"{source}: a {config.model_type} model is no text encoder")
     tokenizer = load_tokenizer(source)
     return TextEncoder(load_weights(AutoModel, source), tokenizer)
 

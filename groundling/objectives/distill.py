@@ -42,6 +42,7 @@ class Distill(Objective):
     ) -> None:
         """`sentence` and `word` weigh the two terms against each other; `temperature` of the contrastive kind."""
         super().__init__(sizes, weight=weight, warmup=warmup)
+        self.name = kind  # type: ignore[misc]  # two of them in one run have two heads
         self.kind, self.shares, self.temperature = kind, {"sentence": sentence, "word": word}, temperature
         self.pool, self.targets = pool, targets
         self.project = nn.ModuleDict({part: nn.Linear(sizes.text, sizes.teacher) for part in self.shares})

@@ -27,7 +27,7 @@ from ..objectives.clip_tokens import ClipTokens
 from ..objectives.distill import Distill
 from ..objectives.masked_lm import MaskedLM
 from ..objectives.match import Match
-from ..runs import finished, open_run, write_json
+from ..runs import disk_errors, finished, open_run, write_json
 from ..teachers.clip_text import ClipTextTeacher, Taught
 from ..train import train
 
@@ -110,7 +110,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         if needed and not value:
             raise InputError(f"--arm {config.arm} needs --{field} FOLDER_OR_HUB_ID")
     state = PartialState(cpu=training.cpu)
-    inputs = {f"text:{Path(p).name}": p for p in config.text} | {"student": config.student}
+    inputs = {f"text:{number}": p for number, p in enumerate(config.text)} | {"student": config.student}
     if config.teacher:
         inputs["teacher"] = config.teacher
     with state.main_process_first():
@@ -156,9 +156,10 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads, "texts": len(examples)}
     result["parameters"] = sum(p.numel() for p in text.encoder.parameters())
     if state.is_main_process:
-        text.export(folder / "model")
-        save_heads(folder / "model", objectives)
-        (folder / "model" / "README.md").write_text(_card(config, training, result), encoding="utf-8")
+        with disk_errors(folder / "model"):
+            text.export(folder / "model")
+            save_heads(folder / "model", objectives)
+            (folder / "model" / "README.md").write_text(_card(config, training, result), encoding="utf-8")
         write_json(folder / "result.json", result)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()

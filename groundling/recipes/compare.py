@@ -34,7 +34,7 @@ def compare(
     for arm in arms:
         parts_of(arm)
     if not config.tasks or not config.data:
-        raise InputError("compare needs --compare.tasks and --compare.data")
+        raise InputError("compare needs --tasks and --data")
     # Which arms, tasks and seeds there are may grow later; how each is done may not.
     settings = {"adapt": asdict(adapting), "train": asdict(training), "tune": asdict(tuning)}
     settings["adapt"].pop("arm")

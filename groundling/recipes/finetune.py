@@ -20,7 +20,7 @@ from ..evaluate import evaluate
 from ..find import named
 from ..keyed import seed_of
 from ..models.text import TextEncoder, load_text_encoder
-from ..runs import finished, open_run, write_json
+from ..runs import disk_errors, finished, open_run, write_json
 from ..tasks import Task
 from ..tasks.glue import from_hub, submission
 from ..train import train
@@ -79,9 +79,10 @@ def one_run(
         if state.is_main_process:
             found.write(folder / f"predictions_{split}.jsonl")
             if split in task.test:
-                (folder / task.test[split]).write_text(
-                    submission(task, split, found.ids, found.predictions), encoding="utf-8"
-                )
+                with disk_errors(folder / task.test[split]):
+                    (folder / task.test[split]).write_text(
+                        submission(task, split, found.ids, found.predictions), encoding="utf-8"
+                    )
         if found.labels is not None:
             scores[split] = found.metrics
             if np.ptp(found.predictions) == 0:
@@ -89,8 +90,9 @@ def one_run(
     done = {"seed": training.seed, "scores": scores, **result}
     if state.is_main_process:
         if config.save_model:
-            text.export(folder / "model")
-            save_heads(folder / "model", [objective])
+            with disk_errors(folder / "model"):
+                text.export(folder / "model")
+                save_heads(folder / "model", [objective])
         write_json(folder / "result.json", done)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()

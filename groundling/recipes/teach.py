@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from tokenizers import Tokenizer, models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
 from ..batch import collate
 from ..checkpoint import Checkpoints
@@ -25,7 +25,7 @@ from ..keyed import seed_of
 from ..models.clip import TwoTowers
 from ..models.text import load_tokenizer
 from ..objectives.contrast import Contrast
-from ..runs import finished, open_run, write_json
+from ..runs import disk_errors, finished, open_run, write_json
 from ..train import train
 
 START, END = "<|startoftext|>", "<|endoftext|>"
@@ -53,7 +53,7 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     return CLIPTokenizer(vocab=vocab, merges=merges)
 
 
-def small_clip(config: TeachConfig, tokenizer: CLIPTokenizer) -> CLIPModel:
+def small_clip(config: TeachConfig, tokenizer: PreTrainedTokenizerBase) -> CLIPModel:
     """An untrained HF CLIP of the configured size."""
     (vision, vision_layers), (text, text_layers) = config.vision, config.text
     clip = CLIPModel(
@@ -123,7 +123,8 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         samples = CaptionSamples(held_out, config.images, config.size, texts, augment=False)
         result["retrieval"] = retrieval(model, samples)
     if state.is_main_process:
-        model.export(folder / "model")
+        with disk_errors(folder / "model"):
+            model.export(folder / "model")
         write_json(folder / "result.json", result)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..data.samples import Example
 from ..data.tables import read_tsv
+from ..errors import InputError
 from ..metrics import ACCURACY
 from . import Task
 from .forms import Classify
@@ -16,7 +17,7 @@ TRUE_FALSE = Classify(("0", "1"))
 def _probe(name: str) -> Task:
     def read(folder: Path, split: str) -> list[Example]:
         path = Path(folder) / "probes" / f"{name}_{split}.tsv"
-        return [
+        examples = [
             Example(
                 f"{name}-{split}-{row['index']}",
                 row["sentence"],
@@ -24,6 +25,9 @@ def _probe(name: str) -> Task:
             )
             for number, row in read_tsv(path, ("index", "sentence", "label"))
         ]
+        if not examples:
+            raise InputError(f"{path}: holds no examples; render a world with more nouns")
+        return examples
 
     return Task(f"world/{name}", TRUE_FALSE, read, (ACCURACY,), "groundling.world", dev=("dev", "test"))
 

@@ -1,0 +1,145 @@
+"""The tiny models of `toys` as folders, tiny data files, and what tests of whole runs share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import toys
+from PIL import Image
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import groundling.train
+from groundling.config import TrainConfig
+from groundling.errors import InputError
+
+STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
+
+
+@cache
+def words() -> PreTrainedTokenizerBase:
+    return toys.bert_words()
+
+
+@cache
+def pieces() -> PreTrainedTokenizerBase:
+    return toys.clip_words()
+
+
+def home(folder: Path, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase | None) -> Path:
+    """A model folder, or what is left of one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if model is not None:
+        model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return folder
+
+
+def student(folder: Path) -> Path:
+    return home(folder, toys.bert(len(words())), words())
+
+
+def teacher(folder: Path) -> Path:
+    return home(folder, toys.clip(pieces()), pieces())
+
+
+def put(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def text(path: Path, count: int = 40) -> Path:
+    return put(path, "\n".join(toys.sentences()[:count]) + "\n")
+
+
+def rte(folder: Path, count: int = 16, sentence: str = "") -> Path:
+    """A GLUE root with RTE: `count` training pairs, 8 for development, 5 for the server."""
+    made = toys.sentences()
+    for split, size in (("train", count), ("dev", 8), ("test", 5)):
+        rows = [f"{i}\t{sentence or made[i]}\t{made[-1 - i]}" for i in range(size)]
+        if split != "test":
+            rows = [row + ("\tentailment" if i % 2 else "\tnot_entailment") for i, row in enumerate(rows)]
+        header = "index\tsentence1\tsentence2" + ("\tlabel" if split != "test" else "")
+        put(folder / "RTE" / f"{split}.tsv", "\n".join([header, *rows]) + "\n")
+    return folder
+
+
+def picture(path: Path, colour: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (16, 16)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+    return path
+
+
+def coco(path: Path, images: Sequence[tuple[int, str]], captions: Sequence[tuple[int, Any]]) -> Path:
+    content = {
+        "info": {"description": "by hand"},
+        "images": [{"id": i, "file_name": name, "width": 16, "height": 16} for i, name in images],
+        "annotations": [{"id": n, "image_id": i, "caption": c} for n, (i, c) in enumerate(captions)],
+    }
+    return put(path, json.dumps(content))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Every file under a folder and the hash of its bytes."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def log_of(out: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the library may catch it."""
+
+
+def dying(at: int) -> Callable[..., Any]:
+    """An inner step that dies at its `at`-th call, after its backward pass."""
+    calls = 0
+
+    def inner(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        terms = groundling.train.once(*arguments)
+        if calls == at:
+            raise Killed
+        return terms
+
+    return inner
+
+
+def never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("called, but should not have been")
+
+
+class Here(ThreadPoolExecutor):
+    """`run_jobs`' pool without its processes (5 s of imports each); a job must still survive being sent to one."""
+
+    def __init__(self, processes: int, mp_context: Any, **_: Any) -> None:
+        assert mp_context.get_start_method() == "spawn"
+        super().__init__(processes)
+
+    def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
+        call, arguments = pickle.loads(pickle.dumps((call, arguments)))
+        return super().submit(call, *arguments)
+
+
+def note(path: str, name: str) -> str:
+    """A job that leaves a line in a file."""
+    with Path(path).open("a") as file:
+        file.write(name + "\n")
+    return name
+
+
+def refuse(reason: str) -> None:
+    """A job that ends as a user's mistake does."""
+    raise InputError(reason)

@@ -1,0 +1,492 @@
+"""Whatever is wrong with what the user gave: one line that names it, status 2, and nothing of worth is lost."""
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import homes
+import pytest
+import torch
+import toys
+from homes import STEPS, coco, digests, dying, home, never, picture, put, rte, words
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertTokenizer
+
+from groundling import checkpoint
+from groundling.cli import main
+from groundling.config import AdaptConfig, FinetuneConfig
+from groundling.data.corpora import corpus
+from groundling.errors import InputError
+from groundling.models.text import load_tokenizer
+from groundling.recipes import adapt as adapting
+from groundling.recipes import finetune as tuning
+from groundling.recipes.adapt import adapt
+from groundling.recipes.finetune import finetune
+from groundling.train import train
+
+
+@pytest.fixture(scope="session")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sound folders and files: student, teacher, text.txt, glue."""
+    folder = tmp_path_factory.mktemp("given")
+    homes.student(folder / "student")
+    homes.teacher(folder / "teacher")
+    homes.text(folder / "text.txt")
+    rte(folder / "glue")
+    return folder
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`refusal(arguments)` is the only line on stderr; status 2, nothing on stdout."""
+
+    def call(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(a) for a in arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("groundling: ")
+        assert err.endswith("\n") and err.count("\n") == 1, err
+        return err
+
+    return call
+
+
+def adapting_with(given: Path, out: Path, **changes: object) -> list[object]:
+    flags = {"student": given / "student", "teacher": given / "teacher", "text": given / "text.txt", "steps": 2,
+             "batch": 4, "max-length": 40, "out": out} | changes  # fmt: skip
+    return ["adapt", "--cpu", *(x for name, value in flags.items() for x in (f"--{name}", value))]
+
+
+def tuning_with(given: Path, out: Path, **changes: object) -> list[object]:
+    flags = {"model": given / "student", "task": "glue/rte", "data": given / "glue", "steps": 1, "batch": 4, "out": out}
+    return ["finetune", "--cpu", *(x for name, value in (flags | changes).items() for x in (f"--{name}", value))]
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("t.txt", None, "t.txt: no such file"),
+        ("t.txt", b"", "t.txt: the file is empty"),
+        ("t.txt", b" \n\n", "t.txt: the file is empty"),
+        ("t.txt", b"fine\ncaf\xe9\n", "t.txt, line 2: not UTF-8 (byte 0xe9)"),
+        ("c.json", None, "c.json: cannot be read (No such file or directory)"),
+        ("c.json", b'{"images": [],\n"annotations": [', "c.json, line 2: not valid JSON"),
+        ("c.json", b'{"images": []}', "c.json: not COCO captions; expected the keys `images` and `annotations`"),
+        ("c.json", b'{"images": [{"id": 1}], "annotations": []}', "images[0] has no `id` or no `file_name`"),
+        ("x.token.txt", b"1.jpg#0\tA dog.\n2.jpg A cat.\n", "token.txt, line 2: expected file#number<TAB>caption"),
+        ("x.tsv", b"A dog.\t1.jpg\nA cat.\n", "x.tsv, line 2: expected caption<TAB>image file"),
+    ],
+)
+def test_text_that_cannot_be_read(
+    name: str, content: bytes | None, complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        put(path, content)
+    line = refusal(*adapting_with(given, tmp_path / "out", text=path))
+    assert complaint in line
+    assert str(path) in line
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("16\tA dog.\tA cat.", "line 18: 3 fields, expected at least 4"),
+        ("16\tA dog.\tA cat.\tmaybe", "line 18: label 'maybe' is none of entailment, not_entailment"),
+    ],
+)
+def test_a_broken_row_of_a_task(
+    row: str, complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    path = rte(tmp_path / "glue") / "RTE" / "train.tsv"
+    put(path, path.read_text() + row + "\n")
+    line = refusal(*tuning_with(given, tmp_path / "out", data=tmp_path / "glue"))
+    assert f"{path}, {complaint}" in line
+
+
+@pytest.mark.parametrize("kind", ["garbage", "cut short", "missing"])
+def test_images_that_are_broken_or_missing(kind: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    for n in (1, 2, 3):
+        picture(tmp_path / "images" / f"{n}.png", size=(64, 64))
+    bad = tmp_path / "images" / "2.png"
+    if kind == "missing":
+        bad.unlink()
+    else:
+        put(bad, b"no image" if kind == "garbage" else bad.read_bytes()[:60])
+    captions = coco(tmp_path / "c.json", [(n, f"{n}.png") for n in (1, 2, 3)], [(n, "a dog") for n in (1, 2, 3)])
+    line = refusal(
+        "teach", "--captions", captions, "--images", tmp_path / "images", "--cpu", "--steps", 1, "--batch", 2,
+        "--size", 16, "--vision", 32, 1, "--text", 32, 1, "--vocabulary", 520, "--out", tmp_path / "out",
+    )  # fmt: skip
+    if kind == "missing":
+        assert "1 of 3 captioned images are missing, the first is 2.png" in line
+        assert "--skip-missing" in line
+    else:
+        assert f"{bad}: does not decode as an image" in line
+
+
+# -- model folders ---------------------------------------------------------------------------------------------------
+
+
+def no_tokenizer(folder: Path) -> str:
+    home(folder, toys.bert(len(words())), None)
+    return "no tokenizer"
+
+
+def no_config(folder: Path) -> str:
+    home(folder, None, words())
+    return "config.json is missing"
+
+
+def no_weights(folder: Path) -> str:
+    (homes.student(folder) / "model.safetensors").unlink()
+    return "the weights could not be loaded"
+
+
+def cut_short(folder: Path) -> str:
+    path = homes.student(folder) / "model.safetensors"
+    put(path, path.read_bytes()[: path.stat().st_size // 2])
+    return "the weights could not be loaded"
+
+
+def corrupt(folder: Path) -> str:
+    put(homes.student(folder) / "model.safetensors", b"no tensors in here")
+    return "the weights could not be loaded"
+
+
+def other_sizes(folder: Path) -> str:
+    config = json.loads((homes.student(folder) / "config.json").read_text())
+    put(folder / "config.json", json.dumps(config | {"num_hidden_layers": 3}))
+    return "weights are missing, the first is encoder.layer.2"
+
+
+def no_mask(folder: Path) -> str:
+    home(folder, toys.bert(400), toys.siglip_words())
+    return "no mask token"
+
+
+def small_table(folder: Path) -> str:
+    home(folder, toys.bert(50), words())
+    return f"the tokenizer knows {len(words())} pieces, the encoder 50"
+
+
+def not_a_text_encoder(folder: Path) -> str:
+    homes.teacher(folder)
+    return "clip"
+
+
+def nowhere(folder: Path) -> str:
+    return "no model found there"
+
+
+BROKEN = [
+    no_tokenizer,
+    no_config,
+    no_weights,
+    cut_short,
+    corrupt,
+    other_sizes,
+    small_table,
+    not_a_text_encoder,
+    nowhere,
+]
+
+
+@pytest.mark.parametrize("broken", [*BROKEN, no_mask])
+def test_a_broken_student(
+    broken: Callable[[Path], str], given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    complaint = broken(tmp_path / "broken")
+    line = refusal(*adapting_with(given, tmp_path / "out", student=tmp_path / "broken", arm="mlm"))
+    assert complaint in line
+    assert str(tmp_path / "broken") in line
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_model_to_tune(
+    broken: Callable[[Path], str], given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    complaint = broken(tmp_path / "broken")
+    line = refusal(*tuning_with(given, tmp_path / "out", model=tmp_path / "broken"))
+    assert complaint in line
+    assert str(tmp_path / "broken") in line
+
+
+def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    line = refusal(*adapting_with(given, tmp_path / "a", teacher=given / "student"))
+    assert f"{given / 'student'}: a bert model is no CLIP-like teacher" in line
+    line = refusal(*adapting_with(given, tmp_path / "b", teacher=home(tmp_path / "t", toys.clip(homes.pieces()), None)))
+    assert f"{tmp_path / 't'}: no tokenizer" in line
+
+
+def test_the_same_command_works_once_the_input_is_mended(
+    given: Path, tmp_path: Path, refusal: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home(tmp_path / "student", toys.bert(len(words())), words())
+    (tmp_path / "student" / "config.json").unlink()
+    command = adapting_with(given, tmp_path / "out", student=tmp_path / "student", arm="mlm")
+    assert "config.json is missing" in refusal(*command)
+    homes.student(tmp_path / "student")
+    assert main([str(x) for x in command]) == 0, capsys.readouterr().err
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["adapt"], "needs --student"),
+        (["adapt", "--student", "x"], "needs --teacher"),
+        (["adapt", "--student", "x", "--arm", "mlm+nonsense"], "'nonsense' is none of mlm, xdbert, l1, contrastive"),
+        (["adapt", "--student", "STUDENT", "--arm", "mlm"], "--text"),
+        (["teach"], "needs --captions"),
+        (["finetune"], "needs --model"),
+        (["finetune", "--model", "STUDENT", "--data", "x", "--task", "glue/x"], "no task is called 'glue/x'"),
+        (["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"], "absent: no such data folder"),
+        (["probe"], "needs --model"),
+        (["probe", "--model", "STUDENT", "--data", "GLUE"], "no rendered world"),
+        (["compare", "--arms", "mlm"], "needs --tasks and --data"),
+        (["compare", "--arms", "nonsense"], "'nonsense' is none of"),
+        (["data", "world", "--nouns", "3"], "nouns is 3; expected 4 to 1000"),
+        (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_missing_or_unknown(
+    command: list[str], complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    names = {"STUDENT": str(given / "student"), "GLUE": str(given / "glue")}
+    out = [] if command[0] == "info" else ["--out", str(tmp_path / "out")]
+    assert complaint in refusal(*[names.get(word, word) for word in command], *out)
+
+
+def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm", batch=41))
+    assert "40 samples are fewer than one batch of 41; lower --batch" in line
+
+
+def test_a_length_that_leaves_no_room_for_text(
+    given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("groundling.data.corpora.fitting", never)  # with no room it would never end
+    assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
+
+
+# -- text longer than the encoder ------------------------------------------------------------------------------------
+
+
+def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: Path) -> None:
+    sentence = " ".join(toys.sentences()[:6])
+    rte(tmp_path / "glue", count=8, sentence=sentence)
+    made, tokenizer = toys.sentences(), words()
+    lengths = [len(tokenizer(sentence, made[-1 - i])["input_ids"]) for i in range(8)]
+    expected = sum(length - 64 for length in lengths)  # the encoder has 64 positions, --max-length says 128
+    assert min(lengths) > 64
+    config = FinetuneConfig(model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue"))
+    result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
+    assert result["dropped_pieces"] == expected
+
+
+def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) -> None:
+    made = toys.sentences()
+    long = [" ".join(made[i : i + 8]) for i in range(0, 64, 8)] + made[64:72]
+    path = put(tmp_path / "long.txt", "\n".join(long))
+    examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
+    assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
+    config = AdaptConfig(student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128)
+    result = adapt(config, STEPS, tmp_path / "out")
+    assert result["texts"] == len(examples) > len(long)
+    assert result["dropped_pieces"] == 0
+
+
+# -- a full disk -----------------------------------------------------------------------------------------------------
+
+
+def full_disk() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def safetensors_full_disk() -> SafetensorError:
+    return SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.fixture
+def control(given: Path) -> AdaptConfig:
+    return AdaptConfig(student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40)
+
+
+@pytest.fixture(scope="session")
+def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights of an undisturbed run."""
+    out = tmp_path_factory.mktemp("whole")
+    config = AdaptConfig(student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40)
+    adapt(config, STEPS, out)
+    return load_file(out / "model" / "model.safetensors")
+
+
+def same(out: Path, whole: dict[str, torch.Tensor]) -> bool:
+    found = load_file(out / "model" / "model.safetensors")
+    return found.keys() == whole.keys() and all(torch.equal(found[k], whole[k]) for k in whole)
+
+
+@pytest.mark.parametrize("full", [full_disk, safetensors_full_disk])
+def test_the_disk_fills_up_during_a_checkpoint(
+    full: Callable[[], Exception], control: AdaptConfig, whole: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, calls = tmp_path / "out", []
+
+    def save(tensors: dict, path: Path) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            Path(path).write_bytes(b"half")
+            raise full()
+        save_file(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", save)
+        with pytest.raises(InputError, match="step-000000002: cannot be written") as error:
+            adapt(control, STEPS, out)
+    assert "\n" not in str(error.value)
+    assert "No space left on device" in str(error.value)
+    folder = out / "checkpoints" / "step-000000001"
+    assert len(load_file(folder / "state.safetensors")) > 50
+    assert json.loads((folder / "counters.json").read_text())["step"] == 1
+    assert not (out / "checkpoints" / "step-000000002").exists()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "train", partial(train, inner=dying(3)))  # two steps are left, so it does not die
+        assert adapt(control, STEPS, out)["steps"] == 3
+    assert same(out, whole)
+    assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]
+
+
+def full_json(patch: pytest.MonkeyPatch) -> None:
+    real = Path.write_text
+
+    def write(path: Path, *arguments: object, **options: object) -> int:
+        if path.name == "result.json.partial":
+            path.write_bytes(b"{")
+            raise full_disk()
+        return real(path, *arguments, **options)
+
+    patch.setattr(Path, "write_text", write)
+
+
+def full_card(patch: pytest.MonkeyPatch) -> None:
+    real = Path.write_text
+
+    def write(path: Path, *arguments: object, **options: object) -> int:
+        if path.name == "README.md":
+            raise full_disk()
+        return real(path, *arguments, **options)
+
+    patch.setattr(Path, "write_text", write)
+
+
+def full_export(patch: pytest.MonkeyPatch) -> None:
+    def save(*_: object, **__: object) -> None:
+        raise safetensors_full_disk()
+
+    patch.setattr("transformers.modeling_utils.safe_save_file", save)
+
+
+def full_tokenizer(patch: pytest.MonkeyPatch) -> None:
+    def save(*_: object, **__: object) -> None:
+        raise full_disk()
+
+    patch.setattr(BertTokenizer, "save_pretrained", save)
+
+
+@pytest.mark.parametrize("fill", [full_json, full_card, full_export, full_tokenizer])
+def test_the_disk_fills_up_at_the_end(
+    fill: Callable[[pytest.MonkeyPatch], None],
+    control: AdaptConfig,
+    whole: dict,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        fill(patch)
+        with pytest.raises(InputError, match=r"cannot be written .*No space left on device") as error:
+            adapt(control, STEPS, out)
+    assert "\n" not in str(error.value)
+    assert str(out) in str(error.value)
+    assert not (out / "result.json").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "train", partial(train, inner=never))  # all steps are done
+        adapt(control, STEPS, out)
+    assert same(out, whole)
+    assert json.loads((out / "result.json").read_text())["steps"] == 3
+
+
+def test_a_full_disk_is_one_line_on_the_command_line(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
+) -> None:
+    def save(*_: object) -> None:
+        raise full_disk()
+
+    monkeypatch.setattr(checkpoint, "save_file", save)
+    line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
+    assert "cannot be written (No space left on device); earlier checkpoints are intact" in line
+
+
+# -- folders of other runs -------------------------------------------------------------------------------------------
+
+
+def test_a_folder_belongs_to_one_run(
+    control: AdaptConfig, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    mine = put(tmp_path / "text.txt", (given / "text.txt").read_bytes())
+    control = replace(control, text=(str(mine),))
+    result = adapt(control, STEPS, out)
+    before = digests(out)
+    monkeypatch.setattr(adapting, "train", never)
+    monkeypatch.setattr(tuning, "train", never)
+    assert adapt(control, STEPS, out) == result == json.loads((out / "result.json").read_text())
+
+    for config, training, difference in (
+        (control, replace(STEPS, lr=2e-3), "lr: 0.001 there, 0.002 now"),
+        (replace(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
+        (replace(control, arm="joint_mlm", teacher=str(given / "teacher")), STEPS, "arm: mlm there, joint_mlm now"),
+    ):
+        with pytest.raises(InputError, match="holds another run") as error:
+            adapt(config, training, out)
+        assert difference in str(error.value)
+        assert str(out) in str(error.value)
+    with pytest.raises(InputError, match="kind: adapt there, finetune now"):
+        finetune(FinetuneConfig(model=str(given / "student"), task="glue/rte", data=str(given / "glue")), STEPS, out)
+    put(mine, mine.read_text() + "one more line\n")
+    with pytest.raises(InputError, match=r"sha256: [0-9a-f]{64} there, [0-9a-f]{64} now"):
+        adapt(control, STEPS, out)
+    assert digests(out) == before
+
+
+def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> None:
+    put(tmp_path / "thesis" / "chapter1.tex", "years of work")
+    put(tmp_path / "file", "not even a folder")
+    for name in ("thesis", "file"):
+        with pytest.raises(
+            InputError, match=f"{name}: exists and is no run folder of groundling; choose another --out"
+        ):
+            adapt(control, STEPS, tmp_path / name)
+    assert set(digests(tmp_path)) == {"thesis/chapter1.tex", "file"}
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+
+
+def test_an_empty_folder_is_as_good_as_none(control: AdaptConfig, whole: dict, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    adapt(control, STEPS, tmp_path / "out")
+    assert same(tmp_path / "out", whole)
+    shutil.rmtree(tmp_path / "out" / "checkpoints", ignore_errors=True)
+    AutoModel.from_pretrained(tmp_path / "out" / "model")

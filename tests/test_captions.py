@@ -1,0 +1,246 @@
+"""Captioned images from the field's own files, and the samples made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import toys
+from homes import coco, picture, put
+from PIL import Image
+
+from groundling.data import captions as module
+from groundling.data.captions import (
+    Captioned,
+    CaptionSamples,
+    caption_lines,
+    decode,
+    keep_listed,
+    present,
+    read_captions,
+)
+from groundling.data.samples import WindowInput
+from groundling.errors import InputError
+from groundling.keyed import generator
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_coco_captions_are_grouped_by_image(tmp_path: Path) -> None:
+    path = coco(
+        tmp_path / "captions_val2014.json",
+        [(42, "COCO_val2014_000000000042.jpg"), (7, "COCO_val2014_000000000007.jpg"), (9, "no_caption.jpg")],
+        [(7, "A dog."), (42, " Two  cats\nsleep. "), (7, "A brown dog."), (7, " \n")],
+    )
+    assert read_captions(path) == [
+        Captioned("7", "COCO_val2014_000000000007.jpg", ("A dog.", "A brown dog.")),
+        Captioned("42", "COCO_val2014_000000000042.jpg", ("Two cats sleep.",)),
+    ]
+    assert caption_lines(path) == ["A dog.", "A brown dog.", "Two cats sleep."]
+
+
+@pytest.mark.parametrize(
+    ("captions", "complaint"),
+    [
+        ([(1, "A dog."), (9, "A cat.")], "annotations[1] names image 9, not in `images`"),
+        ([(1, "A dog."), (1, None)], "annotations[1] has no text in `caption`"),
+        ([(1, "A dog."), (1, 3)], "annotations[1] has no text in `caption`"),
+        ([(1, "  ")], "no captions found"),
+        ([], "no captions found"),
+    ],
+)
+def test_faults_of_coco_captions(captions: list, complaint: str, tmp_path: Path) -> None:
+    path = coco(tmp_path / "c.json", [(1, "1.jpg")], captions)
+    with pytest.raises(InputError) as error:
+        read_captions(path)
+    assert complaint in str(error.value)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_flickr8k(end: str, tmp_path: Path) -> None:
+    rows = [
+        "1000268201_693b08cb0e.jpg#0\tA child in a pink dress .",
+        "1000268201_693b08cb0e.jpg#1\tA girl going into a wooden building .",
+        "1001773457_577c3a7d70.jpg#0\tA black dog and a spotted dog are fighting",
+        "1000268201_693b08cb0e.jpg#2\tA little girl climbing .",
+    ]
+    path = put(tmp_path / "Flickr8k.token.txt", end.join(rows) + end)
+    first, second = read_captions(path)
+    assert first.file == first.id == "1000268201_693b08cb0e.jpg"
+    assert first.captions == tuple(row.split("\t")[1] for row in (rows[0], rows[1], rows[3]))
+    assert second.captions == ("A black dog and a spotted dog are fighting",)
+
+    listing = put(tmp_path / "Flickr_8k.trainImages.txt", f"1001773457_577c3a7d70.jpg{end}other.jpg{end}")
+    assert keep_listed([first, second], listing) == [second]
+    with pytest.raises(InputError, match="names none of the captioned images"):
+        keep_listed([first], listing)
+
+
+def test_conceptual_captions(tmp_path: Path) -> None:
+    rows = [
+        "a very typical bus station\thttp://lh6.ggpht.com/-IvRt/AAAAAAAAM6o/_11Mu/IMG_3422.JPG",
+        "sierra looked stunning\thttp://78.media.tumblr.com/3b133294bdc7c7784b781b45c0f6ecf8/tumblr_o.jpg",
+    ]
+    path = put(tmp_path / "Train_GCC-training.tsv", "\n".join(rows) + "\n")
+    assert [(image.file, image.captions) for image in read_captions(path)] == [
+        ("IMG_3422.JPG", ("a very typical bus station",)),
+        ("tumblr_o.jpg", ("sierra looked stunning",)),
+    ]
+    local = put(tmp_path / "own.tsv", "a dog\t1.png\nthe dog\t1.png\n")
+    assert [(image.file, image.captions) for image in read_captions(local)] == [("1.png", ("a dog", "the dog"))]
+
+
+def test_images_that_are_missing(tmp_path: Path) -> None:
+    images = [Captioned(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
+    with pytest.raises(InputError, match="no such image folder"):
+        present(images, tmp_path / "images")
+    picture(tmp_path / "images" / "1.png")
+    picture(tmp_path / "images" / "3.png")
+    (tmp_path / "images" / "2.png").mkdir()
+    with pytest.raises(InputError, match=r"2 of 4 captioned images are missing, the first is 0.png; .*--skip-missing"):
+        present(images, tmp_path / "images")
+    assert present(images, tmp_path / "images", skip=True) == ([images[1], images[3]], 2)
+    assert present(images[1:2], tmp_path / "images") == ([images[1]], 0)
+    with pytest.raises(InputError, match="holds none of the captioned images"):
+        present(images[:1], tmp_path / "images", skip=True)
+
+
+# -- pixels ----------------------------------------------------------------------------------------------------------
+
+
+def bands(path: Path, colours: list[tuple[int, int, int]], widths: list[int], high: int) -> Path:
+    image = Image.new("RGB", (sum(widths), high))
+    at = 0
+    for colour, wide in zip(colours, widths, strict=True):
+        image.paste(colour, (at, 0, at + wide, high))
+        at += wide
+    image.save(path)
+    return path
+
+
+@pytest.mark.parametrize("size", [8, 20, 32])
+def test_the_middle_square_is_scaled_and_cut_out(size: int, tmp_path: Path) -> None:
+    pixels = decode(bands(tmp_path / "wide.png", [GREEN, RED, GREEN], [30, 80, 30], 40), size)
+    assert pixels.shape == (3, size, size) and pixels.dtype == np.uint8
+    assert (pixels[0] > 250).all() and (pixels[1:] < 5).all()
+    tall = Image.open(tmp_path / "wide.png").transpose(Image.Transpose.ROTATE_90)
+    tall.save(tmp_path / "tall.png")
+    assert (decode(tmp_path / "tall.png", size) == pixels).all()
+
+
+def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "n.png")
+    assert (decode(tmp_path / "n.png", 16) == noise.transpose(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
+def test_every_kind_of_picture_becomes_rgb(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    Image.new(mode, (20, 16)).save(path)
+    assert decode(path, 16).shape == (3, 16, 16)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", "cut"])
+def test_a_corrupt_image_is_named(content: bytes | str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jpg"
+    Image.effect_noise((64, 64), 80).save(path)
+    put(path, path.read_bytes()[:900] if content == "cut" else content)
+    with pytest.raises(InputError, match=r"bad.jpg: does not decode as an image \(.+\)$") as error:
+        decode(path, 16)
+    assert "\n" not in str(error.value)
+
+
+# -- samples ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images, red on the left and blue on the right, with another green level each."""
+    folder = tmp_path_factory.mktemp("images")
+    for n in range(12):
+        bands(folder / f"{n}.png", [(255, 10 * n, 0), (0, 10 * n, 255)], [8, 8], 16)
+    return folder
+
+
+@pytest.fixture
+def make(folder: Path) -> Callable[..., CaptionSamples]:
+    made = toys.sentences()
+    images = [Captioned(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5])) for n in range(12)]
+    windows = WindowInput(homes.pieces(), toys.WINDOW, max_windows=1)
+    return lambda **options: CaptionSamples(images, folder, 16, windows, **options)
+
+
+def drawn(samples: CaptionSamples, indices: list[int], epoch: int = 0, seed: int = 0) -> list[tuple]:
+    rngs = [generator(seed, epoch, samples.ids[i], "sample") for i in indices]
+    return [(s.id, s.clip.ids.tolist(), s.pixels.tolist()) for s in samples.get(indices, rngs)]
+
+
+def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(make: Callable[..., CaptionSamples]) -> None:
+    samples = make(shift=0.2)
+    every = list(range(12))
+    first = drawn(samples, every)
+    assert drawn(make(shift=0.2), every) == first
+    assert drawn(samples, every[::-1])[::-1] == first
+    assert drawn(samples, [4, 9]) == [first[4], first[9]]
+    for other in (drawn(samples, every, epoch=1), drawn(samples, every, seed=1)):
+        assert [s[0] for s in other] == [s[0] for s in first]
+        assert sum(a[1] != b[1] for a, b in zip(first, other, strict=True)) >= 2
+        assert sum(a[2] != b[2] for a, b in zip(first, other, strict=True)) >= 2
+    assert drawn(samples, every) == first
+
+
+def test_every_caption_of_an_image_is_drawn_and_no_other(make: Callable[..., CaptionSamples]) -> None:
+    samples = make()
+    expected = {tuple(s.clip.ids.tolist()) for s in samples.texts.get(range(samples.first[4], samples.first[5]))}
+    assert len(expected) == 5
+    assert {tuple(drawn(samples, [4], epoch)[0][1]) for epoch in range(60)} == expected
+
+
+def test_flips_and_shifts(make: Callable[..., CaptionSamples]) -> None:
+    plain = make(flip=False).pixels[3]
+    both = [np.array(drawn(make(), [3], epoch)[0][2]) for epoch in range(30)]
+    flipped = [(found == plain[:, :, ::-1]).all() for found in both]
+    assert all(f or (found == plain).all() for f, found in zip(flipped, both, strict=True))
+    assert 5 < sum(flipped) < 25
+    samples = make(flip=False, shift=0.25)
+    borders = set()
+    for epoch in range(60):
+        pixels = np.array(drawn(samples, [3], epoch)[0][2])
+        border = int((pixels[0, 0] == 255).sum())  # where red ends
+        assert (pixels[0, :, :border] == 255).all() and (pixels[2, :, border:] == 255).all()
+        borders.add(border)
+    assert borders == set(range(4, 13))  # a quarter of 16 pixels to either side
+
+
+def test_without_augmentation_first_caption_and_image_as_it_is(make: Callable[..., CaptionSamples]) -> None:
+    samples = make(augment=False, shift=0.3)
+    found = samples.get(range(12), ())
+    assert [s.clip.ids.tolist() for s in found] == [
+        s.clip.ids.tolist() for s in samples.texts.get([int(i) for i in samples.first[:-1]])
+    ]
+    assert all((s.pixels == samples.pixels[i]).all() for i, s in enumerate(found))
+    assert [int(s.labels["image"]) for s in found] == list(range(12))
+    assert [s.id for s in found] == samples.ids == [f"i{n}" for n in range(12)]
+    assert len(samples) == len(samples.lengths) == 12
+
+
+def test_every_image_is_decoded_once(make: Callable[..., CaptionSamples], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def counted(path: Path, size: int) -> np.ndarray:
+        opened.append(path.name)
+        return decode(path, size)
+
+    monkeypatch.setattr(module, "decode", counted)
+    samples = make()
+    for epoch in range(3):
+        drawn(samples, list(range(12)), epoch)
+    assert sorted(opened) == sorted(f"{n}.png" for n in range(12))

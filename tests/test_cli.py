@@ -1,0 +1,262 @@
+"""The command line: help comes from the settings' own docstrings, values reach the recipes, mistakes are one line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import homes
+import pytest
+
+import groundling
+from groundling.cli import COMMANDS, HANDLERS, main
+from groundling.config import PROBING, TUNING, AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
+from groundling.world import WorldConfig
+
+SOURCE = Path(groundling.__file__).parent
+FILLS = {
+    "quickstart": {"": "QuickstartConfig"},
+    "teach": {"": "TeachConfig TrainConfig"},
+    "adapt": {"": "AdaptConfig TrainConfig"},
+    "finetune": {"": "FinetuneConfig TrainConfig"},
+    "probe": {"": "ProbeConfig TrainConfig"},
+    "compare": {"": "CompareConfig", "adapt.": "AdaptConfig", "train.": "TrainConfig", "tune.": "TrainConfig"},
+    "data world": {"": "WorldConfig"},
+}
+"""Which dataclasses each command fills, by the prefix of their flags."""
+
+
+def documented(file: str) -> dict[str, dict[str, str]]:
+    """Class, field, docstring; read from the source, since a program does not see what follows a field."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse((SOURCE / file).read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            for field, text in zip(node.body, node.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    found.setdefault(node.name, {})[field.target.id] = ast.literal_eval(text.value)  # type: ignore[union-attr]
+    return found
+
+
+DOCS = documented("config.py") | documented("world.py")
+
+
+@pytest.fixture
+def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """The help of a command as one line without its frame."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def call(command: str) -> str:
+        with pytest.raises(SystemExit) as done:
+            main([*command.split(), "--help"])
+        assert done.value.code == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return " ".join(re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", " ", out).split())
+
+    return call
+
+
+@pytest.mark.parametrize("command", FILLS)
+def test_help_lists_every_field_with_its_docstring(command: str, help_of: Callable[[str], str]) -> None:
+    text = help_of(command)
+    assert f"groundling {command}" in text
+    assert COMMANDS[command.split()[0]] in text
+    for prefix, classes in FILLS[command].items():
+        for name in classes.split():
+            assert len(DOCS[name]) > 2
+            for field, doc in DOCS[name].items():
+                flag = f"--{prefix}{field.replace('_', '-')}"
+                entry = re.search(rf"{re.escape(flag)}[ ,|].*", text)
+                assert entry, flag
+                assert " ".join(doc.split()) in entry[0], flag
+    assert "--out" in text
+
+
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(COMMANDS) == set(HANDLERS) == {command.split()[0] for command in FILLS} | {"info"}
+    pages = []
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] == pages[2]
+    for command, text in COMMANDS.items():
+        assert re.search(rf"^  {command} +{re.escape(text)}$", pages[0], re.MULTILINE)
+
+
+def test_other_commands_help(help_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--json" in help_of("info")
+    assert main(["data", "--help"]) == main(["data", "check", "--help"]) == 0
+    assert "groundling data check FOLDER" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"groundling": "0.1.0"}.__getitem__)  # may not be installed
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_help_imports_neither_torch_nor_transformers() -> None:
+    """Seconds, each time somebody asks; so no in-process test can tell."""
+    code = """
+import sys
+from groundling.cli import main
+assert main(["--help"]) == 0
+try:
+    main(["adapt", "--help"])
+except SystemExit as done:
+    assert done.code == 0
+else:
+    raise AssertionError("no help")
+print(sorted({"torch", "transformers", "accelerate", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SOURCE.parent, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--student" in done.stdout
+
+
+@pytest.mark.parametrize("word", ["train", "Adapt", "--adapt", ""])
+def test_an_unknown_command_is_one_line(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word, "--out", "x"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"groundling: no command {word!r}; there are: {', '.join(COMMANDS)}\n"
+
+
+@pytest.mark.parametrize("command", [["adapt", "--nope", "1"], ["adapt", "--steps", "many"], ["info"], ["data", "x"]])
+def test_unknown_flags_end_with_status_2(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(command)
+    except SystemExit as done:
+        status = done.code
+    assert status == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+# -- values reach the recipes ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """The arguments with which any recipe is called, in place of the call."""
+    found: list[tuple] = []
+
+    def record(*arguments: object) -> dict:
+        found.append(arguments)
+        return {"said": len(found)}
+
+    for name in ("adapt", "finetune", "probe", "compare", "teach"):
+        monkeypatch.setattr(f"groundling.recipes.{name}.{name}", record)
+    return found
+
+
+def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixture[str]) -> None:
+    command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
+    assert main(command.split()) == 0
+    config, training, out = called[0]
+    assert config == AdaptConfig(student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True)
+    assert training == TrainConfig(lr=3e-4, steps=7, cpu=True)
+    assert out == "here"
+    assert json.loads(capsys.readouterr().out) == {"said": 1}
+
+
+def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
+    for command in ("finetune --lr 2e-5", "probe", "teach --size 32"):
+        assert main(command.split()) == 0
+    (tuned, tuning, first), (_, probing, _), (taught, teaching, last) = called
+    assert tuned == FinetuneConfig()
+    assert tuning == TrainConfig(epochs=3, lr=2e-5, warmup=0.1, weight_decay=0.0) != TUNING
+    assert probing == PROBING
+    assert (taught.size, teaching.schedule, teaching.epochs) == (32, "cosine", 20)
+    assert (first, last) == ("runs/finetune", "runs/teach")
+
+
+def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
+    command = (
+        "compare --arms l1 --tasks glue/rte --data d --no-control --adapt.student s --train.lr 1e-3 --tune.lr 2e-3"
+    )
+    assert main(command.split()) == 0
+    config, adapting, training, tuning, _ = called[0]
+    assert config == CompareConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
+    assert adapting == AdaptConfig(student="s")
+    assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
+
+
+def test_under_torchrun_only_the_first_process_speaks(
+    called: list[tuple], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert main(["adapt"]) == 0
+    assert capsys.readouterr().out == ""
+    assert len(called) == 1
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> dict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("groundling.recipes.adapt.adapt", interrupted)
+    assert main(["adapt"]) == 130
+    assert capsys.readouterr().err == "groundling: stopped; the same command goes on from the last checkpoint\n"
+
+
+# -- info and data ---------------------------------------------------------------------------------------------------
+
+
+def test_info_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "xdbert-bert-base", "--json"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert out.count("\n") == 1
+    assert set(found) == {"name", "total", "components"}
+    assert (found["name"], found["total"]) == ("xdbert-bert-base", 202059009)
+    assert sum(found["components"].values()) == 202059009
+    assert main(["info", "xdbert-electra-large"]) == 0
+    assert capsys.readouterr().out.startswith("xdbert-electra-large: 442,671,617 parameters\n")
+
+
+def test_info_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = homes.student(tmp_path / "student")
+    total = sum(p.numel() for p in homes.toys.bert(len(homes.words())).parameters())
+    capsys.readouterr()
+    assert main(["info", str(folder)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"{folder}: {total:,} parameters"
+    assert [line.split()[0] for line in rest] == ["embeddings", "encoder", "pooler"]
+    assert sum(int(line.split()[1].replace(",", "")) for line in rest) == total
+
+
+def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = homes.rte(tmp_path / "good")
+    assert main(["data", "check", str(good)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"{good}: GLUE RTE"
+    assert f"  {good}/RTE/train.tsv: 16 examples; labels entailment: 8, not_entailment: 8" in out.splitlines()
+    assert err == ""
+
+    bad = homes.rte(tmp_path / "bad") / "RTE" / "dev.tsv"
+    bad.write_text(bad.read_text() + "8\tA.\tB.\tmaybe\n")
+    assert main(["data", "check", str(tmp_path / "bad")]) == 1
+    out, err = capsys.readouterr()
+    assert "16 examples" in out
+    assert err == f"  problem: {bad}, line 10: label 'maybe' is none of entailment, not_entailment\n"
+    assert main(["data", "check", str(tmp_path / "absent")]) == 1
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"scenes": 4, "dev_scenes": 2, "sentences": 30, "dev_sentences": 5, "seed": 3}
+    flags = [word for name, number in numbers.items() for word in (f"--{name.replace('_', '-')}", str(number))]
+    assert main(["data", "world", *flags, "--no-blind", "--out", str(tmp_path / "w")]) == 0
+    assert f"groundling data check {tmp_path / 'w'}" in capsys.readouterr().out
+    about = json.loads((tmp_path / "w" / "world.json").read_text())
+    assert about["config"] == {**WorldConfig().__dict__, **numbers, "blind": False}
+    assert len((tmp_path / "w" / "corpus" / "train.txt").read_text().splitlines()) == 30
+    assert len(list((tmp_path / "w" / "images").iterdir())) == 6
+    assert main(["data", "check", str(tmp_path / "w")]) == 0

@@ -1,0 +1,124 @@
+"""Text to adapt on: nothing is lost, nothing is too long, and words stay whole."""
+
+from pathlib import Path
+
+import pytest
+import toys
+from homes import coco, put
+from tokenizers import Tokenizer
+
+from groundling.data import corpora
+from groundling.data.corpora import blocks, corpus, fitting, lines
+from groundling.data.samples import TextInput, TextSamples, backend
+from groundling.errors import InputError
+
+KINDS = ["bert", "roberta", "siglip"]
+
+
+@pytest.fixture(scope="session")
+def tokenizers(bert_tokenizer, roberta_tokenizer, siglip_tokenizer) -> dict:
+    return {"bert": bert_tokenizer, "roberta": roberta_tokenizer, "siglip": siglip_tokenizer}
+
+
+@pytest.fixture(scope="session")
+def engines(tokenizers: dict) -> dict[str, Tokenizer]:
+    return {name: backend(tokenizer) for name, tokenizer in tokenizers.items()}
+
+
+def squeezed(texts: list[str]) -> str:
+    return "".join("".join(texts).split())
+
+
+def length(engine: Tokenizer, text: str) -> int:
+    return len(engine.encode(text, add_special_tokens=False).ids)
+
+
+LONG = [" ".join(toys.sentences()[i : i + 7]) for i in range(0, 70, 7)] + toys.sentences()[-60:]
+
+
+@pytest.mark.parametrize("way", [fitting, blocks])
+@pytest.mark.parametrize("pieces", [14, 30, 62])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_too_long_or_cut_in_a_word(kind: str, pieces: int, way, engines: dict) -> None:
+    engine = engines[kind]
+    words = " ".join(LONG).split()
+    assert max(length(engine, word) for word in words) <= pieces  # so no word need be cut
+    units = list(way(LONG, engine, pieces))
+    assert " ".join(units).split() == words
+    assert [unit for unit in units if length(engine, unit) > pieces] == []
+    assert all(units)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_full(kind: str, engines: dict) -> None:
+    units = list(blocks(LONG, engines[kind], 30))
+    longest = max(length(engines[kind], " " + word) for word in " ".join(LONG).split())
+    assert [unit for unit in units[:-1] if length(engines[kind], unit) <= 30 - longest - 5] == []
+
+
+def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
+    texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
+    units = list(fitting(texts[:1] + texts[2:], engines["bert"], 30))
+    assert units[:2] == ["a  dog", "two\u00a0dogs"]
+    assert len(units) > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
+    texts = ["a dog", "redbluegreen" * 7, "two cats"]
+    units = list(blocks(texts, engines[kind], 12))
+    assert squeezed(units) == squeezed(texts)
+    if kind != "siglip":  # to which the long word is one unknown piece
+        assert len(units) > 3
+
+
+def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
+    engines: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {way: list(way(LONG, engines["bert"], 30)) for way in (fitting, blocks)}
+    monkeypatch.setattr(corpora, "CHUNK", 3)
+    assert {way: list(way(LONG, engines["bert"], 30)) for way in (fitting, blocks)} == whole
+
+
+@pytest.mark.parametrize("form", ["lines", "blocks"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encoder_cuts_nothing_off_a_corpus(kind: str, form: str, tokenizers: dict, tmp_path: Path) -> None:
+    path = put(tmp_path / "t.txt", "\n\n".join(LONG))
+    examples = corpus([path], form, tokenizers[kind], 32)
+    samples = TextSamples(examples, TextInput(tokenizers[kind], 32)).get(range(len(examples)))
+    assert sum(sample.dropped for sample in samples) == 0
+    assert max(len(sample.text.ids) for sample in samples) <= 32
+    assert squeezed([e.text for e in examples]) == squeezed(LONG)
+
+
+def test_lines_of_every_kind_of_file(tmp_path: Path) -> None:
+    plain = put(tmp_path / "t.txt", "\ufeffOne line.\r\n\r\n  Two\u2028lines? \nThree")
+    assert lines(plain) == ["One line.", "Two\u2028lines?", "Three"]
+    assert lines(put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")) == ["A dog .", "Dogs ."]
+    assert lines(put(tmp_path / "x.tsv", "a dog\t1.jpg\n")) == ["a dog"]
+    assert lines(coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "A dog."), (1, "A cat.")])) == ["A dog.", "A cat."]
+    assert lines(put(tmp_path / "notes.json.txt", '{"a": 1}')) == ['{"a": 1}']
+
+
+def test_ids_name_file_and_number_and_limit_is_evenly_spaced(bert_tokenizer, tmp_path: Path) -> None:
+    one = put(tmp_path / "one.txt", "\n".join(f"dog {n}" for n in range(6)))
+    two = put(tmp_path / "two.txt", "\n".join(f"cat {n}" for n in range(5)))
+    examples = corpus([one, two], "lines", bert_tokenizer, 32)
+    assert [e.id for e in examples] == [f"one.txt:{n}" for n in range(6)] + [f"two.txt:{n}" for n in range(5)]
+    assert [e.text for e in examples][4:8] == ["dog 4", "dog 5", "cat 0", "cat 1"]
+    some = corpus([one, two], "lines", bert_tokenizer, 32, limit=6)
+    assert some == examples[::2]
+    assert corpus([one, two], "lines", bert_tokenizer, 32, limit=11) == examples
+    assert corpus([one, two], "lines", bert_tokenizer, 32, limit=1) == examples[:1]
+
+
+def test_ids_of_two_files_of_one_name_differ(bert_tokenizer, tmp_path: Path) -> None:
+    """Ids key every random choice: two samples of one id would be masked alike."""
+    paths = [put(tmp_path / part / "text.txt", "a dog\na cat\n") for part in ("a", "b")]
+    ids = [e.id for e in corpus(paths, "lines", bert_tokenizer, 32)]
+    assert len(set(ids)) == 4
+
+
+def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--text FILE"):
+        corpus([], "lines", bert_tokenizer, 32)

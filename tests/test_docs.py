@@ -1,0 +1,168 @@
+"""What the documents say can be typed, run and followed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import homes
+import pytest
+from test_cli import DOCS, FILLS
+from transformers import AutoModel
+
+import groundling
+from groundling.cli import main
+
+ROOT = Path(groundling.__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+READ = {page: page.read_text(encoding="utf-8") for page in PAGES}
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def fenced(page: Path, kind: str) -> list[str]:
+    return [body for language, body in FENCED.findall(READ[page]) if language == kind]
+
+
+def indented(page: Path) -> list[str]:
+    """Blocks of four spaces after a blank line, outside fences."""
+    text = FENCED.sub("", READ[page])
+    return [textwrap.dedent(b) for b in re.findall(r"(?:(?<=\n\n)|\A)((?:    .*\n?|\n(?=    ))+)", text)]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every `groundling COMMAND ...` of a block or in running text, by page."""
+    found = []
+    for page in PAGES:
+        blocks = "\n".join([*fenced(page, "bash"), *indented(page)]).replace("\\\n", " ")
+        lines = [line.split(" #")[0].strip() for line in blocks.splitlines()]
+        inline = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page]))]
+        for line in [*lines, *inline]:
+            line = re.sub(r"^torchrun .*-m groundling\.cli ", "groundling ", line)
+            line = re.sub(r"^python3? bootstrap\.py quickstart", "groundling quickstart", line)
+            if line.startswith("groundling ") and not re.search(r"\b[A-Z]{4,}\b", line):  # NAME, FOLDER: a pattern
+                found.append((page.name, line.removesuffix("...").strip()))
+    return list(dict.fromkeys(found))
+
+
+FLAGS = {
+    f"--{prefix}{field.replace('_', '-')}"
+    for groups in FILLS.values()
+    for prefix, classes in groups.items()
+    for name in classes.split()
+    for field in DOCS[name]
+} | {"--out", "--help", "--json"}
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the recipes that commands ask for, in place of running them."""
+    found: list[str] = []
+
+    def put(place: str) -> None:
+        def record(*_: object, **__: object) -> object:
+            found.append(place)
+            return {"name": "", "total": 0, "components": {}}
+
+        monkeypatch.setattr(place, record)
+
+    for name in ("adapt", "finetune", "probe", "compare", "teach"):
+        put(f"groundling.recipes.{name}.{name}")
+    put("groundling.quickstart.quickstart")
+    put("groundling.models.presets.describe")
+    return found
+
+
+def test_commands_are_found() -> None:
+    """Or the test below would pass by finding none."""
+    assert len(commands()) >= 8
+    assert {line.split()[1] for _, line in commands()} >= {"adapt", "finetune", "compare", "quickstart", "info"}
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_every_command_parses(page: str, line: str, called: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(line)[1:]
+    if words[0] == "data" and len(words) == 2:  # only named, not given
+        assert words[1] in {"check", "world"}
+        return
+    if words == ["info"]:
+        return
+    try:
+        status = main(words)
+    except SystemExit as done:
+        status = done.code
+    assert status == 0, capsys.readouterr().err
+    assert len(called) == ("--help" not in words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_flag_in_running_text_exists(page: Path) -> None:
+    own = ("pip", "torchrun", "python", "pytest", "git")
+    codes = [code for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page])) if not code.startswith(own)]
+    flags = {flag for code in codes for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*", code)}
+    assert flags - FLAGS - {f"--no-{flag[2:]}" for flag in FLAGS} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_compiles(page: Path) -> None:
+    for block in fenced(page, "python"):
+        ast.parse(block)
+    for block in indented(page):
+        if re.match(r"(class|def|from|import) ", block):
+            ast.parse(block)
+
+
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [block for block in fenced(ROOT / "README.md", "python") if "from groundling" in block]
+    assert blocks
+    homes.student(tmp_path / "my_encoder")
+    homes.teacher(tmp_path / "my_teacher")
+    homes.text(tmp_path / "my_text.txt", 64)
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        exec(compile(block.replace("TrainConfig(", "TrainConfig(cpu=True, "), "README.md", "exec"), {})
+    written = sorted(tmp_path.glob("runs/*/model"))
+    assert written
+    assert [type(AutoModel.from_pretrained(folder)).__name__ for folder in written] == ["BertModel"] * len(written)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCED.sub("", READ[page])
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    local = [link for link in links if not re.match(r"[a-z]+:", link)]
+    assert [link for link in local if not (page.parent / link.split("#")[0]).exists()] == []
+    for link in local:  # and to a heading that is there
+        file, _, anchor = link.partition("#")
+        if anchor:
+            target = (page.parent / file).read_text(encoding="utf-8") if file else text
+            heads = re.findall(r"^#+ (.+)$", target, re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+@pytest.fixture(scope="session")
+def tree() -> set[str]:
+    """Modules that the README's tree names, as paths under `groundling/`."""
+    (block,) = [body for _, body in FENCED.findall(READ[ROOT / "README.md"]) if body.startswith("groundling/")]
+    found, folder = set(), ""
+    for line in block.splitlines()[1:]:
+        indent, rest = re.match(r"([│├└─ ]*)(.*)", line).groups()
+        if len(indent) <= 4:
+            folder = ""
+        if part := re.match(r"(\w+)/", rest):
+            folder = part[0]
+        found |= {folder + name for name in re.findall(r"\b\w+\.py\b", rest)}
+    return found
+
+
+def test_the_readmes_tree_is_the_package(tree: set[str]) -> None:
+    package = ROOT / "groundling"
+    there = {p.relative_to(package).as_posix() for p in package.rglob("*.py") if p.name != "__init__.py"}
+    assert tree == there
+
+
+def test_nothing_private_of_this_machine_is_in_the_documents() -> None:
+    found = {page.name: re.findall(r"(?:/home/|/tmp/|/root/|/work/)\S*", text) for page, text in READ.items()}
+    assert not any(found.values()), found
