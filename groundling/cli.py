@@ -80,6 +80,7 @@ def _quickstart(arguments: list[str]) -> int:
     from .config import QuickstartConfig
 
     values = _parse("quickstart", arguments, _own=QuickstartConfig())
+    _quiet()
     from .quickstart import quickstart
 
     quickstart(values.own, values.out)
