@@ -23,7 +23,6 @@ from .runs import open_run, read_json, write_json
 from .world import World, WorldConfig
 
 # Chosen on the dev nouns of worlds 100 and 101; see docs/results.md for what was tried.
-SCENES, SENTENCES = 8000, 24000
 TEACHER = TeachConfig(
     size=32, patch=16, vision=(192, 2), text=(96, 2), projection=64, vocabulary=1000, window=20, flip=False, shift=0.03
 )
@@ -52,8 +51,21 @@ TEXTUAL = {"world/category": "category", "world/order": "word order"}
 """Probes by name and as the table calls them; category and word order are known from text alone."""
 
 
+def render(world: World, folder: Path, part: str) -> None:
+    """Write one part of a world, "text", "images" or "blind images", unless an earlier run has finished it."""
+    last = {"text": "world.json", "images": "captions_dev.json", "blind images": "captions_blind_dev.json"}[part]
+    if (folder / last).exists():
+        return
+    if part == "text":
+        world.write_text(folder)
+    else:
+        world.write_images(folder, blind=part == "blind images")
+
+
 def new_encoder(text: Path, folder: Path, seed: int) -> None:
     """Write an untrained small BERT whose vocabulary is every word (and letter) of a text file, as an HF folder."""
+    if (folder / "tokenizer_config.json").exists():
+        return
     # By hand: the word-piece trainer numbers pieces differently in every process.
     words = sorted({word for line in lines_of(text) for word in line.lower().split()})
     letters = sorted({letter for word in words for letter in word})
@@ -81,12 +93,6 @@ def quickstart(config: QuickstartConfig, out: str | Path, say: Callable[[str], N
     """Run everything, or what is missing of it, into `out`, print the table, write `report.html`."""
     began = time.perf_counter()
     folder = open_run(out, "quickstart", {"seed": config.seed, "scale": config.scale}, {})
-    world = folder / "world"
-    if not (world / "world.json").exists():
-        World(WorldConfig(seed=config.seed, scenes=SCENES, sentences=SENTENCES)).write(world)
-        say(f"world: {time.perf_counter() - began:.0f} s")
-    if not (folder / "new" / "tokenizer_config.json").exists():
-        new_encoder(world / "corpus" / "train.txt", folder / "new", config.seed)
     results = run_jobs(_jobs(config, folder), config.processes, say)
     arms = {name: results[f"{name}: probes"] for name in ARMS}
     result = {
@@ -108,30 +114,37 @@ def _jobs(config: QuickstartConfig, out: Path) -> list[Job]:
     def scaled(training: TrainConfig) -> TrainConfig:
         return replace(training, seed=config.seed, steps=max(2, round(training.steps * config.scale)))
 
-    world = out / "world"
-    text = (str(world / "corpus" / "train.txt"),)
-    jobs = []
-    for name, suffix in (("teacher", ""), ("teacher-blind", "_blind")):
+    folder = out / "world"
+    world = World(WorldConfig(seed=config.seed))
+    corpus = folder / "corpus" / "train.txt"
+    text = (str(corpus),)
+    jobs = [
+        Job("images", render, (world, folder, "images")),
+        Job("text", render, (world, folder, "text")),
+        Job("new encoder", new_encoder, (corpus, out / "new", config.seed), ("text",)),
+    ]
+    for name, suffix, images in (("teacher", "", "images"), ("teacher-blind", "_blind", "blind images")):
         teacher = replace(
             TEACHER,
-            captions=str(world / f"captions{suffix}_train.json"),
-            images=str(world / f"images{suffix}"),
-            eval_captions=str(world / f"captions{suffix}_dev.json"),
+            captions=str(folder / f"captions{suffix}_train.json"),
+            images=str(folder / f"images{suffix}"),
+            eval_captions=str(folder / f"captions{suffix}_dev.json"),
         )
-        jobs.append(Job(name, teach, (teacher, scaled(TEACHING), out / name)))
+        jobs.append(Job(name, teach, (teacher, scaled(TEACHING), out / name), (images,)))
+    jobs.insert(4, Job("blind images", render, (world, folder, "blind images")))
     pretrain = AdaptConfig(student=str(out / "new"), arm="mlm", text=text, max_length=32, mask_rate=0.25)
-    jobs.insert(1, Job("text encoder", adapt, (pretrain, scaled(PRETRAINING), out / "encoder")))
+    jobs.insert(4, Job("text encoder", adapt, (pretrain, scaled(PRETRAINING), out / "encoder"), ("new encoder",)))
     for name, (arm, source) in ARMS.items():
-        folder = out / "arms" / name.replace(", ", "-").replace(" ", "-")
+        own = out / "arms" / name.replace(", ", "-").replace(" ", "-")
         settings = replace(
             ADAPTER, arm=arm, text=text, student=str(out / "encoder" / "model"), teacher=str(out / source / "model")
         )
         if arm == "mlm":
             settings = replace(settings, teacher="")
         after = ("text encoder", source) if settings.teacher else ("text encoder",)
-        jobs.append(Job(name, adapt, (settings, scaled(ADAPTING), folder / "adapt"), after))
-        ask = ProbeConfig(model=str(folder / "adapt" / "model"), data=str(world))
-        jobs.append(Job(f"{name}: probes", probe, (ask, scaled(PROBES), folder / "probes"), (name,)))
+        jobs.append(Job(name, adapt, (settings, scaled(ADAPTING), own / "adapt"), after))
+        ask = ProbeConfig(model=str(own / "adapt" / "model"), data=str(folder))
+        jobs.append(Job(f"{name}: probes", probe, (ask, scaled(PROBES), own / "probes"), (name,)))
     return jobs
 
 

@@ -15,16 +15,17 @@ from groundling.config import QuickstartConfig
 from groundling.errors import InputError
 from groundling.quickstart import ARMS, LINEAR, TEXTUAL, VISUAL, quickstart, table_rows, verdict
 from groundling.report import bars, table, write_report
-from groundling.world import WorldConfig
+from groundling.world import World, WorldConfig
 
 CONFIG = QuickstartConfig(scale=0.003, processes=1)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SCENES", 130)  # a batch of the teacher's is 128
-    monkeypatch.setattr(module, "SENTENCES", 150)
-    tiny = partial(WorldConfig, nouns=24, dev_nouns=6, test_nouns=8, dev_scenes=10, dev_sentences=10)
+    tiny = partial(
+        WorldConfig, nouns=24, dev_nouns=6, test_nouns=8, dev_scenes=10, dev_sentences=10, sentences=150,
+        scenes=130,  # a batch of the teacher's is 128
+    )  # fmt: skip
     monkeypatch.setattr(module, "WorldConfig", tiny)
 
 
@@ -60,8 +61,9 @@ def test_from_nothing_to_the_report_and_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", Here)
     for place in ("teach", "adapt", "finetune"):
         monkeypatch.setattr(f"groundling.recipes.{place}.train", never)
-    monkeypatch.setattr(module, "World", never)
-    monkeypatch.setattr(module, "new_encoder", never)
+    monkeypatch.setattr(World, "write_text", never)
+    monkeypatch.setattr(World, "write_images", never)
+    monkeypatch.setattr(module, "BertModel", never)
     before, again = digests(out), []
     assert quickstart(replace(CONFIG, processes=2), out, again.append)["arms"] == result["arms"]
     assert again[-1].split("\n\n")[:2] == said[-1].split("\n\n")[:2]

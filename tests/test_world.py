@@ -10,9 +10,12 @@ import pytest
 from PIL import Image
 
 from groundling.errors import InputError
-from groundling.world import ATTRIBUTES, ODD_RULES, World, WorldConfig, leaks
+from groundling.world import World, WorldConfig
+from groundling.world.language import ATTRIBUTES
+from groundling.world.leaks import leaks
+from groundling.world.questions import ODD_RULES
 
-SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=2500, dev_sentences=50)
+SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=8000, dev_sentences=50)
 SPLITS = ("train", "dev", "test")
 PROBES = ("truth", "odd", "category", "order")
 
@@ -72,14 +75,14 @@ def test_a_scene_does_not_depend_on_how_many_there_are(folder: Path, tmp_path: P
 @pytest.mark.parametrize("seed", [0, 1])
 def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None:
     nouns = World(replace(SMALL, seed=seed)).nouns
-    assert len({noun.name for noun in nouns}) == len({noun.looks for noun in nouns}) == 108
+    assert len({noun.name for noun in nouns}) == len({noun.looks for noun in nouns}) == 162
     table = [(*noun.looks, noun.category) for noun in nouns]
     for column in zip(*table, strict=True):
         counts = Counter(column).values()
         assert max(counts) - min(counts) <= 2
     for first, second in itertools.combinations(zip(*table, strict=True), 2):
         joint = Counter(zip(first, second, strict=True))
-        expected = 108 / len(set(first)) / len(set(second))
+        expected = 162 / len(set(first)) / len(set(second))
         assert len(joint) == len(set(first)) * len(set(second))
         assert max(abs(count - expected) for count in joint.values()) <= 2
     for split in SPLITS:
@@ -88,11 +91,11 @@ def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None
         ):
             counts = Counter(column).values()
             assert len(counts) == len(ATTRIBUTES[kind])
-            assert max(counts) - min(counts) <= 3
+            assert max(counts) - min(counts) <= 4
 
 
 def test_probes_use_only_the_nouns_of_their_split(world: World, folder: Path) -> None:
-    assert Counter(noun.split for noun in world.nouns) == {"train": 54, "dev": 18, "test": 36}
+    assert Counter(noun.split for noun in world.nouns) == {"train": 108, "dev": 18, "test": 36}
     splits = {noun.name: noun.split for noun in world.nouns}
     for probe, split in itertools.product(PROBES, SPLITS):
         used = [{splits[word] for word in words if word in splits} for words, _ in rows(folder, probe, split)]
@@ -282,7 +285,7 @@ def test_looks_can_be_told_from_pixels(world: World) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("dev_nouns", 80),
+        ("dev_nouns", 130),
         ("nouns", 3),
         ("scenes", -1),
         ("sentences", -5),
@@ -292,7 +295,7 @@ def test_looks_can_be_told_from_pixels(world: World) -> None:
     ],
 )
 def test_bad_input_names_the_field(field: str, value: float) -> None:
-    with pytest.raises(InputError, match=rf"{field}.*{value if field != 'dev_nouns' else 116}.*expected") as error:
+    with pytest.raises(InputError, match=rf"{field}.*{value if field != 'dev_nouns' else 166}.*expected") as error:
         WorldConfig(**{field: value})
     assert "\n" not in str(error.value)
 

@@ -94,8 +94,19 @@ class Taught:
         teacher.fit(samples)
         self.samples, self.keep_clip = samples, keep_clip
         self.ids, self.lengths = samples.ids, samples.lengths
+        places: dict[bytes, int] = {}  # a text that stands in the data twice is read once
+        self.place: list[int] = []
+        first: list[int] = []
+        for start in range(0, len(samples), batch):
+            for i, sample in enumerate(samples.get(range(start, min(start + batch, len(samples))), ()), start):
+                assert sample.clip is not None and sample.words is not None
+                key = b"".join((sample.clip.ids.tobytes(), b"|", sample.words.tobytes()))
+                if key not in places:
+                    places[key] = len(first)
+                    first.append(i)
+                self.place.append(places[key])
         self.store: list[dict[str, np.ndarray]] = []
-        for some in _batches(samples, range(len(samples)), batch):
+        for some in _batches(samples, first, batch):
             found = {name: value.cpu() for name, value in teacher.features(some.to(teacher.device)).items()}
             assert some.words is not None
             for i, words in enumerate((some.words >= 0).sum(1).tolist()):
@@ -110,6 +121,6 @@ class Taught:
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with features, in the order of `indices`."""
         return [
-            replace(s, features={**s.features, **self.store[i]}, clip=s.clip if self.keep_clip else None)
+            replace(s, features={**s.features, **self.store[self.place[i]]}, clip=s.clip if self.keep_clip else None)
             for i, s in zip(indices, self.samples.get(indices, rngs), strict=True)
         ]
