@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -83,6 +84,7 @@ def train(
     steps = _steps(sources, config)
 
     # -- set-up ------------------------------------------------------------------------------------------------------
+    AcceleratorState._reset_state()  # or an earlier call's precision would bind this one; the process group stays
     accelerator = Accelerator(
         cpu=config.cpu,
         mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
@@ -108,7 +110,7 @@ def train(
     plan = Plan(sources, config.batch, steps, config.seed)
     feed = Feed(plan, objectives, config.accumulate, rank, world)
     module = Step(model, objectives).to(accelerator.device)
-    optimizer = torch.optim.AdamW(_groups(module, config), lr=config.lr)
+    optimizer = torch.optim.AdamW(_groups(module, config), lr=config.lr, fused=True)
     checkpoints = Checkpoints(out / "checkpoints")
     counters = checkpoints.restore(module, optimizer) or {"step": 0, "dropped": 0, "seconds": 0.0, "last": {}}
     wrapped, stepper = accelerator.prepare(module, optimizer)

@@ -50,12 +50,12 @@ def test_from_nothing_to_the_report_and_again(tmp_path: Path, monkeypatch: pytes
     assert json.loads((out / "result.json").read_text())["arms"] == result["arms"]
 
     # The control and each arm start from the same encoder; the control alone has no teacher.
-    for name, (arm, source) in ARMS.items():
+    for name, (arm, source, _) in ARMS.items():
         folder = out / "arms" / name.replace(", ", "-").replace(" ", "-") / "adapt"
         config = json.loads((folder / "config.json").read_text())["config"]
         assert config["arm"] == arm
         assert config["student"] == str(out / "encoder" / "model")
-        assert config["teacher"] == ("" if arm == "mlm" else str(out / source / "model"))
+        assert config["teacher"] == (str(out / source / "model") if source else "")
 
     # Once more: nothing is rendered or trained, the same table is shown.
     monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", Here)

@@ -168,7 +168,7 @@ class WindowInput:
 
 
 class TextSamples:
-    """Samples of texts; each text is converted once, when first asked for, and kept."""
+    """Samples of texts; each text is converted once, however often it stands in the data, and kept."""
 
     def __init__(
         self,
@@ -182,6 +182,8 @@ class TextSamples:
         self.examples, self.text, self.clip, self.keep = examples, text, clip, keep
         self.ids = [e.id for e in examples]
         self.lengths = np.array([len(e.text) + len(e.pair or "") for e in examples])  # characters: close enough
+        seen: dict[tuple[str, str | None], int] = {}
+        self.first = [seen.setdefault((e.text, e.pair), i) for i, e in enumerate(examples)]
         self.kept: dict[int, Sample] = {}
 
     def __len__(self) -> int:
@@ -189,9 +191,13 @@ class TextSamples:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        missing = [i for i in dict.fromkeys(indices) if i not in self.kept]
+        missing = [i for i in dict.fromkeys(self.first[i] for i in indices) if i not in self.kept]
         fresh = dict(zip(missing, self._convert([self.examples[i] for i in missing]), strict=True)) if missing else {}
-        out = [fresh[i] if i in fresh else self.kept[i] for i in indices]
+        out = []
+        for i in indices:
+            sample, label = fresh.get(self.first[i]) or self.kept[self.first[i]], self.examples[i].label
+            labels = {} if label is None else {"label": np.array(label)}
+            out.append(replace(sample, id=self.ids[i], labels=labels))
         for i in missing[: max(0, self.keep - len(self.kept))]:
             self.kept[i] = fresh[i]
         return out
@@ -201,8 +207,7 @@ class TextSamples:
         samples = []
         for e, own in zip(examples, words, strict=True):
             raw = [numbers(text, part) for text, part in zip((e.text, e.pair or ""), own, strict=False)]
-            label = {} if e.label is None else {"label": np.array(e.label)}
-            samples.append(Sample(e.id, words=np.concatenate(raw), labels=label))
+            samples.append(Sample(e.id, words=np.concatenate(raw)))
         if self.text is not None:
             rows = self.text.rows(examples, words)
             samples = [replace(s, text=r, dropped=s.dropped + d) for s, (r, d) in zip(samples, rows, strict=True)]

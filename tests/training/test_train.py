@@ -326,6 +326,19 @@ def test_sources_by_ratio_with_their_own_objectives(student, text_only, tmp_path
     assert all(("first" in line) != ("second" in line) for line in lines)
 
 
+def test_calls_of_one_process_may_differ_in_precision(student, text_only, tmp_path):
+    seen = {}
+    for precision in ("bf16", "fp32"):
+        model = student()
+        torch.manual_seed(0)
+        objective = MaskedLM(model.sizes, mask_id=4)
+        config = TrainConfig(steps=2, batch=4, precision=precision, **CPU)
+        train(model, [objective], text_only, config, tmp_path / precision)
+        seen[precision] = log_of(tmp_path / precision)[-1]["loss"]
+    assert seen["bf16"] != seen["fp32"]
+    assert seen["bf16"] == pytest.approx(seen["fp32"], rel=0.05)
+
+
 def test_an_epoch_sees_every_sample_once(student, text_only, tmp_path):
     model = student()
     objective = First(model.sizes)
