@@ -35,7 +35,7 @@ class WorldConfig:
     """number of nouns for choosing settings"""
     test_nouns: int = 36
     """number of nouns for the reported numbers (the rest are train nouns)"""
-    scenes: int = 12000
+    scenes: int = 16000
     """number of training images, two captions each"""
     dev_scenes: int = 500
     """number of held-out images, two captions each"""
