@@ -173,8 +173,8 @@ def verdict(arms: dict[str, Any], split: str = "test") -> str:
     for name in others:
         gains = {label: arms[name][p][split] - arms[control][p][split] for p, label in (VISUAL | TEXTUAL).items()}
         changes = ", ".join(f"{label} {gain:+.2f}" for label, gain in gains.items())
-        visual = min(arms[name][p][split] for p in VISUAL)
-        worth = "sees" if visual >= 0.6 else "does not see"
+        seen = [arms[name][p][split] >= 0.6 for p in VISUAL]
+        worth = "sees" if all(seen) else "sees in part" if any(seen) else "does not see"
         parts.append(f"{name}: {worth} ({changes})")
     return f"Against {control}, on nouns never described to it. " + "; ".join(parts) + "."
 
