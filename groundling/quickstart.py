@@ -143,6 +143,7 @@ def _jobs(config: QuickstartConfig, out: Path) -> list[Job]:
         Job("blind images", render, (world, folder, "blind images")),
         teacher("teacher-blind", "_blind", BLIND_TEACHING, "blind images"),
     ]
+    probes = []
     for name, (arm, source, weight) in ARMS.items():
         own = out / "arms" / name.replace(", ", "-").replace(" ", "-")
         settings = replace(ADAPTER, arm=arm, text=text, student=str(out / "encoder" / "model"), distill_weight=weight)
@@ -151,8 +152,8 @@ def _jobs(config: QuickstartConfig, out: Path) -> list[Job]:
         after = ("text encoder", source) if source else ("text encoder",)
         jobs.append(Job(name, adapt, (settings, scaled(ADAPTING), own / "adapt"), after))
         ask = ProbeConfig(model=str(own / "adapt" / "model"), data=str(folder))
-        jobs.append(Job(f"{name}: probes", probe, (ask, scaled(PROBES), own / "probes"), (name,)))
-    return jobs
+        probes.append(Job(f"{name}: probes", probe, (ask, scaled(PROBES), own / "probes"), (name,)))
+    return [*jobs, *probes]  # short jobs last: no process idles long at the end
 
 
 def table_rows(arms: dict[str, Any], split: str = "test") -> list[dict[str, str]]:
