@@ -31,6 +31,19 @@ class Row:
     pad: int
     """Id that fills a batch up; never identifies padding (an attention mask does)."""
     window: np.ndarray | None = None  # (T,) int64: which window of a CLIP text tower; None for a text encoder
+    region: np.ndarray | None = None  # (T,) int64: the region a piece names (VCR's tags), -1 for none
+
+
+@dataclass(frozen=True)
+class RegionRow:
+    """The regions of one sample's images, best first; see `data/regions.py` for where they come from."""
+
+    features: np.ndarray  # (R, D) float32
+    boxes: np.ndarray  # (R, 4) float32: x1, y1, x2, y2 as shares of the image's width and height
+    confidence: np.ndarray  # (R,) float32, 0..1; 1 for annotated boxes and the whole image
+    image: np.ndarray  # (R,) int64: which of the sample's images
+    whole: np.ndarray  # (R,) bool: True for a region that is the whole image
+    classes: np.ndarray | None = None  # (R, C) float32: the detector's distribution over classes
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,7 @@ class Sample:
     clip: Row | None = None
     words: np.ndarray | None = None  # (K,) int64: a number per raw word, equal for equal words
     pixels: np.ndarray | None = None  # (3, H, W) uint8
+    regions: RegionRow | None = None
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
     dropped: int = 0
@@ -63,6 +77,20 @@ class Tokens:
     special: Tensor  # (B, T) bool
     word: Tensor  # (B, T) long, -1 for none
     types: Tensor  # (B, T) long
+    region: Tensor | None = None  # (B, T) long: the region a piece names, -1 for none
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions' side of a batch."""
+
+    features: Tensor  # (B, R, D) float
+    boxes: Tensor  # (B, R, 4) float: x1, y1, x2, y2 as shares of width and height
+    mask: Tensor  # (B, R) bool: True where there is a region
+    image: Tensor  # (B, R) long: which of the sample's images
+    whole: Tensor  # (B, R) bool
+    confidence: Tensor  # (B, R) float
+    classes: Tensor | None = None  # (B, R, C) float
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,7 @@ class Batch:
     clip: Windows | None = None
     words: Tensor | None = None  # (B, K) long: equal numbers for equal raw words, -1 beyond a sample's words
     pixels: Tensor | None = None  # (B, 3, H, W) uint8
+    regions: Regions | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # by name: (B,) or (B, L), IGNORE where unlabelled
     features: Mapping[str, Tensor] = field(default_factory=dict)  # what frozen teachers said, by name: (B, ...)
     dropped: int = 0  # pieces of these texts that did not fit, counted for the report
@@ -126,7 +155,7 @@ def _each_tensor(value: Any, change: Any) -> Any:
         return change(value)
     if isinstance(value, Mapping):
         return {k: _each_tensor(v, change) for k, v in value.items()}
-    if isinstance(value, (Batch, Tokens, Windows)):
+    if isinstance(value, (Batch, Tokens, Windows, Regions)):
         return replace(value, **{f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)})
     return value
 
@@ -182,6 +211,19 @@ def _tokens(rows: Sequence[Row]) -> Tokens:
         special=_pad([r.special for r in rows], True, width),
         word=_pad([r.word for r in rows], -1, width),
         types=_pad([r.types for r in rows], 0, width),
+        region=None if rows[0].region is None else _pad([r.region for r in rows if r.region is not None], -1, width),
+    )
+
+
+def _regions(rows: Sequence[RegionRow]) -> Regions:
+    return Regions(
+        features=_stack([r.features for r in rows], 0),
+        boxes=_stack([r.boxes for r in rows], 0),
+        mask=_stack([np.ones(len(r.boxes), bool) for r in rows], False),
+        image=_stack([r.image for r in rows], 0),
+        whole=_stack([r.whole for r in rows], False),
+        confidence=_stack([r.confidence for r in rows], 0),
+        classes=None if rows[0].classes is None else _stack([r.classes for r in rows if r.classes is not None], 0),
     )
 
 
@@ -237,6 +279,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         pixels=None
         if first.pixels is None
         else torch.from_numpy(np.stack([s.pixels for s in inputs if s.pixels is not None])),
+        regions=None if first.regions is None else _regions([s.regions for s in inputs if s.regions is not None]),
         labels={name: _stack([s.labels[name] for s in samples], IGNORE) for name in samples[0].labels},
         features={name: _stack([s.features[name] for s in samples], 0) for name in samples[0].features},
         dropped=sum(s.dropped for s in samples),

@@ -25,6 +25,8 @@ class Example:
     label: float | int | None = None
     choices: tuple[str, ...] = ()
     """Second texts of which one is right; each makes a row with `text`."""
+    images: tuple[str, ...] = ()
+    """Ids of its images in a region store."""
 
 
 class Samples(Protocol):
