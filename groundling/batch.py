@@ -44,6 +44,7 @@ class RegionRow:
     image: np.ndarray  # (R,) int64: which of the sample's images
     whole: np.ndarray  # (R,) bool: True for a region that is the whole image
     classes: np.ndarray | None = None  # (R, C) float32: the detector's distribution over classes
+    masked: np.ndarray | None = None  # (R,) bool: features that are hidden from the model; a join puts its own there
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Regions:
     whole: Tensor  # (B, R) bool
     confidence: Tensor  # (B, R) float
     classes: Tensor | None = None  # (B, R, C) float
+    masked: Tensor | None = None  # (B, R) bool: features are zero, a join puts its learned vector there
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,10 @@ class Sizes(NamedTuple):
     pooled: int = 0
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
+    regions: int = 0
+    """Width of a region's features, of a model that reads regions."""
+    classes: int = 0
+    """Classes, background included, that regions are described by."""
 
 
 def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
@@ -224,6 +230,7 @@ def _regions(rows: Sequence[RegionRow]) -> Regions:
         whole=_stack([r.whole for r in rows], False),
         confidence=_stack([r.confidence for r in rows], 0),
         classes=None if rows[0].classes is None else _stack([r.classes for r in rows if r.classes is not None], 0),
+        masked=None if rows[0].masked is None else _stack([r.masked for r in rows if r.masked is not None], False),
     )
 
 

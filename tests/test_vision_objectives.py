@@ -1,0 +1,220 @@
+"""Objectives on regions, each against a plain restatement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linprog
+
+from groundling.batch import IGNORE, Encoded, RegionRow, Sample, Sizes, collate
+from groundling.data.captions import Captioned
+from groundling.data.paired import CaptionPairs, RegionSamples, with_whole_image
+from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.sentence_image import SentenceImage, transport_distance
+
+SIZES = Sizes(text=6, visual=6, regions=4, classes=5, pooled=6)
+
+
+def row(seed: int, count: int = 12, whole: bool = True) -> RegionRow:
+    rng = np.random.default_rng(seed)
+    made = RegionRow(
+        rng.normal(size=(count, 4)).astype(np.float32),
+        rng.random((count, 4)).astype(np.float32),
+        rng.random(count).astype(np.float32),
+        np.zeros(count, np.int64),
+        np.zeros(count, bool),
+        rng.dirichlet(np.ones(5), count).astype(np.float32),
+    )
+    return with_whole_image(made) if whole else made
+
+
+def corrupted(objective: MaskedRegions, count: int = 200) -> list[Sample]:
+    return [
+        objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(0, i), lambda: Sample("x")) for i in range(count)
+    ]
+
+
+# -- masked regions --------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_chosen_and_hidden_regions() -> None:
+    samples = corrupted(MaskedRegions(SIZES, rate=0.3, keep=0.2), 400)
+    chosen = np.stack([s.labels["masked_regions"] == 1 for s in samples])
+    hidden = np.stack([s.regions.masked for s in samples])  # type: ignore[union-attr]
+    assert not chosen[:, 0].any(), "the whole image is never chosen"
+    assert chosen[:, 1:].mean() == pytest.approx(0.3, abs=0.02)
+    assert (hidden <= chosen).all()
+    assert hidden.sum() / chosen.sum() == pytest.approx(0.8, abs=0.04)
+    for sample, mask in zip(samples, hidden, strict=True):
+        plain = row(int(sample.id[1:]))
+        assert not sample.regions.features[mask].any()  # type: ignore[union-attr]
+        assert np.array_equal(sample.regions.features[~mask], plain.features[~mask])  # type: ignore[union-attr]
+        assert np.array_equal(sample.regions.boxes, plain.boxes)  # type: ignore[union-attr]
+
+
+def test_uniter_always_chooses_one() -> None:
+    few = MaskedRegions(SIZES, rate=0.001, keep=0.0, least=1)
+    assert {int((s.labels["masked_regions"] == 1).sum()) for s in corrupted(few)} == {1}
+    none = MaskedRegions(SIZES, rate=0.001)
+    assert any(not (s.labels["masked_regions"] == 1).any() for s in corrupted(none))
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard", "regress"])
+def test_losses_by_hand(kind: str) -> None:
+    objective = MaskedRegions(SIZES, kind=kind, rate=0.4, keep=0.0).eval()  # type: ignore[arg-type]
+    batch = collate(corrupted(objective, 5))
+    batch.require(objective.needs, objective.name)
+    visual = torch.randn(5, 13, 6)
+    (loss,) = objective(Encoded(visual=visual), batch).values()
+    total, count = 0.0, 0
+    for b in range(5):
+        plain = row(b)
+        for r in range(13):
+            if batch.labels[objective.name][b, r] != 1:
+                continue
+            out = objective.head(visual[b, r])
+            count += 1
+            if kind == "soft":
+                total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())  # type: ignore[index]
+            elif kind == "hard":
+                best = int(plain.classes[r, 1:].argmax())  # type: ignore[index]
+                total += float(F.cross_entropy(out[None, 1:], torch.tensor([best])))
+            else:
+                total += float(((out - torch.from_numpy(plain.features[r])) ** 2).sum())
+    assert objective.count(batch) == {objective.name: count}
+    assert float(loss) == pytest.approx(total, rel=1e-5)
+
+
+def test_two_kinds_live_in_one_run() -> None:
+    soft, regress = MaskedRegions(SIZES), MaskedRegions(SIZES, kind="regress")
+    sample = regress.corrupt(corrupted(soft, 1)[0], generator(1), lambda: Sample("x"))
+    assert {"masked_regions", "regress_regions", "masked_regions_targets", "regress_regions_targets"} <= set(
+        sample.labels
+    )
+
+
+def test_regions_without_classes_need_another_kind() -> None:
+    sample = Sample("a", regions=replace(row(0), classes=None))
+    with pytest.raises(InputError, match="a: its regions have no class distribution; use kind regress"):
+        MaskedRegions(SIZES).corrupt(sample, generator(0), lambda: sample)
+    with pytest.raises(InputError, match="shares of regions"):
+        MaskedRegions(SIZES, rate=0.0)
+
+
+# -- sentence and image ----------------------------------------------------------------------------------------------
+
+
+def test_half_of_the_images_are_exchanged() -> None:
+    objective = SentenceImage(SIZES)
+    stranger = Sample("z", regions=row(999))
+    made = [objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(i), lambda: stranger) for i in range(400)]
+    labels = np.array([int(s.labels["sentence_image"]) for s in made])
+    assert labels.mean() == pytest.approx(0.5, abs=0.07)
+    for i, sample in enumerate(made):
+        assert (sample.regions is stranger.regions) == (labels[i] == 0)
+    own = Sample("z", regions=row(1))  # drawn itself: nothing is exchanged
+    assert all(int(objective.corrupt(own, generator(i), lambda: stranger).labels["sentence_image"]) for i in range(20))
+
+
+def test_labels_of_the_data_stay() -> None:
+    sample = Sample("a", regions=row(0)).with_label("sentence_image", np.array(0))
+    assert SentenceImage(SIZES, swap=False).corrupt(sample, generator(0), lambda: sample) is sample
+
+
+def test_transport_is_the_optimum_of_a_linear_program() -> None:
+    torch.manual_seed(0)
+    words, regions = torch.randn(3, 6, 8), torch.randn(3, 5, 8)
+    words_mask, regions_mask = torch.ones(3, 6, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)
+    words_mask[1, 4:], regions_mask[2, 2:] = False, False
+    found = transport_distance(words, regions, words_mask, regions_mask, rounds=400)
+    for i in range(3):
+        w, r = F.normalize(words[i][words_mask[i]], dim=-1), F.normalize(regions[i][regions_mask[i]], dim=-1)
+        cost = (1 - w @ r.T).double().numpy()
+        n, m = cost.shape
+        rows = [np.outer(np.eye(n)[x], np.ones(m)).ravel() for x in range(n)]
+        columns = [np.outer(np.ones(n), np.eye(m)[y]).ravel() for y in range(m)]
+        best = linprog(cost.ravel(), A_eq=[*rows, *columns], b_eq=[1 / n] * n + [1 / m] * m).fun
+        assert float(found[i]) == pytest.approx(best, abs=2e-3)
+
+
+def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextSamples) -> None:
+    objective = SentenceImage(SIZES, alignment=0.1).eval()
+    made = [
+        replace(s, regions=row(i)).with_label("sentence_image", np.array(i % 2))
+        for i, s in enumerate(samples.get(range(4)))
+    ]
+    batch = collate(made)
+    assert batch.text is not None and batch.regions is not None
+    text, visual = torch.randn(4, batch.text.ids.shape[1], 6), torch.randn(4, 13, 6)
+    terms = objective(Encoded(text=text, visual=visual, pooled=text[:, 0]), batch)
+    distance = transport_distance(text, visual, batch.text.mask, batch.regions.mask)
+    sign = torch.tensor([-1.0, 1.0, -1.0, 1.0])
+    torch.testing.assert_close(terms["word_region"], 0.1 * (sign * distance).sum())
+    assert objective.count(batch) == {"sentence_image": 4, "word_region": 4}
+    assert (batch.labels["sentence_image"] != IGNORE).all()
+
+
+# -- samples ---------------------------------------------------------------------------------------------------------
+
+
+STORE = {f"i{n}": row(n, 3 + n, whole=False) for n in range(6)}
+
+
+def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    examples = [Example("a", "a dog", "a cat", images=("i1", "i3")), Example("b", "a red hat", images=("i0",))]
+    samples = RegionSamples(TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, whole=True, most=3)
+    first, second = samples.get([0, 1])
+    assert first.regions is not None and second.regions is not None
+    assert first.regions.image.tolist() == [0] * 4 + [1] * 4
+    assert first.regions.whole.tolist() == [True, False, False, False] * 2
+    assert np.allclose(first.regions.features[0], STORE["i1"].features[:3].mean(0))
+    assert np.array_equal(first.regions.features[5:], STORE["i3"].features[:3])
+    batch = collate([first, second])
+    assert batch.regions is not None
+    assert batch.regions.features.shape == (2, 8, 4)
+    assert batch.regions.mask.sum(1).tolist() == [8, 4]
+    assert not batch.regions.features[1, 4:].any()
+    with pytest.raises(InputError, match=r"lacks 1 images, the first is 'gone'"):
+        RegionSamples(TextSamples([Example("a", "b", images=("gone",))], TextInput(bert_tokenizer, 8)), STORE)
+
+
+def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    example = Example("a", "who?", choices=("a dog", "a cat"), images=("i2",), label=1)
+    samples = RegionSamples(TextSamples([example], TextInput(bert_tokenizer, 32)), STORE)
+    batch = collate(samples.get([0]))
+    assert batch.regions is not None and batch.text is not None
+    assert len(batch.regions.mask) == len(batch.text.ids) == 2
+    assert torch.equal(batch.regions.features[0], batch.regions.features[1])
+
+
+def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    images = [Captioned(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4))) for n in range(6)]
+    samples = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE)
+    labels = []
+    for epoch in range(60):
+        rngs = [generator(0, epoch, i) for i in range(6)]
+        made = samples.get(range(6), rngs)
+        again = samples.get([3], [generator(0, epoch, 3)])[0]
+        assert np.array_equal(again.text.ids, made[3].text.ids)  # type: ignore[union-attr]
+        for n, sample in enumerate(made):
+            assert sample.text is not None and sample.regions is not None
+            words = bert_tokenizer.decode(sample.text.ids[~sample.text.special]).split()
+            own, second = [words[i + 1] for i, w in enumerate(words) if w == "caption"]
+            label = int(sample.labels["sentence_image"])
+            labels.append(label)
+            assert own == str(n)
+            assert (second == str(n)) == bool(label)
+            assert np.array_equal(sample.regions.boxes, STORE[f"i{n}"].boxes)
+            if label:  # another caption of the image, not the same one again
+                first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
+                assert first != other
+    assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
+    single = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE, pairs=False).get([1], [generator(0)])[0]
+    assert "sentence_image" not in single.labels
