@@ -168,7 +168,7 @@ class Encoded:
 
     text: Tensor | None = None  # (B, T, D): the text encoder alone, last layer; this is what gets exported
     pooled: Tensor | None = None  # (B, D): the text encoder's own pooler
-    visual: Tensor | None = None  # (B, V, Dv): the visual side before it meets the text
+    visual: Tensor | None = None  # (B, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it
     joint_text: Tensor | None = None  # (B, T, D): the text side after the cross-modal encoder
     joint_visual: Tensor | None = None  # (B, V, Dv): the visual side after the cross-modal encoder
     text_embedding: Tensor | None = None  # (B, E): two-tower models, unit length

@@ -317,6 +317,48 @@ class QuickstartConfig:
     """Multiplies every number of steps; below 1 nothing is learned, which is for trying the machinery."""
 
 
+@dataclass(frozen=True)
+class RegionsConfig:
+    """Which images, boxes and features become a region store; or which existing files do."""
+
+    images: str = ""
+    """Folder of images, searched through; an image's id is its path there without the ending."""
+    imports: str = ""
+    """Instead: a TSV of bottom-up-attention or LXMERT, HDF5, LMDB, or a folder of UNITER's npz or VL-BERT's json."""
+    ids: str = ""
+    """--imports of bottom-up-attention's HDF5: file of image ids by row, one a line, or json."""
+    detector: str = "PekingU/rtdetr_r50vd"
+    """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
+    boxes: str = ""
+    """COCO instances json with the boxes, instead of a detector; only its images are read."""
+    grid: int = 0
+    """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
+    backbone: str = "microsoft/resnet-101"
+    """Image encoder of the features: hub id or folder (ResNet, ViT, CLIP, ...)."""
+    side: int = 0
+    """Short side of the images for the backbone, pixels; 0: the backbone's own square, or 608 if it has none."""
+    threshold: float = 0.2
+    """Detector: boxes above this confidence are kept."""
+    least: int = 10
+    """Detector: but at least so many."""
+    most: int = 100
+    """Detector: and at most so many."""
+    overlap: float = 0.7
+    """Detector: drop boxes that overlap a better one by more than this (intersection over union)."""
+    whole: bool = False
+    """Also store the whole image, as the first region."""
+    skip_missing: bool = False
+    """Leave images out that --boxes names but the folder does not hold, and count them."""
+    batch: int = 8
+    """Images per forward pass, if they are of one size."""
+    shard: int = 256
+    """Images per file of the store; a killed run loses as many at most, per process."""
+    processes: int = 1
+    """Processes side by side, on as many GPUs as there are."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +27,14 @@ class Scores:
     ids: list[str]
     outputs: np.ndarray  # (N, outputs)
     predictions: np.ndarray  # (N,)
-    labels: np.ndarray | None  # (N,)
+    labels: np.ndarray | None  # (N,), or (N, K, 2) of soft targets
     metrics: dict[str, float]
 
     def write(self, path: Path) -> None:
         """One JSON line per example: id, prediction, label, outputs."""
         with disk_errors(path), path.open("w", encoding="utf-8") as file:
             for i, name in enumerate(self.ids):
-                label = None if self.labels is None else self.labels[i].item()
+                label = None if self.labels is None else self.labels[i].tolist()
                 line = {"id": name, "prediction": self.predictions[i].item(), "label": label,
                         "outputs": [round(float(x), 5) for x in self.outputs[i]]}  # fmt: skip
                 file.write(json.dumps(line) + "\n")
@@ -47,7 +48,7 @@ def evaluate(model: nn.Module, objective: Supervised, task: Task, samples: Sampl
     training = model.training
     model.eval(), objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
-    mine: list[tuple[int, list[float], float | None]] = []
+    mine: list[tuple[int, list[float], Any]] = []
     for start in range(state.process_index * batch, len(order), batch * state.num_processes):
         chosen = [int(i) for i in order[start : start + batch]]
         found = collate(samples.get(chosen, ())).to(device)

@@ -94,7 +94,7 @@ def _examples(task: Task, folder: Path, split: str, report: Report) -> bool:
         if str(error) not in report.problems:  # splits of one file share its faults
             report.problems.append(str(error))
         return False
-    about, labels = f"{len(examples):,} examples", [e.label for e in examples if e.label is not None]
+    about, labels = f"{len(examples):,} examples", [e.label for e in examples if isinstance(e.label, int | float)]
     about += f" of {split}" if labels and task.file(folder, task.train) == task.file(folder, task.dev[0]) else ""
     if labels and isinstance(task.form, Classify):
         about += "; labels " + ", ".join(f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels))

@@ -22,7 +22,8 @@ class Example:
     id: str
     text: str
     pair: str | None = None
-    label: float | int | None = None
+    label: float | int | np.ndarray | None = None
+    """A class or a number, or soft targets: (K, 2) pairs of class and score, K the same all over a split."""
     choices: tuple[str, ...] = ()
     """Second texts of which one is right; each makes a row with `text`."""
     images: tuple[str, ...] = ()

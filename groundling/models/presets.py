@@ -13,6 +13,9 @@ from transformers import AutoModel, BertConfig, BertModel, CLIPConfig, CLIPModel
 from ..errors import InputError
 from .clip import ClipText, clip_text
 from .crossmodal import LAYERS, cross_layers, load_crossmodal
+from .heads import LMHead
+from .joins import UniterJoin, VisualBertJoin, VLBertJoin
+from .single_stream import JOIN, load_single_stream
 from .text import load_config
 
 
@@ -26,24 +29,53 @@ def _electra(**sizes: Any) -> ElectraModel:
     return ElectraModel(ElectraConfig(**sizes))
 
 
+def _visualbert(**sizes: Any) -> dict[str, nn.Module]:
+    bert = BertModel(BertConfig(**sizes))
+    return {"bert": bert, "join": VisualBertJoin(bert)}
+
+
+def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
+    """VL-BERT in pre-training on pre-computed features and texts: it has no pooler."""
+    bert = BertModel(BertConfig(type_vocab_size=3, **sizes), add_pooling_layer=False)
+    width, words = bert.config.hidden_size, bert.config.vocab_size
+    regions = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1601))
+    return {"bert": bert, "join": VLBertJoin(bert), "word head": LMHead(width, (words, width)), "region head": regions}
+
+
+def _uniter(**sizes: Any) -> dict[str, nn.Module]:
+    bert = BertModel(BertConfig(vocab_size=28996, **sizes))  # cased
+    return {"bert": bert, "join": UniterJoin(bert)}
+
+
+LARGE: dict[str, Any] = {
+    "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096
+}  # fmt: skip
+
 PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {
     "xdbert-bert-base": lambda: _xdbert(lambda: BertModel(BertConfig())),
     "xdbert-electra-base": lambda: _xdbert(
         lambda: _electra(embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
     ),
-    "xdbert-electra-large": lambda: _xdbert(
-        lambda: _electra(
-            embedding_size=1024, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-        )
-    ),
+    "xdbert-electra-large": lambda: _xdbert(lambda: _electra(embedding_size=1024, **LARGE)),
+    "visualbert-base": _visualbert,
+    "visualbert-large": lambda: _visualbert(**LARGE),
+    "vlbert-base": _vlbert,
+    "vlbert-large": lambda: _vlbert(**LARGE),
+    "uniter-base": _uniter,
+    "uniter-large": lambda: _uniter(**LARGE),
 }
-"""Each preset's components; their parameters add up to the published total (XDBERT, Table 6)."""
+"""Each preset's components; their parameters add up to the published total (XDBERT Table 6), or the released code's.
+
+VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with its pre-training heads.
+"""
 
 
 def describe(name: str) -> dict[str, Any]:
     """`{"name", "total", "components"}` of a preset or a model folder, in parameters."""
     if (Path(name) / LAYERS).exists():
         parts = dict(load_crossmodal(name).named_children())
+    elif (Path(name) / JOIN).exists():
+        parts = dict(load_single_stream(name).named_children())
     else:
         with torch.device("meta"):
             if name in PRESETS:

@@ -45,7 +45,7 @@ class MaskedRegions(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if kind != "soft":  # two kinds in one run have two heads
             self.name = f"{kind}_regions"  # type: ignore[misc]
-        self.needs = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")  # type: ignore[misc]
+        self.needs = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")  # type: ignore[misc,assignment]
         if not 0 < rate < 1 or not 0 <= keep < 1:
             raise InputError(f"rate={rate}, keep={keep}: shares of regions lie between 0 and 1")
         self.kind, self.rate, self.keep, self.least = kind, rate, keep, least
@@ -54,7 +54,7 @@ class MaskedRegions(Objective):
         self.head = nn.Sequential(
             nn.Linear(width, width),
             nn.GELU(),
-            nn.LayerNorm(width, eps=1e-12) if norm else nn.Identity(),
+            *((nn.LayerNorm(width, eps=1e-12),) if norm else ()),
             nn.Linear(width, max(1, outputs)),
         )
 
@@ -68,6 +68,11 @@ class MaskedRegions(Objective):
             chosen = draw == draw[~row.whole].min()
         hidden = chosen & (rng.random(len(draw)) >= self.keep)
         features = np.where(hidden[:, None], 0, row.features)
+        for place in np.flatnonzero(
+            row.whole
+        ):  # a mean of regions, which would give the hidden ones away (VL-BERT's code)
+            visible = ~row.whole & ~hidden & (row.image == row.image[place])
+            features[place] = features[visible].mean(0) if visible.any() else 0
         sample = sample.with_label(self.name, np.where(chosen, 1, IGNORE))
         sample = sample.with_label(f"{self.name}_targets", self._targets(sample))
         return replace(sample, regions=replace(row, features=features, masked=hidden))

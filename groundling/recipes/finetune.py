@@ -34,7 +34,7 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
     for field, value in (("model", config.model), ("data", config.data), (task_or_label, config.task or config.label)):
         if not value:
             raise InputError(f"finetune needs --{field}")
-    task = own_task(config) if config.label else named("tasks", Task, config.task)
+    task = own_task(config) if config.label else named("tasks", Task, config.task).at(Path(config.data))
     state = PartialState(cpu=training.cpu)
     inputs = {"model": config.model, "data": config.data} | ({"dev": config.dev} if config.dev else {})
     with state.main_process_first():
@@ -90,7 +90,7 @@ def one_run(
                         task.submission(split, found.ids, found.predictions), encoding="utf-8"
                     )
         if found.labels is not None:
-            scores[split] = found.metrics
+            scores[split] = found.metrics | task.official(Path(config.data), split, found.ids, found.predictions)
             if np.ptp(found.predictions) == 0:
                 scores[split]["constant"] = 1.0  # a collapsed run: reported, never dropped
     about = {"task": task.name, "metrics": [m.name for m in task.metrics], "splits": list(task.dev)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +39,19 @@ class Task:
     """Labelled splits on which it is evaluated; the first gives the headline."""
     test: Mapping[str, str] = field(default_factory=dict)
     """Unlabelled split to the file name its server expects."""
-    layout: Sequence[str] = ("index", "prediction", "\t")
-    """Of that file: heading of the ids, heading of the predictions, separator."""
+    layout: Sequence[str] | Callable[[Sequence[str], Sequence[str]], str] = ("index", "prediction", "\t")
+    """Of that file: heading of the ids, heading of the predictions, separator; or what writes ids and answers."""
 
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the file that holds the split."""
+    listed: Callable[[Path], Form] | None = None
+    """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
+    extra: Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None = None
+    """More of the benchmark's own scores, 0..1, by (folder, split, ids, answers): over groups, or by type."""
+
+    def at(self, folder: Path) -> Task:
+        """The task with the answers that its data folder lists; itself if the answers are always the same."""
+        return self if self.listed is None else replace(self, form=self.listed(Path(folder)))
 
     def objective(self, sizes: Sizes) -> Supervised:
         """Head and loss for fine-tuning a model of these sizes."""
@@ -54,8 +62,11 @@ class Task:
         if split not in self.test:
             there = ", ".join(self.test) or "none"
             raise InputError(f"{self.name}: {split!r} has no server file; unlabelled are: {there}")
+        answers = [self.form.spell(p) for _, p in zip(ids, predictions, strict=True)]
+        if callable(self.layout):
+            return self.layout(ids, answers)
         index, prediction, mark = self.layout
-        rows = [f"{i.rsplit('-', 1)[1]}{mark}{self.form.spell(p)}" for i, p in zip(ids, predictions, strict=True)]
+        rows = [f"{i.rsplit('-', 1)[1]}{mark}{answer}" for i, answer in zip(ids, answers, strict=True)]
         return "\n".join([f"{index}{mark}{prediction}", *rows]) + "\n"
 
     def score(
@@ -63,3 +74,10 @@ class Task:
     ) -> dict[str, float]:
         """Every metric by name; NaN where one is undefined on these predictions."""
         return {m.name: m.compute(np.asarray(predictions), np.asarray(labels)) for m in self.metrics}
+
+    def official(
+        self, folder: Path, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray
+    ) -> dict[str, float]:
+        """The scores of `extra` by name; none for a task without."""
+        answers = [self.form.spell(p) for _, p in zip(ids, predictions, strict=True)]
+        return {} if self.extra is None else self.extra(Path(folder), split, ids, answers)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Literal, Protocol
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -25,7 +28,7 @@ class Form(Protocol):
         ...
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Summed loss of outputs (B, outputs), or (B, C) of a choice, against labels (B,)."""
+        """Summed loss of outputs (B, outputs), or (B, C) of a choice, against labels (B,), or soft targets."""
         ...
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
@@ -114,3 +117,64 @@ class Regress:
     def spell(self, prediction: float) -> str:
         """Three decimals."""
         return f"{prediction:.3f}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One of many answers, of which several may be right to a degree."""
+
+    labels: tuple[str, ...]
+    """Answers in the order of their classes."""
+    kind: Literal["bce", "kl", "ce"] = "bce"
+    """bce: LXMERT, UNITER, VL-BERT's code; kl: VisualBERT; ce: one softmax, against targets made to sum to 1."""
+    never: tuple[str, ...] = ()
+    """Answers that are never predicted, such as `<unk>` or the empty one."""
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """The class of every answer."""
+        return {answer: i for i, answer in enumerate(self.labels)}
+
+    @property
+    def outputs(self) -> int:
+        """One per answer; raises InputError while they are unknown."""
+        if not self.labels:
+            raise InputError("this task's answers stand in its data folder; use task.at(folder)")
+        return len(self.labels)
+
+    def label(self, text: str, where: str) -> int:
+        """The class of the one right answer; raises InputError if it is not among the answers."""
+        if text not in self.place:
+            raise InputError(f"{where}: answer {text!r} is none of the {len(self.labels):,}")
+        return self.place[text]
+
+    def targets(self, scores: Mapping[str, float]) -> np.ndarray:
+        """Pairs (K, 2) float32 of class and score; answers that are not among `labels` are left out."""
+        known = [(self.place[answer], score) for answer, score in scores.items() if answer in self.place]
+        return np.array(known, np.float32).reshape(-1, 2)
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Summed over samples, and bce over classes (the published mean over classes times their number).
+
+        `labels` are classes (B,), targets (B, C), or pairs (B, K, 2) of class and score (class < 0: none).
+        """
+        if labels.ndim == 1:
+            labels = F.one_hot(labels.long(), outputs.shape[-1])
+        if labels.ndim == 3:
+            place, score = labels.unbind(-1)
+            score = score.where(place >= 0, 0).to(outputs.dtype)
+            labels = torch.zeros_like(outputs).scatter_add(1, place.clamp(min=0).long(), score)
+        labels = labels.to(outputs.dtype)
+        if self.kind == "bce":
+            return F.binary_cross_entropy_with_logits(outputs, labels, reduction="sum")
+        if self.kind == "kl":  # VisualBERT does not make the targets sum to 1
+            return F.kl_div(outputs.log_softmax(-1), labels, reduction="sum")
+        return F.cross_entropy(outputs, F.normalize(labels, p=1, dim=-1), reduction="sum")
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """The most likely answer that may be predicted."""
+        return np.where(np.isin(self.labels, self.never), -np.inf, outputs).argmax(-1)
+
+    def spell(self, prediction: float) -> str:
+        """The answer's text."""
+        return self.labels[int(prediction)]

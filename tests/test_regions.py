@@ -1,0 +1,501 @@
+"""Regions of one's own images, and of the field's files: boxes, features, the store, and what is wrong with input."""
+
+import base64
+import io
+import json
+import math
+import pickle
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toys
+import transformers as hf
+from homes import Killed, digests, home, never, picture, put
+from PIL import Image
+
+from groundling.config import RegionsConfig
+from groundling.data.region_imports import import_regions
+from groundling.data.regions import Found, RegionStore, RegionWriter, inside
+from groundling.errors import InputError
+from groundling.recipes.regions import regions
+from groundling.vision import extract as extracting
+from groundling.vision.detect import Detector, Keep, annotated, grid
+from groundling.vision.extract import Backbone
+from groundling.vision.roi_align import own_roi_align, roi_align
+
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 24], "depths": [1, 1, 1, 1], "layer_type": "basic"}
+EDGES = {"shortest_edge": 32, "longest_edge": 64}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of tiny detectors and backbones with their image processors."""
+    torch.manual_seed(0)
+    width = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    width |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    own = hf.ResNetConfig(**RESNET, out_features=["stage4"])
+    detr = hf.DetrConfig(
+        use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=own,
+        num_queries=20, num_labels=5, **width,
+    )  # fmt: skip
+    stages = hf.RTDetrResNetConfig(**RESNET, out_features=["stage2", "stage3", "stage4"])
+    rt = hf.RTDetrConfig(
+        backbone_config=stages, backbone=None, encoder_in_channels=[16, 16, 24], encoder_hidden_dim=16, num_queries=12,
+        decoder_in_channels=[16, 16, 16], anchor_image_size=None, num_labels=4, num_denoising=0, **width,
+    )  # fmt: skip
+    tiny = {"image_size": 16, "patch_size": 8, **toys.SMALL}
+    square = {"size": {"height": 16, "width": 16}}
+    made = {
+        "detr": (hf.DetrForObjectDetection(detr), hf.DetrImageProcessorPil(size=EDGES)),
+        "rt": (hf.RTDetrForObjectDetection(rt), hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64})),
+        "resnet": (hf.ResNetModel(hf.ResNetConfig(**RESNET)), hf.CLIPImageProcessorPil(do_normalize=False)),
+        "vit": (toys.vit(), hf.CLIPImageProcessorPil(**square)),
+        "vision": (hf.CLIPVisionModel(hf.CLIPVisionConfig(**tiny)), hf.CLIPImageProcessorPil(**square)),
+        "clip": (toys.clip(toys.clip_words()), hf.CLIPImageProcessorPil(**square)),
+    }  # fmt: skip
+    root = tmp_path_factory.mktemp("models")
+    for name, (model, processor) in made.items():
+        processor.save_pretrained(home(root / name, model, None))
+    return {name: str(root / name) for name in made}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Seven images of three sizes, one of them turned by EXIF, and a corrupt one."""
+    folder = tmp_path / "photos"
+    for n, size in enumerate([(40, 30), (40, 30), (24, 48), (40, 30), (24, 48), (33, 35)]):
+        noise = np.random.default_rng(n).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        put(folder / f"{n}.png", b"")
+        Image.fromarray(noise).resize(size).save(folder / f"{n}.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (30, 20), (10, 200, 10)).save(put(folder / "sub" / "turned.jpg", b""), exif=exif)
+    put(folder / "broken.png", (folder / "0.png").read_bytes()[:60])
+    return folder
+
+
+# -- RoIAlign --------------------------------------------------------------------------------------------------------
+
+
+def plain(features: np.ndarray, box: np.ndarray, size: int, sampling: int) -> np.ndarray:
+    """RoIAlign of one image (C, H, W) and box as the definition says, in loops."""
+    c, h, w = features.shape
+    (x1, y1, x2, y2), out = box - 0.5, np.zeros((c, size, size))
+
+    def value(y: float, x: float) -> np.ndarray:
+        if not (-1 <= y <= h and -1 <= x <= w):
+            return np.zeros(c)
+        y, x = min(max(y, 0), h - 1), min(max(x, 0), w - 1)
+        top, left = min(int(y), h - 1), min(int(x), w - 1)
+        total = np.zeros(c)
+        for row, share in ((top, 1 - (y - top)), (min(top + 1, h - 1), y - top)):
+            for column, part in ((left, 1 - (x - left)), (min(left + 1, w - 1), x - left)):
+                total += share * part * features[:, row, column]
+        return total
+
+    high, wide = (sampling or math.ceil((b - a) / size) for a, b in ((y1, y2), (x1, x2)))
+    for i in range(size):
+        for j in range(size):
+            for a in range(high):
+                for b in range(wide):
+                    y = y1 + (y2 - y1) * (i + (a + 0.5) / high) / size
+                    out[:, i, j] += value(y, x1 + (x2 - x1) * (j + (b + 0.5) / wide) / size) / (high * wide)
+    return out
+
+
+@pytest.mark.parametrize("sampling", [0, 1, 2])
+@pytest.mark.parametrize("size", [1, 3])
+def test_roi_align_is_what_loops_give(size, sampling):
+    """In the image, at its border, beyond it, and smaller than a pixel."""
+    features = torch.randn(2, 3, 5, 8)
+    boxes = torch.tensor([[0, 0, 8, 5], [1.3, 0.6, 4.9, 3.2], [-3, -2, 3, 2], [7.6, 4.7, 8, 5], [6, 3, 12, 9.5]])
+    got = own_roi_align(features, [boxes, boxes[:2] * 0.9], size, 1.0, sampling)
+    want = [plain(features[0].double().numpy(), b.double().numpy(), size, sampling) for b in boxes]
+    want += [plain(features[1].double().numpy(), b.double().numpy() * 0.9, size, sampling) for b in boxes[:2]]
+    torch.testing.assert_close(got, torch.from_numpy(np.stack(want)).float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(roi_align(features, [boxes / 4, boxes[:2] * 0.225], size, 4, sampling), got)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "first"), [(2, [4.20312, 5.73438, 4.29688, 6]), (0, [4.17361, 5.74306, 4.32639, 5.97222])]
+)
+def test_roi_align_gives_the_values_of_another_implementation(sampling, first):
+    """ONNX Runtime 1.31, operator RoiAlign, half_pixel (what torchvision's aligned=True is exported to)."""
+    features = ((torch.arange(40) * 7) % 11).float().view(1, 1, 5, 8)
+    boxes = torch.tensor([[0, 0, 8, 5], [1.3, 0.6, 4.9, 3.2], [-0.8, -0.7, 3, 2], [7.2, 4.1, 8, 5]])
+    rest = [5.18719, 4.83125, 6.25, 4.55, 0.4375, 4.9375, 1.2625, 5.66023, 8.125, 8.825, 8.3, 9.0]
+    got = own_roi_align(features, [boxes], 2, 1.0, sampling)
+    torch.testing.assert_close(got.flatten(), torch.tensor(first + rest), atol=2e-5, rtol=0)
+
+
+# -- boxes and features ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "classes"), [("detr", 5), ("rt", 4)])
+def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(models, photos, name, classes):
+    images = [Image.open(photos / f"{n}.png").convert("RGB") for n in (0, 1)]
+    detector = Detector(models[name], Keep(least=3, overlap=1.0))
+    assert detector.names == [f"LABEL_{i}" for i in range(classes)]
+    found = detector(images)
+    with torch.no_grad():
+        logits = detector.model(**detector.processor(images=images, return_tensors="pt")).logits
+    scores = logits.softmax(-1)[..., :-1] if name == "detr" else logits.sigmoid()
+    for one, score in zip(found, scores, strict=True):
+        assert (np.diff(one.confidence) <= 0).all()
+        np.testing.assert_allclose(one.classes.sum(1), 1, rtol=1e-5)
+        assert one.classes.shape == (len(one.boxes), classes)
+        assert one.confidence[0] == pytest.approx(score.max().item(), rel=1e-5)
+        assert inside(one.boxes)[1].all()
+    alone = detector(images[1:])[0]
+    np.testing.assert_allclose(alone.boxes, found[1].boxes, atol=1e-5)
+
+
+def test_boxes_are_kept_as_for_bottom_up_attention():
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 0.1, 0.1], [0.5, 0.5, 1, 1], [0, 0.5, 0.4, 1]])
+    sure = np.array([0.3, 0.9, 0.1, 0.25, 0.15])
+    assert Keep(least=1)(boxes, sure).tolist() == [1, 3]
+    assert Keep(least=3)(boxes, sure).tolist() == [1, 3, 4]
+    assert Keep(least=10)(boxes, sure).tolist() == [1, 3, 4, 2]
+    assert Keep(least=1, most=1)(boxes, sure).tolist() == [1]
+    assert Keep(least=1, overlap=1)(boxes, sure).tolist() == [1, 0, 3]
+    assert grid(2).boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+
+
+@pytest.mark.parametrize(("name", "side"), [("resnet", 64), ("vit", 0), ("vit", 24), ("vision", 0), ("clip", 24)])
+def test_features_of_a_region_are_those_of_its_place(models, name, side):
+    """They do not depend on the batch, and the whole image has the mean of the map."""
+    backbone = Backbone(models[name], side)
+    assert backbone.target((40, 30)) == {0: (16, 16), 24: (32, 24), 64: (96, 64)}[side]
+    images = [Image.fromarray(np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8)) for n in range(2)]
+    boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0, 0, 1, 1]], np.float32)
+    both = backbone(images, [boxes[:1], boxes])[1]
+    assert both.shape == (3, {"resnet": 24}.get(name, 32))
+    np.testing.assert_allclose(backbone(images[1:], [boxes[1:]])[0], both[1:], atol=1e-4)
+    assert np.abs(both[0] - both[1]).max() > 1e-4
+    if name == "vision":
+        pixels = torch.from_numpy(np.asarray(images[1].resize((16, 16), Image.Resampling.BICUBIC), np.float32))
+        pixels = ((pixels / 255 - torch.tensor(backbone.mean)) / torch.tensor(backbone.std)).permute(2, 0, 1)
+        states = hf.CLIPVisionModel.from_pretrained(models[name])(pixels[None]).last_hidden_state[0, 1:]
+        torch.testing.assert_close(torch.from_numpy(both[2]), states.mean(0).detach(), atol=1e-5, rtol=1e-4)
+
+
+# -- one's own images ------------------------------------------------------------------------------------------------
+
+
+def test_three_lines_for_ones_own_images(models, photos, tmp_path):
+    config = RegionsConfig(images=str(photos), detector=models["detr"], backbone=models["vit"], least=4, whole=True)
+    result = regions(config, tmp_path / "store")
+    store = RegionStore(tmp_path / "store")
+    assert (result["images"], result["skipped"], len(store), store.width) == (7, 1, 7, 32)
+    assert store.ids == [*"012345", "sub/turned"]
+    assert store.size("sub/turned") == (20, 30)
+    row = store["sub/turned"]
+    assert row.whole.tolist() == [True] + [False] * (len(row.boxes) - 1)
+    assert row.boxes[0].tolist() == [0, 0, 1, 1]
+    assert row.features.shape == (len(row.boxes), 32) and row.classes.shape[1] == 5
+    assert not row.classes[0].any() and row.classes[1:].sum(1) == pytest.approx(1, abs=2e-3)
+    assert {row.features.dtype, row.boxes.dtype, row.confidence.dtype, row.classes.dtype} == {np.dtype(np.float32)}
+    assert (np.diff(row.confidence) <= 0).all() and "broken" not in store
+    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    assert manifest["model"] == {"backbone": models["vit"], "detector": models["detr"]}
+    assert manifest["skipped"][0].startswith("broken: does not decode as an image")
+    assert manifest["class_names"][0] == "LABEL_0" and manifest["counts"]["regions"] == result["regions"]
+    assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
+    other = replace(config, side=24)
+    with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
+        regions(other, tmp_path / "store")
+    regions(other, tmp_path / "other")
+    assert RegionStore(tmp_path / "other").manifest["preprocessing_sha256"] != manifest["preprocessing_sha256"]
+
+
+def test_a_killed_extraction_goes_on_to_the_same_bytes(models, photos, tmp_path, monkeypatch, in_process):
+    config = RegionsConfig(images=str(photos), detector=models["rt"], backbone=models["resnet"], side=64, shard=2)
+    regions(config, tmp_path / "whole")
+    write, calls = RegionWriter.write, iter(range(9))
+
+    def dying(self: RegionWriter, number: int, *rest: object) -> None:
+        if next(calls) == 2:
+            raise Killed
+        write(self, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RegionWriter, "write", dying)
+        with pytest.raises(Killed):
+            regions(config, tmp_path / "killed")
+    with pytest.raises(InputError, match="or one not finished"):
+        RegionStore(tmp_path / "killed")
+    put(tmp_path / "killed" / "features-00002.npy", b"half of a shard")
+    regions(replace(config, processes=2), tmp_path / "killed")
+    assert digests(tmp_path / "killed") == {
+        **digests(tmp_path / "whole"), "result.json": digests(tmp_path / "killed")["result.json"],
+    }  # fmt: skip
+    monkeypatch.setattr(extracting, "Extractor", None)  # a finished store needs no model
+    assert regions(config, tmp_path / "whole")["images"] == 7
+
+
+def instances(path: Path, boxes: list[list[float]], size: tuple[int, int] = (40, 30), more: Sequence[str] = ()) -> Path:
+    images = [{"id": 7, "file_name": "0.png", "width": size[0], "height": size[1]}]
+    images += [{"id": n, "file_name": name, "width": 40, "height": 30} for n, name in enumerate(more)]
+    notes = [{"id": n, "image_id": 7, "category_id": [90, 3][n % 2], "bbox": b} for n, b in enumerate(boxes)]
+    kinds = [{"id": 90, "name": "dog"}, {"id": 3, "name": "cat"}]
+    return put(path, json.dumps({"images": images, "annotations": notes, "categories": kinds}))
+
+
+def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos, tmp_path):
+    boxes = [[4, 3, 20, 15], [0, 0, 40, 30.2], [1, 1, 0, 5], [30, 20, 20, 5]]
+    file = instances(tmp_path / "a.json", boxes, more=("1.png",))
+    config = RegionsConfig(images=str(photos), boxes=str(file), backbone=models["vit"])
+    result = regions(config, tmp_path / "store")
+    assert (result["images"], result["skipped"], result["boxes_left_out"]) == (1, 1, 2)
+    store = RegionStore(tmp_path / "store")
+    np.testing.assert_allclose(store["0"].boxes, [[0.1, 0.1, 0.6, 0.6], [0, 0, 1, 1]], atol=1e-6)
+    assert store["0"].classes.tolist() == [[0, 1], [1, 0]] and store["0"].confidence.tolist() == [1, 1]
+    assert store.manifest["skipped"] == ["1: no box in it"] and store.manifest["class_names"] == ["cat", "dog"]
+    gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
+    with pytest.raises(InputError, match=r"gone.png: no such image .* pass --skip-missing"):
+        regions(replace(config, boxes=str(gone)), tmp_path / "b")
+    assert regions(replace(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
+    turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
+    with pytest.raises(InputError, match=r"no image was left \(0: 40x30 pixels, but annotated as 30x40\)"):
+        regions(replace(config, boxes=str(turned)), tmp_path / "c")
+    with pytest.raises(InputError, match="not COCO instances"):
+        annotated(put(tmp_path / "d.json", '{"images": []}'))
+
+
+def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_path):
+    config = RegionsConfig(images=str(photos), backbone=models["vit"])
+    twice = instances(tmp_path / "twice.json", [], more=("0.png",))
+    for changes, message in (
+        ({"images": ""}, "needs --images FOLDER or --imports FILE"),
+        ({"images": "nowhere"}, "nowhere: no such image folder"),
+        ({"shard": 0}, "at least 1"),
+        ({"grid": 2, "boxes": "x.json"}, "both say where the boxes are"),
+        ({"boxes": str(twice)}, "0.png is listed twice"),
+        ({"detector": models["resnet"]}, "resnet: "),
+        ({"backbone": "nowhere"}, "nowhere: no "),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            regions(replace(config, **changes), tmp_path / "out")
+        assert "\n" not in str(caught.value)
+
+
+def test_two_files_of_one_name_are_one_image(models, tmp_path):
+    for name in ("a.png", "a.bmp", "b.png"):
+        picture(tmp_path / "in" / name)
+    regions(RegionsConfig(images=str(tmp_path / "in"), grid=2, backbone=models["vit"]), tmp_path / "out")
+    store = RegionStore(tmp_path / "out")
+    assert store.ids == ["a", "b"] and store["a"].classes is None and len(store["a"].boxes) == 4
+    assert store.manifest["skipped"] == ["a.png: same id as a.bmp; the first one counts"]
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+def some(name: str, count: int = 3, width: int = 6, soft: int = 0) -> Found:
+    rng = np.random.default_rng(len(name) + count)
+    low = rng.uniform(0, 0.5, (count, 2))
+    boxes = np.concatenate([low, low + 0.3], 1).astype(np.float32)
+    classes = rng.dirichlet(np.ones(soft), count) if soft else None
+    return Found(name, (40, 30), boxes, -np.sort(-rng.random(count)), rng.normal(size=(count, width)) * 5, classes)
+
+
+def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path):
+    made = {f"{n}{'x' * n}": some(f"{n}{'x' * n}", n + 1, soft=4) for n in range(7)}
+    writer = RegionWriter(tmp_path, 3)
+    writer.fill((name, lambda one=one: one) for name, one in made.items())
+    writer.fill((name, never) for name in made)  # what is there is not read again
+    writer.close({"model": "none"})
+    store = pickle.loads(pickle.dumps(RegionStore(tmp_path)))
+    assert len(list(tmp_path.glob("features-*.npy"))) == 3 and (store.width, store.classes) == (6, 4)
+    for name in reversed(made):
+        row, want = store[name], made[name]
+        np.testing.assert_allclose(row.features, want.features, rtol=2**-11, atol=1e-6)
+        np.testing.assert_allclose(row.classes, want.classes, rtol=2**-10, atol=1e-6)
+        np.testing.assert_array_equal(row.boxes, want.boxes)
+        assert not row.image.any() and not row.whole.any()
+    with pytest.raises(InputError, match="no image 'y' among 7"):
+        store["y"]
+    (tmp_path / "boxes-00001.npy").write_bytes((tmp_path / "boxes-00001.npy").read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"boxes-00001.npy: damaged"):
+        RegionStore(tmp_path)["3xxx"]
+
+
+def test_what_does_not_fit_a_store_is_named(tmp_path):
+    big = replace(some("big"), features=np.full((3, 6), 1e6))
+    writer = RegionWriter(tmp_path / "a")
+    writer.fill((one.id, lambda one=one: one) for one in (some("a"), big, some("a", 5)))
+    manifest = writer.close({})
+    assert manifest["skipped"] == [
+        "a: occurs again; the first one counts", "big: features are not finite in half precision",
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"images differ: 6 numbers, no classes and 7"):
+        RegionWriter(tmp_path / "b").write(0, [some("a"), some("b", width=7)])
+    (writer := RegionWriter(tmp_path / "c")).write(0, [], ["c: bad"])
+    with pytest.raises(InputError, match=r"no image was left \(c: bad\)"):
+        writer.close({})
+
+
+# -- the field's files -----------------------------------------------------------------------------------------------
+
+
+def b64(array: object, kind: str = "<f4") -> str:
+    return base64.b64encode(np.asarray(array, kind).tobytes()).decode()
+
+
+PIXELS = np.array([[0, 0, 20, 15], [10, 6, 40, 30], [4, 3, 4, 20]], np.float32)  # of 40x30; the last one is empty
+SHARES = PIXELS / [40, 30, 40, 30]
+FEATURES = np.arange(12, dtype=np.float32).reshape(3, 4)
+SURE = np.array([0.25, 0.5, 0.9], np.float32)
+SOFT = np.array([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5], [0, 0, 1]], np.float32)
+
+
+def lxmert(name: str, w: int = 40, h: int = 30) -> str:
+    kinds = [b64([5, 7, 9], "<i8"), b64(SURE), b64([1, 2, 3], "<i8"), b64(SURE)]
+    fields = [name, h, w, *kinds, 3, b64(PIXELS), b64(FEATURES)]
+    return "\t".join(map(str, fields)) + "\n"
+
+
+def vlbert(**more: str) -> str:
+    own = {"image_w": 40, "image_h": 30, "num_boxes": 3, "boxes": b64(PIXELS), "features": b64(FEATURES)}
+    return json.dumps(own | {"classes": b64(SOFT)} | more)
+
+
+def npz(**more: np.ndarray) -> bytes:
+    boxes = np.concatenate([SHARES, SHARES[:, 2:] - SHARES[:, :2]], 1)
+    own = {"features": FEATURES, "norm_bb": boxes, "conf": SURE, "soft_labels": SOFT}
+    np.savez(out := io.BytesIO(), **{k: np.asarray(v, np.float16) for k, v in own.items()} | more)
+    return out.getvalue()
+
+
+def taken(path: Path, out: Path, ids: str = "") -> tuple[RegionStore, dict[str, object]]:
+    result = regions(RegionsConfig(imports=str(path), ids=ids), out)
+    return RegionStore(out), result
+
+
+def like_the_rest(store: RegionStore, name: str, order: tuple[int, ...] = (1, 0)) -> None:
+    row = store[name]
+    np.testing.assert_allclose(row.boxes, SHARES[list(order)], atol=1e-3)
+    np.testing.assert_allclose(row.features, FEATURES[list(order)])
+
+
+def test_lxmerts_tsv(tmp_path):
+    cut, broken = lxmert("cut").rsplit("\t", 2)[0] + "\n", lxmert("broken")[:-9] + "\n"
+    rows = [lxmert("COCO_1"), cut, lxmert("COCO_2"), lxmert("COCO_1"), broken, lxmert("small", 5, 5)]
+    store, result = taken(put(tmp_path / "x_obj36.tsv", "".join(rows)), tmp_path / "out")
+    like_the_rest(store, "COCO_1")
+    assert store.ids == ["COCO_1", "COCO_2"] and store.size("COCO_2") == (40, 30)
+    assert store["COCO_1"].confidence.tolist() == [0.5, 0.25]
+    assert store["COCO_1"].classes.argmax(1).tolist() == [7, 5] and store["COCO_1"].classes.shape == (2, 1600)
+    assert result["boxes_left_out"] == 2
+    assert store.manifest["skipped"] == [
+        "cut row 2: line 2: 8 columns, expected 10; the row is cut off",
+        "COCO_1: occurs again; the first one counts",
+        "broken: line 5: damaged, or another layout (buffer size must be a multiple of element size)",
+        "small: line 6: none of 3 boxes lies in the image and has an area",
+    ]
+
+
+def test_bottom_up_attentions_tsv(tmp_path):
+    row = "\t".join(["9", "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
+    store, _ = taken(put(tmp_path / "trainval.tsv.0", row), tmp_path / "out")
+    like_the_rest(store, "9", (0, 1))
+    assert store["9"].confidence.tolist() == [1, 1] and store["9"].classes is None
+    with pytest.raises(InputError, match="line 1: 2 columns, not those of region features"):
+        import_regions(put(tmp_path / "no.tsv", "a\tb\n"))
+
+
+def test_uniters_npz(tmp_path):
+    folder = tmp_path / "npz"
+    put(folder / "coco_train2014_000000000009.npz", npz())
+    put(folder / "bad.npz", npz()[:-50])
+    np.savez(folder / "pickled.npz", features=np.array([{}], object), norm_bb=FEATURES, conf=SURE)
+    store, result = taken(folder, tmp_path / "out")
+    like_the_rest(store, "coco_train2014_000000000009")
+    np.testing.assert_allclose(store[store.ids[0]].classes, SOFT[[1, 0]])
+    assert store.manifest["background"] == "column 0" and store.size(store.ids[0]) == (0, 0)
+    assert result["skipped"] == 2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_vlberts_json(tmp_path, packed):
+    put(tmp_path / "in" / "12.json", vlbert(image_box_feature=b64([9, 9, 9, 9])))
+    put(tmp_path / "in" / "13.json", "{}")
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for file in (tmp_path / "in").iterdir():
+            archive.write(file, f"frcnn/{file.name}")
+    store, _ = taken(tmp_path / ("in.zip" if packed else "in"), tmp_path / "out")
+    row = store["12"]
+    assert row.whole.tolist() == [True, False, False] and row.features[0].tolist() == [9] * 4
+    assert row.confidence.tolist() == [1, 0.5, 0.25]
+    assert store.manifest["skipped"][0].startswith("13: ")
+
+
+def test_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    spatial = np.concatenate([SHARES, SHARES[:, 2:] - SHARES[:, :2]], 1)
+    arrays = {"image_features": FEATURES, "image_bb": PIXELS, "spatial_features": spatial}
+    with h5py.File(tmp_path / "fixed.hdf5", "w") as file:
+        file.update({name: np.stack([a, a]) for name, a in arrays.items()})
+    with h5py.File(tmp_path / "adaptive.hdf5", "w") as file:
+        file.update({name: np.concatenate([a[:2], a]) for name, a in arrays.items()})
+        file["pos_boxes"] = np.array([[0, 2], [2, 5]], np.int32)
+    names = put(tmp_path / "ids.txt", "11\n12\n")
+    rows = put(tmp_path / "ids.json", '{"12": 1, "11": 0}')
+    for kind, ids in (("fixed", names), ("adaptive", rows)):
+        store, _ = taken(tmp_path / f"{kind}.hdf5", tmp_path / kind, str(ids))
+        like_the_rest(store, "12", (0, 1))
+        assert store.ids == ["11", "12"] and store.size("12") == (40, 30)
+    with pytest.raises(InputError, match="its rows have no ids; give --ids"):
+        taken(tmp_path / "fixed.hdf5", tmp_path / "no")
+    with pytest.raises(InputError, match=r"3 ids, but .*fixed.hdf5 has rows for 2 images"):
+        taken(tmp_path / "fixed.hdf5", tmp_path / "no", str(put(tmp_path / "3.txt", "1\n2\n3\n")))
+    with h5py.File(tmp_path / "volta.h5", "w") as file:
+        for name, change in (("a", lambda x: x), ("b", b64)):
+            own = {"boxes": PIXELS, "features": FEATURES, "cls_prob": SOFT}
+            file.create_group(name).update({k: change(v) for k, v in own.items()})
+            file[name].update({"img_w": 40, "img_h": 30, "num_boxes": 3})
+        file.create_group("empty")
+    store, result = taken(tmp_path / "volta.h5", tmp_path / "volta")
+    like_the_rest(store, "a")
+    like_the_rest(store, "b")
+    assert store["b"].confidence.tolist() == [0.5, 0.25] and result["skipped"] == 1
+
+
+def test_lmdb(tmp_path):
+    lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+
+    def array(value: np.ndarray) -> dict[bytes, object]:  # as msgpack-numpy packs it
+        return {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape, b"data": value.tobytes()}
+
+    def base(folder: Path, **values: bytes) -> Path:
+        folder.mkdir()
+        with lmdb.open(str(folder), map_size=1 << 22) as env, env.begin(write=True) as view:
+            for key, value in values.items():
+                view.put(key.replace("_npz", ".npz").encode(), value)
+        return folder
+
+    with np.load(io.BytesIO(npz())) as content:
+        packed = msgpack.packb({k: array(content[k]) for k in content.files}, use_bin_type=True)
+    store, _ = taken(base(tmp_path / "a", one_npz=npz(), two_npz=packed, __keys__=b'["one.npz"]'), tmp_path / "store")
+    assert store.ids == ["one", "two"]
+    for name in store.ids:
+        like_the_rest(store, name)
+    for values in ({"keys": b"x", "1": b"y"}, {"1": pickle.dumps({})}):
+        with pytest.raises(InputError, match="pickles run code when read, so they are not; take the TSV or HDF5"):
+            taken(base(tmp_path / f"b{len(values)}", **values), tmp_path / "no")
+
+
+def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="pickles run code"):
+        import_regions(tmp_path / "features.pkl")
+    with pytest.raises(InputError, match="nothing to import there"):
+        import_regions(tmp_path)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(InputError, match=r"needs the package h5py: pip install 'groundling\[regions\]'"):
+        next(import_regions(put(tmp_path / "a.h5", ""))[1])
