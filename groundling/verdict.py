@@ -235,7 +235,8 @@ def _sentence(v: Verdict, tasks: int) -> str:
     few = v.permutation["smallest"] * tasks > ALPHA
     short = f" So few seeds could not show any: their smallest p is {v.permutation['smallest']:.2g}" if few else ""
     short += f", times {tasks} tasks." if few and tasks > 1 else "." if few else ""
-    least = f" It would take about {v.detectable * metric.scale:.{digits}f} to be seen." if not few else ""
+    # Without any spread (runs that all collapsed to one answer) nothing is known of what could be seen.
+    least = f" It would take about {v.detectable * metric.scale:.{digits}f} to be seen." if not few and error else ""
     return f"{about}: no reliable difference ({gap:+.{digits}f} {unit}, {span}).{short}{least}"
 
 

@@ -71,6 +71,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for place in homes.RECIPES:
         put(place)
     put("groundling.quickstart.quickstart")
+    put("groundling.world.World.write")
     put("groundling.models.presets.describe")
     return found
 

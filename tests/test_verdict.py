@@ -269,8 +269,8 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     (b / "glue-rte" / "seed-3" / "result.json").unlink()
     said: list[str] = []
     judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
-    assert "note: b: seed 3 is missing" in said
-    assert "note: b: seed 3 has not finished" in said
+    assert "note: glue/rte, b: seed 3 is missing" in said
+    assert "note: glue/rte, b: seed 3 has not finished" in said
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,14 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
         settings["train"].pop("seed")
         folder = open_run(out, "finetune", settings, inputs)
 
-    splits = _read(task, config)
+    splits: dict[str, list[Example]] = {}
     runs = []
     for seed in range(training.seed, training.seed + config.seeds):
         own = folder / f"seed-{seed}"
         own.mkdir(exist_ok=True)
         done = finished(own)
         if done is None:
+            splits = splits or _read(task, config)
             student = load_student(config.model)
             done = one_run(student, task, splits, replace(training, seed=seed), own, config)
         runs.append(done)

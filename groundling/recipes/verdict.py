@@ -105,12 +105,12 @@ def judge_folders(
     say(table(rows))
     for verdict in result["verdicts"]:
         say(verdict["sentence"])
-    for note in dict.fromkeys(note for v in result["verdicts"] for note in v["notes"]):
+    notes = list(dict.fromkeys(f"{v['task']}, {note}" for v in result["verdicts"] for note in v["notes"]))
+    for note in notes:
         say(f"note: {note}")
     sentences = [v["sentence"] for v in result["verdicts"]]
-    notes = [f"{v['task']}: {note}" for v in result["verdicts"] for note in v["notes"]]
     tables = [("Median, and every seed", rows)] + ([("Comparisons", comparisons)] if comparisons else [])
-    write_report(out / "verdict.html", f"Against {control}", tables, sentences, notes=list(dict.fromkeys(notes)))
+    write_report(out / "verdict.html", f"Against {control}", tables, sentences, notes=notes)
     return result
 
 
