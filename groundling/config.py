@@ -140,6 +140,42 @@ contrastive."""
 
 
 @dataclass(frozen=True)
+class PretrainConfig:
+    """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
+
+    model: Literal["visualbert", "vlbert", "uniter"] = "visualbert"
+    """Which model a plain text encoder becomes; without effect if --start is a vision-language model already."""
+    start: str = ""
+    """BERT, or a single-stream model to go on from: hub id or folder."""
+    regions: str = ""
+    """Region store of the images (`groundling regions`)."""
+    captions: str = ""
+    """Captions: COCO json, Conceptual Captions tsv, Flickr8k token.txt."""
+    listing: str = ""
+    """File that lists the images to use, one name a line; empty: all."""
+    skip_missing: bool = False
+    """Leave captions out whose image is not in the store, and count them."""
+    task: str = ""
+    """Instead of captions: a task's training texts, VisualBERT's task-specific phase; e.g. vqa."""
+    data: str = ""
+    """Folder with that task's official files."""
+    text: tuple[str, ...] = ()
+    """Files of text without images, drawn as often as the captions (VL-BERT)."""
+    max_length: int = 64
+    """Pieces per text; longer ones are cut and counted."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    mask_rate: float = 0.15
+    """Share of pieces masked."""
+    sentence_image: bool = True
+    """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
+    early_fusion: bool = True
+    """VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
+    random_start: bool = False
+    """Forget the weights of --start and keep its sizes (ablation C3: no BERT)."""
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """How an encoder is fine-tuned on a task."""
 
@@ -161,6 +197,10 @@ class FinetuneConfig:
     """Keep each seed's fine-tuned encoder and head."""
     freeze_words: bool = False
     """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
+    regions: str = ""
+    """Region store of the examples' images; empty: the model reads the text alone, which is the control."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
     text: str = ""
     """Your own file as --data: column or columns of the text, e.g. `question,answer`."""
     label: str = ""

@@ -35,6 +35,8 @@ class Join(nn.Module):
     kind: ClassVar[str]
     after: ClassVar[int] = 0
     """Positions that are needed after the text's."""
+    whole: ClassVar[bool] = False
+    """Whether it reads the whole image as a region."""
 
     def __init__(self, width: int, **options: Any) -> None:
         """`width` of a region's features; it and `options` are written beside the weights."""
@@ -149,6 +151,7 @@ class VLBertJoin(Join):
 
     kind = "vlbert"
     after = 2
+    whole = True
 
     def __init__(self, bert: BertModel, width: int = 2048) -> None:
         super().__init__(width)

@@ -39,6 +39,7 @@ class SingleStream(nn.Module):
             self.fusion = BertLayer(bert.config)
             fresh(self.fusion)
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
+        self.whole = join.whole
 
     @property
     def max_length(self) -> int:

@@ -147,11 +147,11 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         else:
             teachers = [teacher.fit(data)]
 
-    vocabulary = _vocabulary(text)
+    words = vocabulary(text)
     objectives, heads = [], {}
     for name in names:
         torch.manual_seed(seed_of(training.seed, "init", name))  # the same head in every arm that has it
-        objective = OBJECTIVES[name](sizes, config, vocabulary)
+        objective = OBJECTIVES[name](sizes, config, words)
         heads[name] = _start_head(objective, config.student, text)
         objectives.append(objective)
     result = train(model, objectives, data, training, folder, teachers=teachers)
@@ -171,7 +171,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     return result
 
 
-def _vocabulary(text: TextEncoder) -> Vocabulary:
+def vocabulary(text: TextEncoder) -> Vocabulary:
+    """Mask id and ordinary ids of an encoder's tokenizer; raises InputError if it has no mask token."""
     mask_id = text.tokenizer.mask_token_id
     if mask_id is None:
         raise InputError(f"{text.tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible")

@@ -15,6 +15,8 @@ from accelerate import PartialState
 
 from ..checkpoint import Checkpoints, load_head, save_heads
 from ..config import FinetuneConfig, TrainConfig
+from ..data.paired import RegionSamples
+from ..data.regions import RegionStore
 from ..data.samples import Example, TextSamples
 from ..errors import InputError
 from ..evaluate import evaluate
@@ -37,6 +39,7 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
     task = own_task(config) if config.label else named("tasks", Task, config.task).at(Path(config.data))
     state = PartialState(cpu=training.cpu)
     inputs = {"model": config.model, "data": config.data} | ({"dev": config.dev} if config.dev else {})
+    inputs |= {"regions": str(Path(config.regions) / "manifest.json")} if config.regions else {}
     with state.main_process_first():
         settings = {**asdict(config), "train": asdict(training)}
         settings.pop("seeds")  # more seeds later are the same run, continued
@@ -75,7 +78,9 @@ def one_run(
         load_head(Path(config.model), objective.pooler, "match.pooler")
     student.word_embeddings().requires_grad_(not config.freeze_words)
     text, clip = student.inputs(config.max_length)
-    samples = {split: TextSamples(examples, text, clip) for split, examples in splits.items()}
+    samples: dict[str, Any] = {split: TextSamples(examples, text, clip) for split, examples in splits.items()}
+    if config.regions:
+        samples = seen(samples, student, config.regions, config.most_regions)
     result = train(student, [objective], samples[task.train], training, folder)
     state = PartialState()
     scores = {}
@@ -105,6 +110,16 @@ def one_run(
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
     return done
+
+
+def seen(samples: dict[str, Any], student: Any, store: str, most: int) -> dict[str, Any]:
+    """The same samples with their images' regions; raises InputError if the model reads none, or of another width."""
+    if not student.sizes.regions:
+        raise InputError(f"--regions {store}: this model reads no regions; expected a single-stream model")
+    regions = RegionStore(store)
+    if regions.width != student.sizes.regions:
+        raise InputError(f"{store}: features are {regions.width} wide, the model reads {student.sizes.regions}")
+    return {k: RegionSamples(v, regions, whole=student.whole, most=most) for k, v in samples.items()}
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:

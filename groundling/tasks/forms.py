@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -175,6 +175,67 @@ class Answer:
         """The most likely answer that may be predicted."""
         return np.where(np.isin(self.labels, self.never), -np.inf, outputs).argmax(-1)
 
+    def best(self, label: Any) -> str:
+        """The answer with the highest score of a label as `targets` makes it, empty if it has none."""
+        pairs = np.asarray(label)
+        return self.labels[int(pairs[pairs[:, 1].argmax(), 0])] if len(pairs) else ""
+
     def spell(self, prediction: float) -> str:
         """The answer's text."""
         return self.labels[int(prediction)]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One of the sample's own regions, each of which gets one score; several may be right."""
+
+    kind: Literal["bce", "ce"] = "bce"
+    """bce: each region by itself (VL-BERT); ce: one softmax over them (UNITER)."""
+
+    @property
+    def outputs(self) -> int:
+        """One score per region."""
+        return 1
+
+    def label(self, text: str, where: str) -> int:
+        """Raises InputError: a region is right by its box, no file spells that."""
+        raise InputError(f"{where}: label {text!r}; regions are right or wrong by their boxes")
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Summed over samples, and bce over regions, of outputs (B, R); the published bce is the mean over all regions.
+
+        `labels` (B, R): 1 right, 0 wrong, below 0 no region. With ce the right ones share the target evenly; a sample
+        with none of them adds nothing.
+        """
+        here = labels >= 0
+        if self.kind == "ce":  # -inf would be NaN times a target of 0
+            low = torch.finfo(outputs.dtype).min
+            return F.cross_entropy(outputs.where(here, low), self.target(labels), reduction="sum")
+        return F.binary_cross_entropy_with_logits(outputs[here], labels[here].to(outputs.dtype), reduction="sum")
+
+    def target(self, labels: Tensor) -> Tensor:
+        """The right regions' shares (B, R), even, adding up to 1; all 0 where none is right."""
+        return F.normalize((labels > 0).float(), p=1, dim=-1)
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """The best region (N,), the first of equals; where there is no region, outputs (N, R) are -inf."""
+        return outputs.argmax(-1)
+
+    def spell(self, prediction: float) -> str:
+        """The region's number."""
+        return str(int(prediction))
+
+
+@dataclass(frozen=True)
+class Ground(Pick):
+    """For every phrase a distribution over the regions; its divergence from even shares of the right ones (VisualBERT).
+
+    Outputs and labels are those of `Pick`, with phrases in place of samples: (P, R).
+    """
+
+    kind: Literal["bce", "ce"] = field(default="ce", init=False)
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Kullback-Leibler divergence, summed over phrases; cross-entropy less what no output can change."""
+        target = self.target(labels)
+        return super().loss(outputs, labels) + torch.xlogy(target, target).sum()

@@ -1,0 +1,191 @@
+"""Pre-train VisualBERT, VL-BERT or UNITER on captioned images, or on the texts and images of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from transformers import BertModel
+
+from ..batch import Sizes
+from ..checkpoint import Checkpoints, save_heads
+from ..config import PretrainConfig, TrainConfig
+from ..data.captions import Captioned, keep_listed, read_captions
+from ..data.corpora import corpus
+from ..data.paired import CaptionPairs, RegionSamples
+from ..data.plan import Source
+from ..data.regions import RegionStore
+from ..data.samples import Example, TextInput, TextSamples
+from ..errors import InputError
+from ..find import named
+from ..keyed import seed_of
+from ..models.single_stream import SingleStream, uniter, visualbert, vlbert
+from ..models.student import load_student
+from ..objectives import Objective
+from ..objectives.masked_lm import MaskedLM
+from ..objectives.masked_regions import MaskedRegions
+from ..objectives.sentence_image import SentenceImage
+from ..runs import disk_errors, finished, open_run, write_json
+from ..tasks import Task
+from ..tasks.forms import Answer
+from ..train import train
+from .adapt import vocabulary
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a model is pre-trained with: objectives, and how often a step scores which of them."""
+
+    objectives: Callable[[Sizes, PretrainConfig, Any], list[Objective]]
+    mix: Sequence[tuple[float, tuple[str, ...]]] = ()
+    """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
+    pairs: bool = False
+    """Two captions a text, as VisualBERT's."""
+
+
+def _masked_lm(sizes: Sizes, config: PretrainConfig, words: Any, whole_word: bool = False) -> Objective:
+    return MaskedLM(
+        sizes, mask_id=words.mask_id, replacements=words.ordinary, rate=config.mask_rate, whole_word=whole_word
+    )
+
+
+def _visualbert(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
+    match = [SentenceImage(sizes, swap=False)] if config.sentence_image and not config.task else []
+    return [_masked_lm(sizes, config, words), *match]
+
+
+def _vlbert(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
+    regions = [MaskedRegions(sizes)] if sizes.classes else []
+    return [_masked_lm(sizes, config, words, whole_word=True), *regions]
+
+
+def _uniter(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
+    classes = [MaskedRegions(sizes, keep=0.0, least=1, norm=True)] if sizes.classes else []
+    return [
+        _masked_lm(sizes, config, words),
+        SentenceImage(sizes, alignment=0.1),
+        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True),
+        *classes,
+    ]
+
+
+PHASES = {
+    "visualbert": Phase(_visualbert, pairs=True),
+    "vlbert": Phase(_vlbert),
+    # In-domain ratios of the released code: itm 2, mlm 2, mrfr 1, mrc-kl 1; one of them per optimizer step.
+    "uniter": Phase(
+        _uniter,
+        ((2, ("sentence_image",)), (2, ("masked_lm",)), (1, ("regress_regions",)), (1, ("masked_regions",))),
+    ),
+}
+"""How each model is pre-trained (VisualBERT Section 3.3; VL-BERT Section 3.3 and its code; UNITER's code)."""
+
+BUILDERS: dict[str, Callable[..., SingleStream]] = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
+
+
+def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
+    """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`."""
+    for field, value in (("start", config.start), ("regions", config.regions)):
+        if not value:
+            raise InputError(f"pretrain needs --{field}")
+    if bool(config.captions) == bool(config.task):
+        raise InputError("pretrain needs --captions FILE, or --task and --data for a task's own texts")
+    state = PartialState(cpu=training.cpu)
+    inputs: dict[str, str | Path] = {"start": config.start, "regions": Path(config.regions) / "manifest.json"}
+    inputs |= {"captions": config.captions} if config.captions else {"data": config.data}
+    inputs |= {f"text:{number}": path for number, path in enumerate(config.text)}
+    with state.main_process_first():
+        folder = open_run(out, "pretrain", {**asdict(config), "train": asdict(training)}, inputs)
+    if (done := finished(folder)) is not None:
+        return done
+
+    store = RegionStore(config.regions)
+    torch.manual_seed(seed_of(training.seed, "init", "join"))
+    model = _model(config, store)
+    phase = PHASES[model.join.kind]
+    text = model.inputs(config.max_length)[0]
+    data, left_out = _data(config, phase, model, store, text)
+    sizes = model.sizes._replace(classes=store.classes)
+    torch.manual_seed(seed_of(training.seed, "init", "heads"))
+    objectives = phase.objectives(sizes, config, vocabulary(model.text))
+    names = {objective.name for objective in objectives}
+    sources = [Source(data, 1.0, tuple(sorted(names)), "image and text")]
+    if phase.mix:
+        mix = [(ratio, tuple(n for n in some if n in names)) for ratio, some in phase.mix]
+        sources = [Source(data, ratio, some, "+".join(some)) for ratio, some in mix if some]
+    if config.text:
+        plain = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
+        share = sum(source.ratio for source in sources)
+        sources.append(Source(TextSamples(plain, text), share, ("masked_lm",), "text alone"))
+    result = train(model, objectives, sources, training, folder)
+    result |= {"model": model.join.kind, "objectives": sorted(names), "left_out": left_out}
+    result["parameters"] = sum(p.numel() for p in model.parameters())
+    if state.is_main_process:
+        with disk_errors(folder / "model"):
+            model.export(folder / "model")
+            save_heads(folder / "model", objectives)
+        write_json(folder / "result.json", result)
+        Checkpoints(folder / "checkpoints").clear()
+    state.wait_for_everyone()
+    return result
+
+
+def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
+    start = load_student(config.start)
+    if not isinstance(start, SingleStream):
+        if not isinstance(getattr(start, "encoder", None), BertModel):
+            raise InputError(f"{config.start}: expected a BERT or a single-stream model to start from")
+        bert = BertModel(start.encoder.config) if config.random_start else start.encoder
+        options = {"early": config.early_fusion} if config.model == "visualbert" else {}
+        start = BUILDERS[config.model](bert, start.tokenizer, store.width, **options)
+    if start.sizes.regions != store.width:
+        raise InputError(f"{config.regions}: features are {store.width} wide, the model reads {start.sizes.regions}")
+    return start
+
+
+def _data(
+    config: PretrainConfig, phase: Phase, model: SingleStream, store: RegionStore, text: TextInput
+) -> tuple[Any, int]:
+    """Samples with regions, and how many captioned images the store lacks."""
+    if config.task:
+        examples = task_texts(named("tasks", Task, config.task).at(Path(config.data)), Path(config.data))
+        return RegionSamples(TextSamples(examples, text), store, whole=model.whole, most=config.most_regions), 0
+    images = read_captions(config.captions)
+    images = keep_listed(images, config.listing) if config.listing else images
+    there = [image for image in images if _key(image) in store]
+    if len(there) < len(images) and not (config.skip_missing and there):
+        first = next(image for image in images if _key(image) not in store)
+        raise InputError(
+            f"{config.regions}: {len(images) - len(there)} of {len(images)} captioned images are not in the store, "
+            f"the first is {_key(first)!r}; add them or pass --skip-missing"
+        )
+    keyed = [Captioned(_key(image), image.file, image.captions) for image in there]
+    pairs = CaptionPairs(keyed, text, store, pairs=phase.pairs, whole=model.whole, most=config.most_regions)
+    return pairs, len(images) - len(there)
+
+
+def _key(image: Captioned) -> str:
+    """The image's id in a store made of its folder: its file without the ending."""
+    return image.file.rpartition(".")[0] or image.file
+
+
+def task_texts(task: Task, folder: Path) -> list[Example]:
+    """A task's training texts with what is right, for masked LM on its own images (VisualBERT Section 3.3).
+
+    A question is followed by its best answer (the released code takes the answer apart into letters), a choice by the
+    right one, a statement stands alone.
+    """
+    out = []
+    for example in task.read(folder, task.train):
+        pair = example.pair
+        if example.choices:
+            assert example.label is not None
+            pair = example.choices[int(example.label)]
+        elif isinstance(task.form, Answer):
+            pair = task.form.best(example.label)
+        out.append(Example(example.id, example.text, pair, images=example.images))
+    return out
