@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import itertools
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,12 @@ from transformers import (
     ViTModel,
 )
 
-from groundling.batch import Sample
+from groundling.batch import RegionRow, Sample
+from groundling.data.paired import RegionSamples
 from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.single_stream import SingleStream, visualbert
 from groundling.models.text import TextEncoder
 from groundling.recipes.teach import clip_tokenizer
 
@@ -244,6 +247,34 @@ def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> T
     return TextSamples(
         examples(count), TextInput(bert_words(), max_length), WindowInput(clip_words(), WINDOW, max_windows)
     )
+
+
+def regions(seed: int, count: int, width: int = 12, classes: int = 5) -> RegionRow:
+    """Random boxes with random features, none of them the whole image."""
+    rng = np.random.default_rng(seed)
+    corner, side = rng.uniform(0, 0.5, (2, count, 2)).astype(np.float32)
+    return RegionRow(
+        rng.normal(size=(count, width)).astype(np.float32),
+        np.concatenate([corner, corner + side], 1),
+        rng.random(count).astype(np.float32),
+        np.zeros(count, np.int64),
+        np.zeros(count, bool),
+        rng.dirichlet(np.ones(classes), count).astype(np.float32),
+    )
+
+
+def seen(count: int = 48) -> RegionSamples:
+    """Texts, each with an image of 2 to 7 regions."""
+    store = {f"image{i}": regions(i, 2 + i % 6) for i in range(count)}
+    texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
+    return RegionSamples(TextSamples(texts, TextInput(bert_words(), 40)), store)
+
+
+def seer() -> SingleStream:
+    """A tiny VisualBERT, always with the same weights."""
+    words = bert_words()
+    torch.manual_seed(9)
+    return visualbert(bert(len(words)), words, width=12)
 
 
 class Pictures:

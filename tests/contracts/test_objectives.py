@@ -54,7 +54,7 @@ class Case:
     def __init__(self, kind: type[Objective], model, samples) -> None:
         self.model, self.samples = model.eval(), samples
         torch.manual_seed(3)
-        self.objective = kind(model.sizes._replace(teacher=24), **OPTIONS.get(kind.__name__, {})).eval()
+        self.objective = kind(model.sizes._replace(teacher=24, classes=5), **OPTIONS.get(kind.__name__, {})).eval()
 
     def sample(self, index: int, epoch: int = 0) -> Sample:
         rng = generator(0, epoch, self.samples.ids[index], self.objective.name)
@@ -75,6 +75,8 @@ class Case:
 @pytest.fixture
 def case(request, taught, pictures):
     def make(name: str) -> Case:
+        if "regions" in KINDS[name].needs:
+            return Case(KINDS[name], toys.seer(), toys.seen())
         pixels = "pixels" in KINDS[name].needs
         model = request.getfixturevalue("towers" if pixels else "cross")
         return Case(KINDS[name], model, pictures if pixels else taught)
@@ -151,10 +153,25 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             slot=pad_window(moved.flatten()[clip.slot], 0), key_mask=pad(clip.key_mask, 0),
             special=pad(clip.special, 1), word=pad(clip.word, -1), flat_ids=pad(clip.flat_ids, 7),
         )  # fmt: skip
-    labels = {k: pad(x, IGNORE) if x.ndim == 2 else x for k, x in batch.labels.items()}
+    regions = batch.regions
+    if regions is not None:
+        fills = {
+            "features": 9,
+            "boxes": 1,
+            "mask": 0,
+            "image": 0,
+            "whole": 0,
+            "confidence": 1,
+            "classes": 1,
+            "masked": 1,
+        }
+        regions = replace(
+            regions, **{k: pad(x, fills[k]) for k, x in vars(regions).items() if x is not None}
+        )  # fmt: skip
+    labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
     features = {k: pad(x, 0 if k == "has" else 9) if k in {"words", "has"} else x for k, x in batch.features.items()}
     words = None if batch.words is None else pad(batch.words, -1)
-    return replace(batch, text=text, clip=clip, labels=labels, features=features, words=words)
+    return replace(batch, text=text, clip=clip, regions=regions, labels=labels, features=features, words=words)
 
 
 @every
@@ -184,7 +201,7 @@ def same(a: Sample, b: Sample) -> bool:
         if part.name in {"labels", "features"}:
             if x.keys() != y.keys() or not all(np.array_equal(x[k], y[k]) for k in x):
                 return False
-        elif part.name in {"text", "clip"}:
+        elif part.name in {"text", "clip", "regions"}:
             if x is not None and not all(np.array_equal(getattr(x, f.name), getattr(y, f.name)) for f in fields(x)):
                 return False
         elif not np.array_equal(x, y):
@@ -219,7 +236,8 @@ def test_unscored_positions_contribute_nothing(name, case):
         if isinstance(getattr(encoded, f.name), Tensor)
     }
     sum(c.objective(replace(encoded, **leaves), batch).values()).backward()
-    masks = {"text": batch.text and batch.text.mask, "visual": batch.clip and batch.clip.key_mask}
+    other = batch.regions.mask if batch.regions is not None else batch.clip and batch.clip.key_mask
+    masks = {"text": batch.text and batch.text.mask, "visual": other}
     masks |= {f"joint_{side}": mask for side, mask in masks.items()}
     touched = 0
     for state, mask in masks.items():
@@ -251,7 +269,7 @@ def test_what_is_missing_is_named_in_one_line(name, case):
 
 @every
 def test_weight_grows_over_its_warmup(name, case):
-    kind, sizes = KINDS[name], case(name).model.sizes._replace(teacher=24)
+    kind, sizes = KINDS[name], case(name).model.sizes._replace(teacher=24, classes=5)
     grown = kind(sizes, weight=3.0, warmup=4, **OPTIONS.get(name, {}))
     assert [grown.weight_at(s) for s in range(6)] == [0.75, 1.5, 2.25, 3.0, 3.0, 3.0]
     assert kind(sizes, weight=3.0, **OPTIONS.get(name, {})).weight_at(0) == 3.0
