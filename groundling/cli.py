@@ -16,6 +16,8 @@ COMMANDS = {
     "quickstart": "the whole path on a rendered world, offline, in minutes",
     "teach": "train a small CLIP teacher on captioned images",
     "adapt": "adapt a text encoder with a CLIP-like teacher (or without: the control)",
+    "regions": "regions of your own images, or of others' region files, as a store",
+    "pretrain": "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
     "finetune": "fine-tune an encoder on a task, over seeds",
     "probe": "ask an encoder what it knows of a rendered world's nouns",
     "ask": "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
@@ -33,6 +35,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a mistake of the user's is one line on stderr and exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["regions"] and len(arguments) > 1 and not arguments[1].startswith("-"):
+        arguments.insert(1, "--images")  # `groundling regions my_photos/`
     if not arguments or arguments[0] in {"-h", "--help"}:
         print("usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options\n")
         print("\n".join(f"  {name:<12}{text}" for name, text in COMMANDS.items()))
@@ -96,6 +100,18 @@ def _adapt() -> Callable[..., Any]:
     return adapt
 
 
+def _regions() -> Callable[..., Any]:
+    from .recipes.regions import regions
+
+    return regions
+
+
+def _pretrain() -> Callable[..., Any]:
+    from .recipes.pretrain import pretrain
+
+    return pretrain
+
+
 def _finetune() -> Callable[..., Any]:
     from .recipes.finetune import finetune
 
@@ -154,6 +170,8 @@ RECIPES: dict[str, tuple[dict[str, Any], Callable[[], Callable[..., Any]]]] = {
     "quickstart": ({"_own": config.QuickstartConfig()}, _quickstart),
     "teach": ({"_own": config.TeachConfig(), "_train": config.TEACHING}, _teach),
     "adapt": ({"_own": config.AdaptConfig(), "_train": config.TrainConfig()}, _adapt),
+    "regions": ({"_own": config.RegionsConfig()}, _regions),
+    "pretrain": ({"_own": config.PretrainConfig(), "_train": config.PRETRAINING}, _pretrain),
     "finetune": ({"_own": config.FinetuneConfig(), "_train": config.TUNING}, _finetune),
     "probe": ({"_own": config.ProbeConfig(), "_train": config.PROBING}, _probe),
     "ask": ({"_own": config.AskConfig()}, _ask),

@@ -405,5 +405,8 @@ TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
 """A small CLIP from scratch."""
 
+PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
+"""Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
+
 PROBING = TrainConfig(steps=200, lr=5e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning on a rendered world's questions."""

@@ -25,7 +25,10 @@ STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=Tr
 
 
 RECIPES = (
-    *(f"groundling.recipes.{name}.{name}" for name in ("adapt", "finetune", "probe", "compare", "teach", "verdict")),
+    *(
+        f"groundling.recipes.{name}.{name}"
+        for name in ("adapt", "finetune", "probe", "compare", "teach", "verdict", "regions", "pretrain")
+    ),
     *(f"groundling.recipes.analyse.{name}" for name in ("similarity", "grounded", "attention")),
     "groundling.recipes.sweep.run_sweep",
     "groundling.analysis.knowledge.ask",

@@ -23,6 +23,8 @@ FILLS = {
     "quickstart": {"": "QuickstartConfig"},
     "teach": {"": "TeachConfig TrainConfig"},
     "adapt": {"": "AdaptConfig TrainConfig"},
+    "regions": {"": "RegionsConfig"},
+    "pretrain": {"": "PretrainConfig TrainConfig"},
     "finetune": {"": "FinetuneConfig TrainConfig"},
     "probe": {"": "ProbeConfig TrainConfig"},
     "compare": {"": "CompareConfig", "adapt.": "AdaptConfig", "train.": "TrainConfig", "tune.": "TrainConfig"},

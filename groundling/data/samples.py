@@ -14,6 +14,9 @@ from ..batch import Row, Sample
 from ..errors import InputError
 from .words import numbers, spans, word_of
 
+Tags = tuple[tuple[int, int, int], ...]
+"""Places in a text: first character, the one after the last, and the number of the object or phrase they name."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -28,6 +31,10 @@ class Example:
     """Second texts of which one is right; each makes a row with `text`."""
     images: tuple[str, ...] = ()
     """Ids of its images in a region store."""
+    tags: Tags = ()
+    """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
+    choice_tags: tuple[Tags, ...] = ()
+    """The same of every one of `choices`."""
 
 
 class Samples(Protocol):

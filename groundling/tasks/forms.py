@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -187,10 +187,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pick:
-    """One of the sample's own regions, each of which gets one score; several may be right."""
+    """Some of the regions, each of which gets one score: for an expression, or for every phrase of a caption."""
 
-    kind: Literal["bce", "ce"] = "bce"
-    """bce: each region by itself (VL-BERT); ce: one softmax over them (UNITER)."""
+    kind: Literal["bce", "ce", "kl"] = "bce"
+    """bce: each region by itself (VL-BERT); ce: one softmax over them (UNITER); kl: divergence from it (VisualBERT)."""
 
     @property
     def outputs(self) -> int:
@@ -202,20 +202,18 @@ class Pick:
         raise InputError(f"{where}: label {text!r}; regions are right or wrong by their boxes")
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Summed over samples, and bce over regions, of outputs (B, R); the published bce is the mean over all regions.
+        """Summed over rows, and bce over regions, of outputs (B, R); the published bce is the mean over all regions.
 
-        `labels` (B, R): 1 right, 0 wrong, below 0 no region. With ce the right ones share the target evenly; a sample
-        with none of them adds nothing.
+        `labels` (B, R): 1 right, 0 wrong, below 0 no region. With ce and kl the right ones share the target evenly, and
+        a row with none adds nothing.
         """
         here = labels >= 0
-        if self.kind == "ce":  # -inf would be NaN times a target of 0
-            low = torch.finfo(outputs.dtype).min
-            return F.cross_entropy(outputs.where(here, low), self.target(labels), reduction="sum")
-        return F.binary_cross_entropy_with_logits(outputs[here], labels[here].to(outputs.dtype), reduction="sum")
-
-    def target(self, labels: Tensor) -> Tensor:
-        """The right regions' shares (B, R), even, adding up to 1; all 0 where none is right."""
-        return F.normalize((labels > 0).float(), p=1, dim=-1)
+        if self.kind == "bce":
+            return F.binary_cross_entropy_with_logits(outputs[here], labels[here].to(outputs.dtype), reduction="sum")
+        target = F.normalize((labels > 0).to(outputs.dtype), p=1, dim=-1)
+        low = torch.finfo(outputs.dtype).min  # -inf would be NaN times a target of 0
+        loss = F.cross_entropy(outputs.where(here, low), target, reduction="sum")
+        return loss if self.kind == "ce" else loss + torch.xlogy(target, target).sum()
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """The best region (N,), the first of equals; where there is no region, outputs (N, R) are -inf."""
@@ -224,18 +222,3 @@ class Pick:
     def spell(self, prediction: float) -> str:
         """The region's number."""
         return str(int(prediction))
-
-
-@dataclass(frozen=True)
-class Ground(Pick):
-    """For every phrase a distribution over the regions; its divergence from even shares of the right ones (VisualBERT).
-
-    Outputs and labels are those of `Pick`, with phrases in place of samples: (P, R).
-    """
-
-    kind: Literal["bce", "ce"] = field(default="ce", init=False)
-
-    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Kullback-Leibler divergence, summed over phrases; cross-entropy less what no output can change."""
-        target = self.target(labels)
-        return super().loss(outputs, labels) + torch.xlogy(target, target).sum()
