@@ -104,7 +104,8 @@ def chains(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[in
         root = ElementTree.fromstring(content)
         width, height = (int(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
         for entry in root.iter("object"):
-            names, marks = [int(name.text or "") for name in entry.findall("name")], entry.find("bndbox")
+            names = [int(name.text or "") for name in entry.findall("name")]
+            marks = next(filter(len, entry.findall("bndbox")), None)
             if not names or (marks is None and "1" not in (entry.findtext("scene"), entry.findtext("nobndbox"))):
                 raise InputError(f"{path}: the object of chains {names} has neither box nor scene nor nobndbox")
             if marks is None:
