@@ -13,7 +13,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 
-from .batch import collate
+from .batch import IGNORE, collate
 from .data.samples import Samples
 from .objectives.supervised import Supervised
 from .runs import disk_errors
@@ -57,9 +57,17 @@ def evaluate(model: nn.Module, objective: Supervised, task: Task, samples: Sampl
         mine.extend(zip(chosen, outputs, labels, strict=True))
     model.train(training), objective.train(training)
     every = sorted(gather_object(mine) if state.num_processes > 1 else mine)
-    outputs_all = np.array([o for _, o, _ in every], float)
+    outputs_all = _even([o for _, o, _ in every], -np.inf)
     predictions = task.form.predict(outputs_all)
     labelled = bool(every) and every[0][2] is not None
-    labels_all = np.array([y for _, _, y in every], float) if labelled else None
-    metrics = task.score(predictions, labels_all) if labels_all is not None else {}
+    labels_all = _even([y for _, _, y in every], IGNORE) if labelled else None
+    metrics = task.score(predictions, labels_all, outputs_all) if labels_all is not None else {}
     return Scores([samples.ids[i] for i, _, _ in every], outputs_all, predictions, labels_all, metrics)
+
+
+def _even(rows: list[Any], fill: float) -> np.ndarray:
+    """Rows as one array; those with one number per region differ in length from batch to batch."""
+    if not rows or not isinstance(rows[0], list) or len({len(row) for row in rows}) == 1:
+        return np.array(rows, float)
+    width = max(map(len, rows))
+    return np.array([[*row, *[fill] * (width - len(row))] for row in rows], float)

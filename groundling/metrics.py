@@ -28,6 +28,8 @@ class Metric:
     """What it is multiplied by in tables and sentences: 100 for points."""
     classes: bool = True
     """Whether predictions are classes, so that votes can be counted."""
+    ranked: bool = False
+    """Computed from outputs (N, R), one per region, in place of predictions."""
 
     def compute(self, predictions: Values, labels: Values) -> float:
         """The metric of these predictions."""
@@ -89,4 +91,23 @@ SPEARMAN = Metric("spearman", _ranked, _correlation, classes=False)
 MSE = Metric("mse", _squares, _mean, higher_is_better=False, scale=1.0, classes=False)
 RMSE = Metric("rmse", _squares, lambda sums: np.sqrt(_mean(sums)), higher_is_better=False, scale=1.0, classes=False)
 
-METRICS = {m.name: m for m in (ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, MSE, RMSE)}
+
+def _picked(p: Values, y: Values) -> Values:
+    return _with_count(np.take_along_axis(y, p.astype(int)[:, None], 1)[:, 0] == 1)
+
+
+def _among(k: int) -> Callable[[Values, Values], Values]:
+    def terms(outputs: Values, y: Values) -> Values:
+        best = np.argsort(-outputs, axis=1, kind="stable")[:, :k]
+        return _with_count((np.take_along_axis(y, best, 1) == 1).any(1))
+
+    return terms
+
+
+PICKED = Metric("picked", _picked, _mean)
+"""Share of examples whose predicted region is right: labels (N, R) are 1 where a region is."""
+AMONG = tuple(Metric(f"R@{k}", _among(k), _mean, ranked=True) for k in (1, 5, 10))
+UPPER_BOUND = Metric("upper bound", lambda outputs, y: _with_count((y == 1).any(1)), _mean, ranked=True)
+"""Share of examples that have a right region at all."""
+
+METRICS = {m.name: m for m in (ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, MSE, RMSE, PICKED)}

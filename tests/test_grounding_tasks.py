@@ -48,7 +48,7 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
             expected["kl"] += float(share * np.log((share or 1) / q))
     for kind, value in expected.items():
         for fill in (5.0, -torch.inf):
-            loss = Pick(kind).loss(outputs.masked_fill(labels < 0, fill), labels)
+            loss = Pick(kind=kind).loss(outputs.masked_fill(labels < 0, fill), labels)
             (slope,) = torch.autograd.grad(loss, outputs)
             assert loss.item() == pytest.approx(value, rel=1e-5) and slope.isfinite().all()
     assert Pick().predict(np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])).tolist() == [1, 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,11 +25,23 @@ class Store(Protocol):
 class RegionSamples:
     """Samples of texts that also carry the regions of their examples' images, read when they are needed."""
 
-    def __init__(self, texts: TextSamples, store: Store, *, whole: bool = False, most: int = 0) -> None:
+    def __init__(
+        self,
+        texts: TextSamples,
+        store: Store,
+        *,
+        whole: bool = False,
+        most: int = 0,
+        mark: Callable[[Example, RegionRow], np.ndarray] | None = None,
+        phrases: bool = False,
+    ) -> None:
         """`whole` puts the whole image first (VL-BERT, VCR); of each image at most `most` regions (0: all) are taken.
 
-        Raises InputError if an image is not in the store, with the number of such images.
+        `mark` says which regions are right, which becomes the label; with `phrases`, the text's tag is a phrase, whose
+        last piece becomes the label `query`, and no region's name. Raises InputError if an image is not in the store,
+        with the number of such images.
         """
+        self.mark, self.phrases = mark, phrases
         missing = list(dict.fromkeys(i for e in texts.examples for i in e.images if i not in store))
         if missing:
             raise InputError(f"the region store lacks {len(missing)} images, the first is {missing[0]!r}")
@@ -44,9 +56,23 @@ class RegionSamples:
         out = []
         for i, sample in zip(indices, self.texts.get(indices, rngs), strict=True):
             row = self.regions(self.texts.examples[i].images)
-            choices = tuple(replace(choice, regions=row) for choice in sample.choices)
-            out.append(replace(sample, regions=row, choices=choices))
+            choices = tuple(self._see(choice, row) for choice in sample.choices)
+            sample = replace(self._see(sample, row), choices=choices)
+            if self.mark is not None:
+                sample = sample.with_label("label", self.mark(self.texts.examples[i], row))
+            out.append(sample)
         return out
+
+    def _see(self, sample: Sample, row: RegionRow) -> Sample:
+        text = sample.text
+        if text is None or text.region is None:
+            return replace(sample, regions=row)
+        if self.phrases:
+            last = np.flatnonzero(text.region >= 0)[-1:].sum()  # 0 if the phrase was cut off
+            return replace(sample, regions=row, text=replace(text, region=None)).with_label("query", np.array(last))
+        # Tags number the annotated objects, which stand in the store's order behind the whole image.
+        named = np.where(text.region >= 0, text.region + row.whole[0], -1)
+        return replace(sample, regions=row, text=replace(text, region=np.where(named < len(row.boxes), named, -1)))
 
     def regions(self, images: Sequence[str]) -> RegionRow:
         """The regions of several images in one row, image after image."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -16,6 +16,13 @@ from .words import numbers, spans, word_of
 
 Tags = tuple[tuple[int, int, int], ...]
 """Places in a text: first character, the one after the last, and the number of the object or phrase they name."""
+
+
+class Gold(NamedTuple):
+    """The boxes that answer an example, in pixels of its image."""
+
+    boxes: np.ndarray  # (G, 4): x1, y1, x2, y2
+    size: tuple[int, int]  # width and height of the image
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Example:
     """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
     choice_tags: tuple[Tags, ...] = ()
     """The same of every one of `choices`."""
+    gold: Gold | None = None
+    """What it means, where the answer is a region."""
 
 
 class Samples(Protocol):
@@ -197,8 +206,10 @@ class TextSamples:
         self.ids = [e.id for e in examples]
         # Characters are close enough; every choice is padded to the longest.
         self.lengths = np.array([len(e.text) + max(map(len, e.choices or (e.pair or "",))) for e in examples])
-        seen: dict[tuple[str, str | None, tuple[str, ...]], int] = {}
-        self.first = [seen.setdefault((e.text, e.pair, e.choices), i) for i, e in enumerate(examples)]
+        seen: dict[Any, int] = {}
+        self.first = [
+            seen.setdefault((e.text, e.pair, e.choices, e.tags, e.choice_tags), i) for i, e in enumerate(examples)
+        ]
         self.kept: dict[int, Sample] = {}
 
     def __len__(self) -> int:
@@ -219,7 +230,12 @@ class TextSamples:
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
         if any(e.choices for e in examples):
-            rows = iter(self._convert([Example(e.id, e.text, choice) for e in examples for choice in e.choices]))
+            flat = [
+                Example(e.id, e.text, choice, tags=e.tags, choice_tags=e.choice_tags[n : n + 1])
+                for e in examples
+                for n, choice in enumerate(e.choices)
+            ]
+            rows = iter(self._convert(flat))
             several = [tuple(next(rows) for _ in e.choices) for e in examples]
             return [
                 Sample(e.id, choices=own, dropped=sum(row.dropped for row in own))
@@ -233,7 +249,22 @@ class TextSamples:
         if self.text is not None:
             texts = self.text.rows(examples, words)
             samples = [replace(s, text=r, dropped=s.dropped + d) for s, (r, d) in zip(samples, texts, strict=True)]
+            if any(e.tags or e.choice_tags for e in examples):
+                samples = [_tagged(s, e, own) for s, e, own in zip(samples, examples, words, strict=True)]
         if self.clip is not None:
             windows = self.clip.rows(examples, words)
             samples = [replace(s, clip=r, dropped=s.dropped + d) for s, (r, d) in zip(samples, windows, strict=True)]
         return samples
+
+
+def _tagged(sample: Sample, example: Example, words: Sequence[np.ndarray]) -> Sample:
+    """A copy whose text says which object or phrase each piece names."""
+    row = sample.text
+    assert row is not None
+    named, before = np.full(sum(map(len, words)) + 1, -1, np.int64), 0  # the last one: of pieces outside all words
+    for spans_, tags in zip(words, (example.tags, *example.choice_tags), strict=False):
+        for start, stop, number in tags:
+            inside = (spans_[:, 0] < stop) & (spans_[:, 1] > start)
+            named[before + np.flatnonzero(inside)] = number
+        before += len(spans_)
+    return replace(sample, text=replace(row, region=named[row.word]))

@@ -80,7 +80,9 @@ def one_run(
     text, clip = student.inputs(config.max_length)
     samples: dict[str, Any] = {split: TextSamples(examples, text, clip) for split, examples in splits.items()}
     if config.regions:
-        samples = seen(samples, student, config.regions, config.most_regions)
+        samples = seen(samples, student, task, config)
+    elif task.mark is not None:
+        raise InputError(f"{task.name} asks for regions; pass --regions STORE")
     result = train(student, [objective], samples[task.train], training, folder)
     state = PartialState()
     scores = {}
@@ -112,14 +114,17 @@ def one_run(
     return done
 
 
-def seen(samples: dict[str, Any], student: Any, store: str, most: int) -> dict[str, Any]:
+def seen(samples: dict[str, Any], student: Any, task: Task, config: FinetuneConfig) -> dict[str, Any]:
     """The same samples with their images' regions; raises InputError if the model reads none, or of another width."""
+    store = config.regions
     if not student.sizes.regions:
         raise InputError(f"--regions {store}: this model reads no regions; expected a single-stream model")
     regions = RegionStore(store)
     if regions.width != student.sizes.regions:
         raise InputError(f"{store}: features are {regions.width} wide, the model reads {student.sizes.regions}")
-    return {k: RegionSamples(v, regions, whole=student.whole, most=most) for k, v in samples.items()}
+    options = {"whole": student.whole, "most": config.most_regions, "mark": task.mark}
+    options["phrases"] = task.form.reads == "phrase"
+    return {k: RegionSamples(v, regions, **options) for k, v in samples.items()}
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:

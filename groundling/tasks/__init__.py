@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..batch import Sizes
+from ..batch import RegionRow, Sizes
 from ..data.samples import Example
 from ..errors import InputError
 from ..metrics import Metric
@@ -46,6 +46,8 @@ class Task:
     """(folder, split) to the file that holds the split."""
     listed: Callable[[Path], Form] | None = None
     """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
+    mark: Callable[[Example, RegionRow], np.ndarray] | None = None
+    """Which of its regions (R,) are right for an example, 1 or 0, where the answer is a region."""
     extra: Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None = None
     """More of the benchmark's own scores, 0..1, by (folder, split, ids, answers): over groups, or by type."""
 
@@ -70,10 +72,15 @@ class Task:
         return "\n".join([f"{index}{mark}{prediction}", *rows]) + "\n"
 
     def score(
-        self, predictions: Sequence[float] | np.ndarray, labels: Sequence[float] | np.ndarray
+        self,
+        predictions: Sequence[float] | np.ndarray,
+        labels: Sequence[float] | np.ndarray,
+        outputs: np.ndarray | None = None,
     ) -> dict[str, float]:
-        """Every metric by name; NaN where one is undefined on these predictions."""
-        return {m.name: m.compute(np.asarray(predictions), np.asarray(labels)) for m in self.metrics}
+        """Every metric by name; NaN where one is undefined on these predictions. Ranked ones need the `outputs`."""
+        given = {False: np.asarray(predictions), True: outputs}
+        return {m.name: m.compute(values, np.asarray(labels)) for m in self.metrics
+                if (values := given[m.ranked]) is not None}  # fmt: skip
 
     def official(
         self, folder: Path, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray

@@ -10,12 +10,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ..batch import RegionRow
 from ..data.regions import inside
-from ..data.samples import Example
+from ..data.samples import Example, Gold
 from ..data.tables import lines_of, read_text
 from ..errors import InputError
+from ..metrics import AMONG, PICKED, UPPER_BOUND
+from . import Task
 from .forms import Pick
-from .refcoco import Overlap
+from .refcoco import Overlap, right_regions
 
 SOURCE = "Plummer et al. 2015, Flickr30k Entities, github.com/BryanPlummer/flickr30k_entities"
 OPENING = "[/EN#"
@@ -28,7 +31,7 @@ PROTOCOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "merged-box": lambda boxes: np.concatenate([boxes[:, :2].min(0), boxes[:, 2:].max(0)])[None],
 }
 """The boxes (G, 4) of which a region has to match one: all of the phrase's (BAN, VisualBERT), or what encloses them."""
-FORM = Pick("kl")
+FORM = Pick("phrase", "kl")
 """A row is a phrase."""
 AT = (1, 5, 10)
 
@@ -140,3 +143,24 @@ def recall(scores: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> dict[st
     ranked = [good[np.argsort(-own, kind="stable")] for own, good in zip(scores, right, strict=True)]
     found = {f"R@{k}": float(np.mean([good[:k].any() for good in ranked])) for k in AT}
     return found | {"upper bound": float(np.mean([good.any() for good in ranked]))}
+
+
+def _read(folder: Path, split: str) -> list[Example]:
+    """An example per phrase that counts; its tag is the phrase."""
+    return [
+        Example(
+            f"flickr30k-{split}-{caption.id}-{number}", caption.text, images=(caption.image,),
+            tags=((phrase.start, phrase.stop, 0),), gold=Gold(phrase.boxes, caption.size),
+        )
+        for caption in captions(folder, split)
+        for number, phrase in enumerate(caption.phrases)
+    ]  # fmt: skip
+
+
+def _mark(example: Example, row: RegionRow) -> np.ndarray:
+    return right_regions(example, row, BAN)
+
+
+FLICKR30K = Task(
+    "flickr30k", FORM, _read, (PICKED, *AMONG, UPPER_BOUND), SOURCE, dev=("val", "test"), mark=_mark
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,11 @@ from ..errors import InputError
 
 class Form(Protocol):
     """The shape of a task's answer."""
+
+    @property
+    def reads(self) -> Literal["first", "regions", "phrase"]:
+        """What the head reads: the first position; every region; or those from where a phrase of the text ends."""
+        ...
 
     @property
     def outputs(self) -> int:
@@ -44,6 +49,7 @@ class Form(Protocol):
 class Classify:
     """One of several classes; cross-entropy."""
 
+    reads: ClassVar[Literal["first"]] = "first"
     labels: tuple[str, ...]
     """Classes as the files spell them, in the order of their numbers."""
 
@@ -85,6 +91,7 @@ class Choose(Classify):
 class Regress:
     """A number; squared error."""
 
+    reads: ClassVar[Literal["first"]] = "first"
     low: float = -np.inf
     high: float = np.inf
     """Bounds of a label; predictions are not clipped."""
@@ -123,6 +130,7 @@ class Regress:
 class Answer:
     """One of many answers, of which several may be right to a degree."""
 
+    reads: ClassVar[Literal["first"]] = "first"
     labels: tuple[str, ...]
     """Answers in the order of their classes."""
     kind: Literal["bce", "kl", "ce"] = "bce"
@@ -189,6 +197,8 @@ class Answer:
 class Pick:
     """Some of the regions, each of which gets one score: for an expression, or for every phrase of a caption."""
 
+    reads: Literal["regions", "phrase"] = "regions"
+    """regions: each by itself, for the whole text; phrase: from the last piece of the text's tagged phrase."""
     kind: Literal["bce", "ce", "kl"] = "bce"
     """bce: each region by itself (VL-BERT); ce: one softmax over them (UNITER); kl: divergence from it (VisualBERT)."""
 

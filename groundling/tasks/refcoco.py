@@ -10,9 +10,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..batch import RegionRow
 from ..data.regions import inside
+from ..data.samples import Example, Gold
 from ..errors import InputError
+from ..metrics import PICKED, UPPER_BOUND
 from ..runs import read_json
+from . import Task
+from .forms import Pick
 from .vqa import COCO
 
 SOURCE = "Yu et al. 2016, RefCOCO+ (UNC splits), github.com/lichengunc/refer"
@@ -154,3 +159,25 @@ def accuracy(said: Mapping[int, np.ndarray | None], asked: Sequence[Expression],
         raise InputError(f"refcoco: no prediction for expression {absent[0]} ({len(absent):,} such)")
     pairs = [(said[e.id], e.box) for e in asked]
     return sum(box is not None and bool(rule(box, gold).all()) for box, gold in pairs) / len(asked)
+
+
+def _read(folder: Path, split: str) -> list[Example]:
+    sizes = {COCO.format(subset="train2014", number=n): size for n, size in _instances(folder)[0].items()}
+    return [
+        Example(f"refcoco-{split}-{e.id}", e.text, images=(e.image,), gold=Gold(e.box[None], sizes[e.image]))
+        for e in expressions(folder, split)
+    ]
+
+
+def right_regions(example: Example, row: RegionRow, rule: Overlap = VL_BERT) -> np.ndarray:
+    """Which regions (R,) count as one of an example's gold boxes, 1 or 0."""
+    assert example.gold is not None
+    boxes = row.boxes * np.array(example.gold.size * 2, np.float32)
+    return np.asarray(rule(boxes, example.gold.boxes).any(1), np.int64)
+
+
+REFCOCO_PLUS = Task(
+    "refcoco+", Pick("regions", "bce"), _read, (PICKED, UPPER_BOUND), SOURCE, dev=("val", "testA", "testB"),
+    mark=right_regions,
+)  # fmt: skip
+"""Over the regions of the store: annotated boxes (`groundling regions --boxes instances.json`) or detected ones."""
