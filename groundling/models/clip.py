@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
+    CLIPImageProcessorPil,
     CLIPTextModelWithProjection,
     PreTrainedTokenizerBase,
     Siglip2TextModel,
@@ -178,9 +179,14 @@ class TwoTowers(nn.Module):
         return Encoded(text_embedding=text, image_embedding=image, scale=self.clip.logit_scale.exp())
 
     def export(self, folder: Path) -> None:
-        """Write a stock HF CLIP folder."""
+        """Write a stock HF CLIP folder, with tokenizer and image processor."""
         self.clip.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        side = self.clip.config.vision_config.image_size
+        CLIPImageProcessorPil(
+            size={"shortest_edge": side}, crop_size={"height": side, "width": side},
+            image_mean=IMAGE_MEAN, image_std=IMAGE_STD,
+        ).save_pretrained(folder)  # fmt: skip
 
 
 def _is_tower(source: str) -> bool:
