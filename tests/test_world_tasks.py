@@ -1,0 +1,250 @@
+"""The world's own data sets, read as anybody's, and judged by what stands where in the scenes."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from groundling.config import RegionsConfig
+from groundling.data.samples import Example
+from groundling.tasks import flickr_entities, refcoco, vcr
+from groundling.tasks.nlvr2 import NLVR2, consistency
+from groundling.tasks.snli_ve import FORM, SNLI_VE
+from groundling.tasks.vqa import VQA, questions
+from groundling.vision.detect import annotated
+from groundling.vision.extract import listing
+from groundling.world import DEV_IMAGES, Scene, Thing, World, WorldConfig
+from groundling.world.drawing import stamp
+from groundling.world.language import ATTRIBUTES
+from groundling.world.tasks import POOLS, sentences, write_tasks
+
+WORLD = World(WorldConfig(scenes=0, dev_scenes=0))
+TRAIN, HELD = 240, 160
+SIDE = "left of|right of|above|below"
+THING = rf"the (?:thing ({SIDE}) the )?(\w+) thing"
+LOOKS = {value for values in ATTRIBUTES.values() for value in values}
+HELD_OUT = ((VQA, "val"), (SNLI_VE, "dev test"), (NLVR2, "dev test1"), (vcr.ANSWER, "val"), (vcr.RATIONALE, "val"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tasks")
+    counts = write_tasks(WORLD, path, TRAIN, HELD)
+    assert json.loads((path / "tasks.json").read_text())["examples"] == counts
+    # Whole rounds only, of six at most.
+    assert all((TRAIN if "train" in name else HELD) - number in range(6) for name, number in counts.items())
+    return path
+
+
+@pytest.fixture(scope="module")
+def shown(folder: Path) -> dict[str, Scene]:
+    """The scene that every image shows, by its pixels."""
+    ids = (pool * DEV_IMAGES + n for pool in sorted(set(POOLS.values())) for n in range(1, 3 * TRAIN))
+    scenes = {WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation}
+    config = RegionsConfig(images=str(folder / "images"), boxes=str(folder / "instances.json"))
+    return {name: scenes[np.asarray(Image.open(path)).tobytes()] for name, path in listing(config)[0]}
+
+
+@pytest.fixture(scope="module")
+def read(folder: Path) -> dict[str, dict[str, list[Example]]]:
+    own = {task.name: folder / task.name.partition("/")[0].replace("-", "_") for task, _ in HELD_OUT}
+    return {t.name: {s: t.read(own[t.name], s) for s in f"train {held}".split()} for t, held in HELD_OUT}
+
+
+def at(a: Thing, b: Thing, where: str) -> bool:
+    """Whether a is `where` of b, by their places."""
+    lead = {"left of": b.x - a.x, "right of": a.x - b.x, "above": b.y - a.y, "below": a.y - b.y}
+    return max(lead, key=lead.__getitem__) == where
+
+
+def meant(scene: Scene, where: str, *words: str) -> Thing | None:
+    found = [thing for thing in scene.things if {*words} <= {*thing.looks, thing.name}]
+    if len(found) != 1 or not where:
+        return found[0] if len(found) == 1 else None
+    other = next(thing for thing in scene.things if thing is not found[0])
+    return other if at(other, found[0], where) else None
+
+
+def truth(scene: Scene, text: str) -> bool:
+    match = re.fullmatch(rf"{THING} is (?:({SIDE}) the )?(\w+)(?: thing)?", text)
+    thing, other = meant(scene, match[1], match[2]), meant(scene, "", match[4])
+    assert thing is not None and (not match[3] or other not in (None, thing))
+    return at(thing, other, match[3]) if match[3] else match[4] in thing.looks
+
+
+def reply(scene: Scene, text: str) -> str:
+    if match := re.fullmatch(r"how many things are (\w+) \?", text):
+        return str(sum(match[1] in thing.looks for thing in scene.things))
+    if match := re.fullmatch(rf"what (\w+) is {THING} \?", text):
+        thing = meant(scene, *match.groups()[1:])
+        return next(value for value in thing.looks if value in ATTRIBUTES[match[1]])
+    if match := re.fullmatch(r"is there a (.+) thing \?", text):
+        return ("no", "yes")[any({*match[1].split()} <= {*thing.looks} for thing in scene.things)]
+    match = re.fullmatch(rf"is ({THING}) (.*) \?", text)
+    return ("no", "yes")[truth(scene, f"{match[1]} is {match[4]}")]
+
+
+def told_apart(pairs: Iterable[tuple[Hashable, Hashable]]) -> dict[Hashable, list[int]]:
+    """How often each text has each of its answers."""
+    found: dict[Hashable, Counter] = defaultdict(Counter)
+    for text, answer in pairs:
+        found[text][answer] += 1
+    return {text: [*counts.values()] for text, counts in found.items()}
+
+
+def blind(train: Sequence[Any], test: Sequence[Any], choices: int = 0) -> float:
+    """Accuracy of a classifier that reads words and pairs of words, and no image; of every `choices` rows one is 1."""
+    (texts, labels), (asked, gold) = (
+        zip(*((row.text, row.label) if isinstance(row, Example) else row for row in rows), strict=True)
+        for rows in (train, test)
+    )
+    bag = CountVectorizer(ngram_range=(1, 2), token_pattern=r"\S+").fit(texts)
+    model = LogisticRegression(max_iter=200).fit(bag.transform(texts), labels)
+    if choices:
+        picked = model.decision_function(bag.transform(asked)).reshape(-1, choices).argmax(1)
+        return float(np.mean(picked == np.reshape(gold, (-1, choices)).argmax(1)))
+    return float(model.score(bag.transform(asked), gold))
+
+
+def test_the_same_world_writes_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_tasks(World(replace(WORLD.config, seed=seed)), tmp_path / name, 60, 30)
+    files = ({f.relative_to(tmp_path / n): f for f in (tmp_path / n).rglob("*") if f.is_file()} for n in "abc")
+    first, again, other = ({name: file.read_bytes() for name, file in own.items()} for own in files)
+    assert first == again
+    assert {n.name for n in first if first[n] == other.get(n)} == {"trainval_label2ans.json"}
+
+
+def test_one_region_store_and_one_vocabulary_serve_all(
+    folder: Path, shown: dict[str, Scene], read: dict[str, Any]
+) -> None:
+    given, names = annotated(folder / "instances.json")
+    assert tuple(names) == ATTRIBUTES["shape"]
+    captions = [c for s in ("train", "val", "test") for c in flickr_entities.captions(folder / "flickr30k", s)]
+    texts = [t for splits in read.values() for own in splits.values() for e in own for t in (e.text, *e.choices)]
+    known, nouns = set(" ".join(sentences(folder)).split()), {noun.name for noun in WORLD.nouns}
+    spoken = [*texts, *(c.text for c in captions), *VQA.at(folder / "vqa").form.labels]
+    assert {word for text in spoken for word in text.split()} <= known
+    assert not [text for text in texts if nouns & {*text.split()}]  # their looks can be learnt without the image
+    assert len(given) == len(shown) == len(list((folder / "images").rglob("*.*g")))
+    wanted = {i for splits in read.values() for examples in splits.values() for e in examples for i in e.images}
+    wanted |= {c.image for c in captions}
+    assert wanted | refcoco.annotated(folder / "refcoco+").keys() == shown.keys()
+    for splits in read.values():
+        scenes = [{shown[i].image_id for e in examples for i in e.images} for examples in splits.values()]
+        assert sum(map(len, scenes)) == len(set.union(*scenes))
+        assert all(len({e.id for e in examples}) == len(examples) for examples in splits.values())
+    # No box tells anything but where: all are as large as the largest thing, and hold theirs.
+    for name, (size, boxes) in given.items():
+        truth = WORLD.boxes(shown[name.rpartition(".")[0]])
+        assert size == (32, 32) and not boxes.left_out
+        for box, kind, tight in zip(boxes.boxes * 32, boxes.classes, truth, strict=True):
+            x, y, w, h = tight["bbox"]
+            assert box[0] <= x < x + w <= box[2] == box[0] + 14 and box[1] <= y < y + h <= box[3] == box[1] + 14
+            assert kind == tight["category_id"] - 1
+
+
+def test_vqa(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> None:
+    task, splits = VQA.at(folder / "vqa"), {}
+    for split, examples in read["vqa"].items():
+        asked = questions(folder / "vqa", split)
+        gold = [max(q.scores, key=q.scores.__getitem__) for q in asked]
+        assert gold == [reply(shown[q.image], q.text) for q in asked]
+        assert {len(q.answers) for q in asked} == {10} and 0.1 < np.mean([len({*q.answers}) > 1 for q in asked]) < 0.5
+        assert {q.types[1] for q in asked} >= {"how many", "is the", "is there a", "what colour is the"}
+        splits[split] = [(q.text, answer) for q, answer in zip(asked, gold, strict=True)]
+        told = told_apart(splits[split])
+        assert {len(set(counts)) for counts in told.values()} == {1}
+        assert all(len(told[q.text]) in {"yes/no": [2], "number": [3], "other": [6, 2, 3]}[q.types[0]] for q in asked)
+        classes = [task.form.place[answer] for answer in gold]
+        assert task.official(folder / "vqa", split, [e.id for e in examples], classes)["official"] == 1
+    chance = sum(max(counts) for counts in told.values()) / len(asked)  # of the best guess from the text
+    assert blind(splits["train"], splits["val"]) <= chance < 0.45
+
+
+def test_snli_ve(shown: dict[str, Scene], read: dict[str, Any]) -> None:
+    for examples in read["snli-ve"].values():
+        for e in examples:
+            scene, named = shown[e.images[0]], LOOKS & {*re.findall(r"(\w+) thing\b", e.text)}
+            there = named <= {*scene.things[0].looks, *scene.things[1].looks}
+            so = ("contradiction", "entailment")[truth(scene, e.text.removesuffix(" ."))] if there else "neutral"
+            assert FORM.labels[e.label] == so
+        assert {(len(c), len(set(c))) for c in told_apart((e.text, e.label) for e in examples).values()} == {(3, 1)}
+        assert blind(read["snli-ve"]["train"], examples) == pytest.approx(1 / 3)
+
+
+def test_nlvr2(shown: dict[str, Scene], read: dict[str, Any]) -> None:
+    for examples in read["nlvr2"].values():
+        for e in examples:
+            words = {*e.text.split()} & LOOKS
+            left, right = (any(words <= {*thing.looks} for thing in shown[i].things) for i in e.images)
+            rule = {"the left": left, "the right": right, "both images": left and right, "one image": left != right}
+            assert e.label == next(true for start, true in rule.items() if e.text.startswith(start))
+        assert consistency({e.id.removeprefix("nlvr2-"): True for e in examples}) == (1, len(examples) // 4)
+        groups = told_apart(((e.id.split("-")[2], e.text), e.label) for e in examples)
+        assert {tuple(counts) for counts in groups.values()} == {(2, 2)}
+        assert blind(read["nlvr2"]["train"], examples) == 0.5
+
+
+def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> None:
+    lines = [json.loads(line) for line in (folder / "vcr" / "val.jsonl").read_text().splitlines()]
+    assert {len(line) for line in lines} == {23}
+    for name, slack in (("vcr/answer", 0.0), ("vcr/rationale", 0.06)):
+        rows = list[list[tuple[str, bool]]]()
+        for examples in read[name].values():
+            for e in examples:
+                thing = e.choice_tags[0][0][2]
+                one, other = (shown[e.images[0]].things[n] for n in (thing, 1 - thing))
+                assert [n for n, c in enumerate(e.choices) if LOOKS & {*c.split()} <= {*one.looks}] == [e.label]
+                assert all(at(one, other, where) for where in re.findall(rf"the thing ({SIDE})", e.text))
+            assert Counter(e.label for e in examples) == dict.fromkeys(range(4), len(examples) // 4)
+            rows.append([(f"{e.text} {c}", n == e.label) for e in examples for n, c in enumerate(e.choices)])
+        assert abs(blind(*rows, choices=4) - 0.25) <= slack, name
+    item = vcr.items(folder / "vcr", "val")[0]
+    found = vcr.objects_of(folder / "vcr", item)
+    for n, thing in enumerate(shown[item.image].things):
+        assert np.array_equal(found.mask(n), stamp(*thing.looks[1:], thing.fit, 14).cover[:, :, 0] >= 0.5)
+
+
+def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
+    candidates, ids = refcoco.annotated(folder / "refcoco+"), list[int]()
+    for split in ("train", "val", "testA", "testB"):
+        asked = refcoco.expressions(folder / "refcoco+", split)
+        said, places = dict[int, np.ndarray](), list[tuple[str, str]]()
+        for e in asked:
+            thing = meant(shown[e.image], "", *e.text.split()[:-1])
+            other = next(t for t in shown[e.image].things if t is not thing)
+            said[e.id] = np.array([thing.x, thing.y, thing.x + 14, thing.y + 14])
+            assert any((said[e.id] == box).all() for box in candidates[e.image])
+            places.append((e.text, next(where for where in SIDE.split("|") if at(thing, other, where))))
+        assert refcoco.accuracy(said, asked, refcoco.VL_BERT) == 1
+        # Who knows the expression and where the boxes are still has to guess.
+        assert {(len(c), len(set(c))) for c in told_apart(places).values()} == {(4, 1)}
+        ids += said
+    assert len(set(ids)) == len(ids)
+
+
+def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
+    first = Counter[str]()
+    for split in ("train", "val", "test"):
+        found = flickr_entities.captions(folder / "flickr30k", split)
+        assert {(len(c.phrases), len(c.skipped) <= 1) for c in found} == {(2, True)}
+        for c in found:
+            scene = shown[c.image]
+            words = (c.text[p.start : p.stop].removesuffix(" thing").split()[1:] for p in c.phrases)
+            things = [meant(scene, "", *own) for own in words]
+            for thing, p in zip(things, c.phrases, strict=True):
+                assert p.boxes.tolist() == [[thing.x + 1, thing.y + 1, thing.x + 14, thing.y + 14]]
+                assert scene.things[p.chain - 2 * scene.image_id] is thing
+            first.update(where for where in SIDE.split("|") if at(things[0], things[1], where))
+    assert abs(first["left of"] - first["right of"]) < 4 * (first["left of"] + first["right of"]) ** 0.5
+    assert sum(first.values()) == TRAIN + 2 * HELD
