@@ -110,4 +110,8 @@ AMONG = tuple(Metric(f"R@{k}", _among(k), _mean, ranked=True) for k in (1, 5, 10
 UPPER_BOUND = Metric("upper bound", lambda outputs, y: _with_count((y == 1).any(1)), _mean, ranked=True)
 """Share of examples that have a right region at all."""
 
-METRICS = {m.name: m for m in (ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, MSE, RMSE, PICKED)}
+GAINED = Metric("score", lambda p, y: _with_count(p), _mean, classes=False)
+"""Mean of what each example gained, for answers that are right to a degree (VQA)."""
+
+METRICS = {m.name: m for m in (ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, MSE, RMSE, GAINED)} | {"picked": ACCURACY}
+"""By name, for runs read back from their folders; there a picked region is right or wrong (`read_predictions`)."""

@@ -67,9 +67,10 @@ def read_predictions(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarra
         try:
             row = json.loads(line)
             ids.append(str(row["id"]))
-            labels.append(float(row["label"]))
-            predictions.append(float(row["prediction"]))
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+            prediction, label = _plain(float(row["prediction"]), row["label"])
+            labels.append(label)
+            predictions.append(prediction)
+        except (json.JSONDecodeError, KeyError, IndexError, TypeError, ValueError):
             raise InputError(
                 f'{path}, line {number}: expected {{"id": ..., "prediction": number, "label": number}}'
             ) from None
@@ -77,6 +78,15 @@ def read_predictions(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarra
         twice = next(i for i in ids if ids.count(i) > 1)
         raise InputError(f"{path}: example {twice} is there twice")
     return tuple(ids), np.array(labels), np.array(predictions)
+
+
+def _plain(prediction: float, label: Any) -> tuple[float, float]:
+    """Prediction and label as numbers; of a picked region or a soft answer, what it gained, and 1."""
+    if not isinstance(label, list):
+        return prediction, float(label)
+    if label and isinstance(label[0], list):
+        return sum(score for kind, score in label if kind == prediction), 1.0
+    return float(label[int(prediction)] == 1), 1.0
 
 
 def judge_folders(
