@@ -11,8 +11,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers.utils import cached_file
 
 from .errors import InputError
+from .models.heads import LMHead
 from .runs import disk_errors
 
 HEADS = "groundling_heads.safetensors"
@@ -81,6 +83,18 @@ def save_heads(folder: Path, objectives: list[Any]) -> None:
     heads = {f"{o.name}.{key}": value for o in objectives for key, value in o.state_dict().items()}
     with disk_errors(folder / HEADS):
         save_file({k: v.detach().cpu().contiguous() for k, v in heads.items()}, folder / HEADS)
+
+
+def start_lm_head(head: LMHead, source: str | Path, family: str) -> str:
+    """Fill a masked-LM head from a hub id or folder; whose it is: `an earlier run's`, `the checkpoint's`, or `new`."""
+    weights = cached_file(
+        str(source), "model.safetensors", _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )  # fmt: skip
+    folder = Path(weights).parent if weights else Path(source)
+    if load_head(folder, head, "masked_lm.head"):
+        return "an earlier run's"
+    return "the checkpoint's" if head.load(folder, family) else "new"
 
 
 def load_head(folder: Path, head: nn.Module, name: str) -> bool:

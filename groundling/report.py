@@ -76,11 +76,8 @@ def bars(
 ) -> str:
     """Grouped bars of accuracies with a chance mark per group, as SVG; also a PNG at `path`, if given."""
     from matplotlib import colormaps
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    FigureCanvasSVG(figure)
+    figure = new_figure(10, 3.8)
     axes: Any = figure.subplots()
     wide = 0.82 / len(series)
     colours = colormaps["tab10"].colors  # type: ignore[attr-defined]
@@ -95,8 +92,24 @@ def bars(
     axes.set_ylabel("accuracy, unseen nouns")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=len(series) + 1, frameon=False, fontsize=9)
+    return svg_of(figure, path)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure, inches, that no window and no global state knows of."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def svg_of(figure: Any, path: str | Path | None = None) -> str:
+    """A figure as SVG that can stand inside a page; also a PNG at `path`, if given."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     if path is not None:
-        figure.savefig(path, dpi=130)
+        with disk_errors(Path(path)):
+            figure.savefig(path, dpi=130)
     return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)

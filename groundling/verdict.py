@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import comb
+from math import comb, nan
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,10 @@ class Runs:
         """The metric of every seed, (S,); NaN where it is undefined."""
         return np.array([metric.compute(p, self.labels) for p in self.predictions])
 
+    def right(self, seeds: Sequence[int]) -> np.ndarray:
+        """Where the predictions of some of the seeds are the label, (len(seeds), N) bool."""
+        return self.predictions[[self.seeds.index(seed) for seed in seeds]] == self.labels
+
     def collapsed(self) -> list[int]:
         """Seeds whose predictions are (nearly) all the same."""
         shares = [np.unique(p, return_counts=True)[1].max() / len(p) for p in self.predictions]
@@ -60,7 +64,7 @@ class Runs:
     def agreement(self) -> float:
         """Mean share of examples on which two seeds say the same; NaN for one seed."""
         pairs = [float((a == b).mean()) for a, b in combinations(self.predictions, 2)]
-        return float(np.mean(pairs)) if pairs else float("nan")
+        return float(np.mean(pairs)) if pairs else nan
 
 
 @dataclass
@@ -71,18 +75,18 @@ class Verdict:
     metric: str
     control: str
     other: str
-    difference: float
-    """Of the means over seeds."""
-    error: float
+    difference: float = nan
+    """Of the means over seeds; NaN, like all that follows from it, where one side has no defined score."""
+    error: float = nan
     """Its standard error, from the bootstrap."""
-    interval: tuple[float, float]
-    permutation: dict[str, Any]
+    interval: tuple[float, float] = (nan, nan)
+    permutation: dict[str, Any] = field(default_factory=lambda: {"p": nan, "smallest": nan, "holm": nan})
     """`p`, the `smallest` p these seeds can give, and `holm`, p corrected over the tasks judged together."""
-    mcnemar: dict[str, Any] | None
+    mcnemar: dict[str, Any] | None = None
     """On majority votes: examples only one side has right, and the exact two-sided p; None for numbers."""
-    wins: int | None
+    wins: int | None = None
     """Right answers of `other` beyond the control's, summed over the seeds both have (XDBERT Section 4)."""
-    detectable: float
+    detectable: float = nan
     """The difference that would be found in four cases of five."""
     notes: list[str] = field(default_factory=list)
     reliable: bool = False
@@ -94,22 +98,11 @@ def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: 
     _same_examples(control, other)
     both = [runs.scores(metric) for runs in (control, other)]
     kept = [runs.predictions[np.isfinite(s)] for runs, s in zip((control, other), both, strict=True)]
-    notes = _notes(control, other, both, metric)
-    common = [s for s in control.seeds if s in other.seeds]
-    rows = [[runs.seeds.index(s) for s in common] for runs in (control, other)]
-    right = [(runs.predictions[r] == runs.labels).sum() for runs, r in zip((control, other), rows, strict=True)]
-    verdict = Verdict(
-        control.task,
-        metric.name,
-        control.name,
-        other.name,
-        *(float("nan"), float("nan"), (float("nan"), float("nan"))),
-        permutation={"p": float("nan"), "smallest": float("nan"), "holm": float("nan")},
-        mcnemar=_mcnemar(control, other) if metric.classes else None,
-        wins=int(right[1] - right[0]) if metric.classes and common else None,
-        detectable=float("nan"),
-        notes=notes,
-    )
+    verdict = Verdict(control.task, metric.name, control.name, other.name, notes=_notes(control, other, both, metric))
+    if metric.classes:
+        verdict.mcnemar = _mcnemar(control, other)
+        if common := [s for s in control.seeds if s in other.seeds]:
+            verdict.wins = int(other.right(common).sum() - control.right(common).sum())
     if all(map(len, kept)):
         means = [float(np.nanmean(s)) for s in both]
         paired = control.seeds == other.seeds and len(kept[0]) == len(kept[1])
@@ -166,7 +159,7 @@ def bootstrap(
         rows = np.arange(block)[:, None]
         out.append(scores[rows, second + sizes[0]].mean(1) - scores[rows, first].mean(1))
     found = np.concatenate(out)
-    return found[np.isfinite(found)] if np.isfinite(found).any() else np.zeros(2)
+    return found[np.isfinite(found)] if np.isfinite(found).any() else np.full(2, nan)
 
 
 def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[float, float]:
@@ -199,7 +192,7 @@ def _mcnemar(control: Runs, other: Runs) -> dict[str, Any]:
 
 def holm(values: Sequence[float]) -> list[float]:
     """Holm's step-down correction (1979); NaN stays NaN and does not count."""
-    out = [float("nan")] * len(values)
+    out = [nan] * len(values)
     ranked = sorted((p, i) for i, p in enumerate(values) if np.isfinite(p))
     worst = 0.0
     for rank, (p, i) in enumerate(ranked):

@@ -17,6 +17,7 @@ from groundling.analysis.attention import MEASURES
 from groundling.batch import collate
 from groundling.data.samples import Example
 from groundling.errors import InputError
+from groundling.models.crossmodal import load_crossmodal
 
 LONG = Example("long", " ".join(toys.sentences()[:3]), pair="two dogs and a cat in the park, while the old men watch")
 FEW = [Example(f"f{i}", f"{i} dogs wait") for i in range(12)]
@@ -140,7 +141,7 @@ def test_report_of_two_folders(whole, flat, tmp_path):
     for folder, model in zip(folders, (whole, flat), strict=True):
         folder.mkdir()
         model.export(folder)
-    report = attention.attention_report(*folders, FEW, tmp_path / "out", draws=20, least=12)
+    report = attention.attention_report(*map(load_crossmodal, folders), FEW, tmp_path / "out", draws=20, least=12)
     assert report["measures"] == attention.compare_maps(whole, flat, FEW, draws=20, least=12)["measures"]
     assert json.loads((tmp_path / "out" / "attention.json").read_text()) == report
     assert (tmp_path / "out" / "attention.svg").read_text().startswith("<svg")
@@ -175,7 +176,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
         (lambda: attention.heat_maps(whole, whole, LONG, head=2), "with head 2"),
         (lambda: attention.heat_maps(whole, whole, Example("e", "")), "example e: .*not empty"),
         (lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]), "example c is multiple choice"),
-        (lambda: attention.attention_report(tmp_path, tmp_path, FEW, tmp_path), "cross_layers.safetensors"),
+        (lambda: load_crossmodal(tmp_path), "cross_layers.safetensors"),
     ):
         with pytest.raises(InputError, match=words) as caught:
             call()

@@ -121,6 +121,13 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (('data = "glue"', ""), r"glue/rte needs `data`"),
         (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),
         (('arm = "mlm"', 'arm = "mlmm"'), "'mlmm' is none of"),
+        (("seeds = 2", 'seeds = "2"'), "seeds = '2', expected a whole number"),
+        (("seeds = 2", "seeds = 2\nadapt_every_seed = 1"), "adapt_every_seed = 1, expected true or false"),
+        (("seeds = 2", "seeds = 2\nadapt = 3"), "not valid TOML|adapt = 3, expected a table"),
+        (('[variants."control"]', "[variants]\nx = 3"), r"no \[variants.NAME\] table"),
+        (("batch = 8", 'batch = 8\nschedule = "step"'), "schedule = 'step', expected one of linear, cosine, constant"),
+        (('"joint of all, two layers"', '"joint of control"'), "whole: model is the joint of 'control', which is no"),
+        (('[variants."tower"]', '[variants."whole "]'), "two variants would share the folder whole; rename 'whole'"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file_are_one_line(

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from transformers.utils import cached_file
 
 from ..batch import Row, Sample, collate
-from ..checkpoint import load_head
+from ..checkpoint import start_lm_head
 from ..data.samples import Example, TextInput, TextSamples, WindowInput
 from ..data.visual_facts import MASK, VisualFact
 from ..data.words import spans
@@ -74,7 +73,7 @@ def embedder(source: str | Path, max_length: int = 64) -> Callable[[Iterable[Par
     sides: tuple[TextInput | None, WindowInput | None]
     if mean:
         model = load_text_encoder(source)
-        sides = (TextInput(model.tokenizer, min(max_length, model.max_length)), None)
+        sides = model.inputs(max_length)
     else:
         model, tokenizer = load_clip_text(source)
         sides = (None, WindowInput(tokenizer, model.window, max_windows=1))
@@ -107,15 +106,9 @@ def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
     if text.tokenizer.mask_token_id is None:
         raise InputError(f"{source}: the tokenizer has no mask token; {other}")
     head = LMHead(text.sizes.text, text.sizes.word_table)
-    weights = cached_file(
-        str(source), "model.safetensors", _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )  # fmt: skip
-    folder = Path(weights).parent if weights else Path(source)
-    if load_head(folder, head, "masked_lm.head"):
-        return text, head, "an earlier run's"
-    if head.load(folder, text.encoder.config.model_type):
-        return text, head, "the checkpoint's"
+    origin = start_lm_head(head, source, text.encoder.config.model_type)
+    if origin != "new":
+        return text, head, origin
     raise InputError(f"{source}: no masked-LM head there; {other}")
 
 
@@ -134,9 +127,7 @@ def fill_mask(source: str | Path, facts: Sequence[VisualFact], max_length: int =
     same: dict[bytes, list[int]] = {}  # options of as many pieces share a masked sentence
     several: set[str] = set()
     unknown: set[str] = set()
-    for number, (part, sample) in enumerate(
-        zip(parts, _samples(parts, TextInput(text.tokenizer, min(max_length, text.max_length))), strict=True)
-    ):
+    for number, (part, sample) in enumerate(zip(parts, _samples(parts, text.inputs(max_length)[0]), strict=True)):
         assert sample.text is not None
         at = _pieces(part, sample.text)
         wanted.append(sample.text.ids[at])

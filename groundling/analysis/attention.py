@@ -7,8 +7,6 @@ heads over many texts, beside what uniform attention would give. Rows are the te
 
 from __future__ import annotations
 
-import io
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +23,8 @@ from ..data.samples import Example, TextSamples
 from ..data.words import spans
 from ..errors import InputError
 from ..keyed import generator
-from ..models.crossmodal import CrossModal, load_crossmodal
+from ..models.crossmodal import CrossModal
+from ..report import new_figure, svg_of
 from ..runs import disk_errors, write_json
 from .grounded import stop_words
 
@@ -158,15 +157,11 @@ def heat_maps(
     path: str | Path | None = None, max_length: int = 128,
 ) -> str:  # fmt: skip
     """One head's maps, layers by models, on one colour scale with uniform attention marked, as SVG; a PNG at `path`."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
     (_, text, clip, ours), (_, *_, theirs) = (next(attention_maps(m, [example], max_length)) for m in (a, b))
     if ours.shape != theirs.shape or 0 in ours.shape or not 0 <= head < ours.shape[1]:
         found = f"{ours.shape} and {theirs.shape}"
         raise InputError(f"example {example.id}: maps of {found}; expected equal ones, not empty, with head {head}")
-    drawing = Figure(figsize=(14, 6 * len(ours)), layout="constrained")
-    FigureCanvasSVG(drawing)
+    drawing = new_figure(14, 6 * len(ours))
     panels: Any = drawing.subplots(len(ours), 2, squeeze=False)
     top = max(float(maps[:, head].max()) for maps in (ours, theirs))
     labels = _spelled(a.clip_tokenizer, clip.ids), _spelled(a.text.tokenizer, text.ids[~text.special])
@@ -180,13 +175,9 @@ def heat_maps(
     bar = drawing.colorbar(image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.ids)})")
     bar.ax.axhline(1 / len(clip.ids), color="red", linewidth=2)
     drawing.supxlabel("CLIP pieces"), drawing.supylabel("text pieces")
-    out = io.StringIO()
-    with warnings.catch_warnings(), disk_errors(Path(path or "")):
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # pieces are of any script, the font has few
-        drawing.savefig(out, format="svg", metadata={"Date": None})
-        if path is not None:
-            drawing.savefig(path, dpi=130)
-    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+        return svg_of(drawing, path)
 
 
 def _spelled(tokenizer: Any, ids: np.ndarray) -> list[str]:
@@ -195,16 +186,15 @@ def _spelled(tokenizer: Any, ids: np.ndarray) -> list[str]:
 
 
 def attention_report(
-    a_folder: str | Path, b_folder: str | Path, texts: Sequence[Example], out: Path, head: int = 0, draws: int = 2000,
-    seed: int = 0, least: int = 200, max_length: int = 128, device: str = "cpu",
+    a: CrossModal, b: CrossModal, texts: Sequence[Example], out: Path, names: tuple[str, str] = ("a", "b"),
+    head: int = 0, draws: int = 2000, seed: int = 0, least: int = 200, max_length: int = 128,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compare two folders of whole models: `attention.json` (returned), `attention.svg` of a text of median length."""
-    a, b = (load_crossmodal(folder).to(device) for folder in (a_folder, b_folder))
+    """Compare two whole models: `attention.json` (returned), `attention.svg` of a text of median length."""
     found = compare_maps(a, b, texts, draws, seed, least, max_length)
     example = sorted(texts, key=lambda e: len(e.text))[len(texts) // 2]
-    svg = heat_maps(a, b, example, head, (str(a_folder), str(b_folder)), max_length=max_length)
+    svg = heat_maps(a, b, example, head, names, max_length=max_length)
     shown = {"example": example.id, "head": head}
-    report = {"a": str(a_folder), "b": str(b_folder), **found, "shown": shown}
+    report = {"a": names[0], "b": names[1], **found, "shown": shown}
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "attention.svg").write_text(svg, encoding="utf-8")

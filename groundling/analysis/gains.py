@@ -7,7 +7,6 @@ strata of length and label.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from scipy.stats import mannwhitneyu
 from ..data.samples import Example
 from ..errors import InputError
 from ..keyed import generator
-from ..runs import disk_errors
+from ..report import new_figure, svg_of
 from .grounded import Grounding, Variant
 
 DRAWS = 2000
@@ -130,11 +129,7 @@ def figure(
     groups: Mapping[str, ArrayLike], null_groups: Mapping[str, ArrayLike], path: str | Path | None = None
 ) -> str:
     """Boxes of the groups' ratios (line: median, green plus: mean), the null split beside, as SVG; a PNG at `path`."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(10, 3.8), layout="constrained")
-    FigureCanvasSVG(drawing)
+    drawing = new_figure(10, 3.8)
     panels: Any = drawing.subplots(1, 2, sharey=True)
     titles = "between the models", "null split: between base seeds"
     for axes, title, content in zip(panels, titles, (groups, null_groups), strict=True):
@@ -145,12 +140,7 @@ def figure(
         axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("visually grounded ratio")
-    out = io.StringIO()
-    drawing.savefig(out, format="svg", metadata={"Date": None})
-    if path is not None:
-        with disk_errors(Path(path)):
-            drawing.savefig(path, dpi=130)
-    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+    return svg_of(drawing, path)
 
 
 def listing(

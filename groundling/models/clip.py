@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ TUNING_WINDOWS = 2
 
 def save_clip_text(clip: ClipText, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a stock HF text tower with its projection; `load_clip_text` and transformers read it."""
-    config = clip.tower.config
+    config = deepcopy(clip.tower.config)  # a tower that goes on training keeps its own
     config.projection_dim = config.projection_size = clip.width
     model = CLIP_LIKE[config.model_type](config)
     own = model.text_model if hasattr(model, "text_model") else model

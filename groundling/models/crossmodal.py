@@ -31,21 +31,19 @@ class Attention(nn.Module):
         self.key, self.value = nn.Linear(over, width), nn.Linear(over, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
+    def _split(self, projected: Tensor) -> Tensor:
+        """(B, T, D) by head: (B, heads, T, D / heads)."""
+        return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
     def weights(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
         """Attention weights (B, heads, T, V) of the same call; rows sum to 1 over the places of `key_mask`."""
-        q, k = (
-            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for project, x in ((self.query, states), (self.key, over))
-        )
+        q, k = self._split(self.query(states)), self._split(self.key(over))
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         return scores.masked_fill(~key_mask[:, None, None, :], -torch.inf).softmax(-1)
 
     def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
         """States (B, T, D) after attending over (B, V, D') where `key_mask` (B, V) is True."""
-        q, k, v = (
-            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, T, D / heads)
-            for project, x in ((self.query, states), (self.key, over), (self.value, over))
-        )
+        q, k, v = self._split(self.query(states)), self._split(self.key(over)), self._split(self.value(over))
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=key_mask[:, None, None, :], dropout_p=dropout)
         return self.norm(states + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training))

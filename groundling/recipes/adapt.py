@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from torch import nn
-from transformers.utils import cached_file
 
 from ..batch import Sizes
-from ..checkpoint import Checkpoints, load_head, save_heads
+from ..checkpoint import Checkpoints, save_heads, start_lm_head
 from ..config import AdaptConfig, TrainConfig
 from ..data.corpora import corpus
 from ..data.samples import TextInput, TextSamples, WindowInput
@@ -152,7 +151,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     for name in names:
         torch.manual_seed(seed_of(training.seed, "init", name))  # the same head in every arm that has it
         objective = OBJECTIVES[name](sizes, config, words)
-        heads[name] = _start_head(objective, config.student, text)
+        heads[name] = "new"
+        if isinstance(objective, MaskedLM):
+            heads[name] = start_lm_head(objective.head, config.student, text.encoder.config.model_type)
         objectives.append(objective)
     result = train(model, objectives, data, training, folder, teachers=teachers)
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads, "texts": len(examples)}
@@ -178,22 +179,6 @@ def vocabulary(text: TextEncoder) -> Vocabulary:
         raise InputError(f"{text.tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible")
     special = set(text.tokenizer.all_special_ids)
     return Vocabulary(int(mask_id), [i for i in range(len(text.tokenizer)) if i not in special])
-
-
-def _start_head(objective: Objective, student: str, text: TextEncoder) -> str:
-    """Start a head from the student's folder if it holds a fitting one; says where it came from."""
-    if not isinstance(objective, MaskedLM):
-        return "new"
-    weights = cached_file(
-        student, "model.safetensors", _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )  # fmt: skip
-    folder = Path(weights).parent if weights else Path(student)
-    if load_head(folder, objective, objective.name):
-        return "an earlier run's"
-    if objective.head.load(folder, text.encoder.config.model_type):
-        return "the checkpoint's"
-    return "new"
 
 
 def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:

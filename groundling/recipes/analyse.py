@@ -14,7 +14,6 @@ from ..analysis.grounded import Grounding
 from ..analysis.similarity import similarity as compare_tables
 from ..config import AttentionConfig, GroundedConfig, SimilarityConfig
 from ..data.corpora import corpus
-from ..data.samples import TextInput
 from ..errors import InputError
 from ..find import named
 from ..models.crossmodal import load_crossmodal
@@ -60,9 +59,7 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     texts = [examples[name] for name in base.ids]
     grounding = Grounding.read(config.counts, load_tokenizer(config.tokenizer), config.threshold)
     folder = open_run(out, "grounded", asdict(config), {"counts": config.counts})
-    ours, theirs = (
-        runs.predictions[[runs.seeds.index(s) for s in seeds]] == runs.labels for runs in (base, other)
-    )  # (S, N)
+    ours, theirs = base.right(seeds), other.right(seeds)
     ratios = np.array([grounding.ratio(e.text, e.pair, config.variant) for e in texts])
     lengths = [len(e.text) + len(e.pair or "") for e in texts]
     result = {"task": task.name, "seeds": seeds, **analyse(ratios, ours, theirs, lengths, base.labels)}
@@ -90,10 +87,9 @@ def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
     if not config.a or not config.b:
         raise InputError("attention needs --a and --b, each a folder `joint` of `adapt --save-joint`")
     folder = open_run(out, "attention", asdict(config), {})
-    model = load_crossmodal(config.a)
-    room = model.inputs(config.max_length)[0]
-    assert isinstance(room, TextInput)
-    texts = corpus(config.text, "lines", model.text.tokenizer, room.max_length, config.max_texts)
-    result = attention_report(config.a, config.b, texts, folder, max_length=config.max_length)
+    a, b = load_crossmodal(config.a), load_crossmodal(config.b)
+    room = a.inputs(config.max_length)[0].max_length
+    texts = corpus(config.text, "lines", a.text.tokenizer, room, config.max_texts)
+    result = attention_report(a, b, texts, folder, (config.a, config.b), max_length=config.max_length)
     write_json(folder / "result.json", result)
     return result

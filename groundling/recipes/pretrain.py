@@ -12,7 +12,7 @@ from accelerate import PartialState
 from transformers import BertModel
 
 from ..batch import Sizes
-from ..checkpoint import Checkpoints, save_heads
+from ..checkpoint import Checkpoints, save_heads, start_lm_head
 from ..config import PretrainConfig, TrainConfig
 from ..data.captions import Captioned, keep_listed, read_captions
 from ..data.corpora import corpus
@@ -112,6 +112,10 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     sizes = model.sizes._replace(classes=store.classes)
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
     objectives = phase.objectives(sizes, config, vocabulary(model.text))
+    if not config.random_start:
+        for objective in objectives:
+            if isinstance(objective, MaskedLM):
+                start_lm_head(objective.head, config.start, "bert")
     names = {objective.name for objective in objectives}
     sources = [Source(data, 1.0, tuple(sorted(names)), "image and text")]
     if phase.mix:

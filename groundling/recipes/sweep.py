@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..config import TUNING, AdaptConfig, FinetuneConfig, SweepConfig, TrainConfig
 from ..data.tables import read_text
@@ -61,11 +61,15 @@ def read_sweep(path: str | Path) -> Sweep:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML ({error})") from None
-    known = {"seeds", "adapt_every_seed", "adapt", "tune", "tasks", "variants"}
-    for key in content.keys() - known:
-        raise InputError(f"{path}: unknown key {key!r}; expected {', '.join(sorted(known))}")
+    kinds = {"seeds": int, "adapt_every_seed": bool, "adapt": dict, "tune": dict, "tasks": dict, "variants": dict}
+    for key, value in content.items():
+        if key not in kinds:
+            raise InputError(f"{path}: unknown key {key!r}; expected {', '.join(sorted(kinds))}")
+        if type(value) is not kinds[key]:
+            what = {int: "a whole number", bool: "true or false", dict: "a table"}[kinds[key]]
+            raise InputError(f"{path}: {key} = {value!r}, expected {what}")
     for key in ("tasks", "variants"):
-        if not isinstance(content.get(key), dict) or not content[key]:
+        if not content.get(key) or not all(isinstance(own, dict) for own in content[key].values()):
             raise InputError(f"{path}: no [{key}.NAME] table")
     base = _filled((AdaptConfig(), TrainConfig()), content.get("adapt", {}), f"{path}, [adapt]")
     variants = []
@@ -95,14 +99,23 @@ def _filled(defaults: tuple[Any, Any], values: Mapping[str, Any], where: str) ->
         kinds = (int, float) if isinstance(have, float) else (type(have),)
         if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(have, bool)):
             raise InputError(f"{where}: {key} = {value!r}, expected a value like {have!r}")
+        hint = get_type_hints(type(out[place]))[key]
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise InputError(f"{where}: {key} = {value!r}, expected one of {', '.join(get_args(hint))}")
         out[place] = replace(out[place], **{key: value})
     return out[0], out[1]
 
 
 def sweep(what: Sweep, out: str | Path, processes: int = 1, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run what is missing into `out/VARIANT/...`, then judge every variant against the first one."""
-    for variant in what.variants:
+    folders = [slug(variant.name) for variant in what.variants]
+    for variant, own in zip(what.variants, folders, strict=True):
         parts_of(variant.adapt.arm)
+        if folders.count(own) > 1:
+            raise InputError(f"two variants would share the folder {own}; rename {variant.name!r}")
+        source = variant.model.removeprefix("joint of ")
+        if source != variant.model and source not in [v.name for v in what.variants if v.adapt.save_joint]:
+            raise InputError(f"{variant.name}: model is the joint of {source!r}, which is no variant with save_joint")
     for tuning in what.tunings:
         named("tasks", Task, tuning.finetune.task)
         if not tuning.finetune.data:
