@@ -45,6 +45,7 @@ class RegionRow:
     whole: np.ndarray  # (R,) bool: True for a region that is the whole image
     classes: np.ndarray | None = None  # (R, C) float32: the detector's distribution over classes
     masked: np.ndarray | None = None  # (R,) bool: features that are hidden from the model; a join puts its own there
+    cover: np.ndarray | None = None  # (R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Sample:
     text: Row | None = None
     clip: Row | None = None
     words: np.ndarray | None = None  # (K,) int64: a number per raw word, equal for equal words
-    pixels: np.ndarray | None = None  # (3, H, W) uint8
+    pixels: np.ndarray | None = None  # (3, H, W) uint8; one picture for all choices
     regions: RegionRow | None = None
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -93,6 +94,7 @@ class Regions:
     confidence: Tensor  # (B, R) float
     classes: Tensor | None = None  # (B, R, C) float
     masked: Tensor | None = None  # (B, R) bool: features are zero, a join puts its learned vector there
+    cover: Tensor | None = None  # (B, R, 14, 14) bool: the cells of a box that its object fills
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class Batch:
     text: Tokens | None = None
     clip: Windows | None = None
     words: Tensor | None = None  # (B, K) long: equal numbers for equal raw words, -1 beyond a sample's words
-    pixels: Tensor | None = None  # (B, 3, H, W) uint8
+    pixels: Tensor | None = None  # (B, 3, H, W) uint8, zeros beyond a picture; of a multiple choice only one
+    extent: Tensor | None = None  # (B, 2) long: width and height of each picture in `pixels`
     regions: Regions | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # by name: (B,) or (B, L), IGNORE where unlabelled
     features: Mapping[str, Tensor] = field(default_factory=dict)  # what frozen teachers said, by name: (B, ...)
@@ -200,6 +203,8 @@ class Sizes(NamedTuple):
     """Width of a region's features, of a model that reads regions."""
     classes: int = 0
     """Classes, background included, that regions are described by."""
+    background: bool = True
+    """The first of these classes is none, background; False where all are something, as in a store of one's own."""
 
 
 def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
@@ -231,6 +236,7 @@ def _regions(rows: Sequence[RegionRow]) -> Regions:
         confidence=_stack([r.confidence for r in rows], 0),
         classes=None if rows[0].classes is None else _stack([r.classes for r in rows if r.classes is not None], 0),
         masked=None if rows[0].masked is None else _stack([r.masked for r in rows if r.masked is not None], False),
+        cover=None if rows[0].cover is None else _stack([r.cover for r in rows if r.cover is not None], False),
     )
 
 
@@ -274,18 +280,27 @@ def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
     return torch.from_numpy(out)
 
 
+def _pictures(pixels: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """(3, H, W) arrays, each in the upper left of zeros: (B, 3, H, W); and their widths and heights (B, 2)."""
+    sizes = np.array([picture.shape[:0:-1] for picture in pixels])
+    out = np.zeros((len(pixels), 3, sizes[:, 1].max(), sizes[:, 0].max()), np.uint8)
+    for i, picture in enumerate(pixels):
+        out[i, :, : picture.shape[1], : picture.shape[2]] = picture
+    return torch.from_numpy(out), torch.from_numpy(sizes)
+
+
 def collate(samples: Sequence[Sample]) -> Batch:
     """Pad samples to what this batch needs, field by field."""
     inputs = [row for s in samples for row in (s.choices or (s,))]
-    first = inputs[0]
+    first, seen = inputs[0], [s.pixels for s in samples if s.pixels is not None]
+    pixels, extent = _pictures(seen) if seen else (None, None)
     return Batch(
         ids=tuple(s.id for s in samples),
         text=None if first.text is None else _tokens([s.text for s in inputs if s.text is not None]),
         clip=None if first.clip is None else _windows([s.clip for s in inputs if s.clip is not None]),
         words=None if first.words is None else _stack([s.words for s in inputs if s.words is not None], -1),
-        pixels=None
-        if first.pixels is None
-        else torch.from_numpy(np.stack([s.pixels for s in inputs if s.pixels is not None])),
+        pixels=pixels,
+        extent=extent,
         regions=None if first.regions is None else _regions([s.regions for s in inputs if s.regions is not None]),
         labels={name: _stack([s.labels[name] for s in samples], IGNORE) for name in samples[0].labels},
         features={name: _stack([s.features[name] for s in samples], 0) for name in samples[0].features},

@@ -24,11 +24,13 @@ COMMANDS = {
     "compare": "adapt and fine-tune several arms beside the control, and judge them",
     "sweep": "a list of runs over variants, tasks and seeds; does what is missing",
     "verdict": "judge runs against a control's: intervals, permutation, one plain sentence each",
+    "vcr": "VCR's joint score and server file, from runs on its answers and on its rationales",
     "similarity": "CCA, SVCCA and PWCCA of two encoders' word embeddings",
     "grounded": "do gains go with the share of visually grounded words?",
     "attention": "how diverse the attention of two cross-modal models is",
     "info": "parameter counts of a preset or a model folder",
-    "data": "`check FOLDER` reports on data before any training, `world` renders one, `counts` counts captions' words",
+    "data": "`check FOLDER` reports on data before any training, `world` renders one, `tasks` writes one as six \
+vision-and-language data sets, `counts` counts captions' words",
 }
 
 
@@ -148,6 +150,12 @@ def _verdict() -> Callable[..., Any]:
     return verdict
 
 
+def _vcr() -> Callable[..., Any]:
+    from .recipes.vcr import vcr
+
+    return vcr
+
+
 def _similarity() -> Callable[..., Any]:
     from .recipes.analyse import similarity
 
@@ -182,6 +190,7 @@ RECIPES: dict[str, tuple[dict[str, Any], Callable[[], Callable[..., Any]]]] = {
     ),
     "sweep": ({"_own": config.SweepConfig()}, _sweep),
     "verdict": ({"_own": config.VerdictConfig()}, _verdict),
+    "vcr": ({"_own": config.VcrConfig()}, _vcr),
     "similarity": ({"_own": config.SimilarityConfig()}, _similarity),
     "grounded": ({"_own": config.GroundedConfig()}, _grounded),
     "attention": ({"_own": config.AttentionConfig()}, _attention),
@@ -230,6 +239,17 @@ def _data(arguments: list[str]) -> int:
         World(values.own).write(values.out)
         print(f"{values.out}: a world is written; `groundling data check {values.out}` describes it")
         return 0
+    if arguments[:1] == ["tasks"]:
+        from pathlib import Path
+
+        from .quickstart import new_encoder
+        from .world import World, WorldConfig
+        from .world.tasks import write_tasks
+
+        values = _parse("data tasks", arguments[1:], _own=config.TasksConfig(), world=WorldConfig())
+        print(json.dumps(write_tasks(World(values.world), values.out, values.own.train, values.own.held), indent=2))
+        new_encoder(Path(values.out) / "texts.txt", Path(values.out) / "bert", values.world.seed, 3, 64)
+        return 0
     if arguments[:1] == ["counts"]:
         values = _parse("data counts", arguments[1:], _own=config.CountsConfig())
         _quiet()
@@ -238,9 +258,7 @@ def _data(arguments: list[str]) -> int:
         print(count(values.own, values.out))
         return 0
     if arguments[:1] != ["check"] or len(arguments) != 2 or arguments[1] in {"-h", "--help"}:
-        print(
-            "usage: groundling data check FOLDER | data world [options] | data counts [options]\n\n" + COMMANDS["data"]
-        )
+        print("usage: groundling data check FOLDER | data {world,tasks,counts} [options]\n\n" + COMMANDS["data"])
         return 0 if "--help" in arguments or "-h" in arguments else 2
     from pathlib import Path
 

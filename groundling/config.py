@@ -144,11 +144,18 @@ class PretrainConfig:
     """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
 
     model: Literal["visualbert", "vlbert", "uniter"] = "visualbert"
-    """Which model a plain text encoder becomes; without effect if --start is a vision-language model already."""
-    start: str = ""
+    """Which model a plain text encoder becomes; without effect if --student is a vision-language model already."""
+    student: str = ""
     """BERT, or a single-stream model to go on from: hub id or folder."""
     regions: str = ""
     """Region store of the images (`groundling regions`)."""
+    images: str = ""
+    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending; the CNN \
+learns too, and of the store only boxes and classes are read."""
+    backbone: str = "microsoft/resnet-101"
+    """--images: ResNet to start the CNN from, hub id or folder; without effect if --student has one already."""
+    side: int = 600
+    """--images: pixels of the short side, the long one at most 5/3 of it; without effect if --student has a CNN."""
     captions: str = ""
     """Captions: COCO json, Conceptual Captions tsv, Flickr8k token.txt."""
     listing: str = ""
@@ -172,7 +179,7 @@ class PretrainConfig:
     early_fusion: bool = True
     """VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
     random_start: bool = False
-    """Forget the weights of --start and keep its sizes (ablation C3: no BERT)."""
+    """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
 
 
 @dataclass(frozen=True)
@@ -199,12 +206,20 @@ class FinetuneConfig:
     """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
     regions: str = ""
     """Region store of the examples' images; empty: the model reads the text alone, which is the control."""
+    join: Literal["", "visualbert", "vlbert", "uniter"] = ""
+    """Make a vision-language model of a plain BERT, without any pre-training."""
+    plain_head: bool = False
+    """Read every task by the pooler and one Linear, in place of the paper's head and loss (tasks/readouts.py)."""
+    images: str = ""
+    """Folder of the images, for a model pre-trained with --images; their ids in the store are paths there."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     text: str = ""
     """Your own file as --data: column or columns of the text, e.g. `question,answer`."""
     label: str = ""
     """Your own file: column of the label."""
+    image: str = ""
+    """Your own file: column of the image's file name, if --regions are to be read."""
     form: Literal["auto", "classify", "regress"] = "auto"
     """Your own file: classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
     dev: str = ""
@@ -265,6 +280,20 @@ class VerdictConfig:
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
     published: tuple[str, ...] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
+
+
+@dataclass(frozen=True)
+class VcrConfig:
+    """Which runs on VCR's two tasks are scored together."""
+
+    answers: str = ""
+    """Run folder of `finetune --task vcr/answer`."""
+    rationales: str = ""
+    """Run folder of `finetune --task vcr/rationale`; its seeds go with the same ones of the other."""
+    data: str = ""
+    """Folder with VCR's official files."""
+    split: str = "val"
+    """What is scored; of `test`, whose labels are secret, the server's file is written (`finetune --submit` before)."""
 
 
 @dataclass(frozen=True)
@@ -343,6 +372,16 @@ class CountsConfig:
     """COCO captions json, Flickr8k token.txt, or tsv; the paper uses MSCOCO's."""
     tokenizer: str = ""
     """Tokenizer whose pieces are counted: hub id or folder."""
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """A rendered world as six vision-and-language data sets with captions, boxes, and a small untrained BERT."""
+
+    train: int = 4000
+    """Most examples of a training split."""
+    held: int = 1000
+    """Most examples of a held-out split."""
 
 
 @dataclass(frozen=True)

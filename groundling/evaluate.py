@@ -58,7 +58,7 @@ def evaluate(model: nn.Module, objective: Supervised, task: Task, samples: Sampl
     model.train(training), objective.train(training)
     every = sorted(gather_object(mine) if state.num_processes > 1 else mine)
     outputs_all = _even([o for _, o, _ in every], -np.inf)
-    predictions = task.form.predict(outputs_all)
+    predictions = objective.form.predict(outputs_all)
     labelled = bool(every) and every[0][2] is not None
     labels_all = _even([y for _, _, y in every], IGNORE) if labelled else None
     metrics = task.score(predictions, labels_all, outputs_all) if labels_all is not None else {}

@@ -66,7 +66,7 @@ def render(world: World, folder: Path, part: str) -> None:
         world.write_images(folder, blind=part == "blind images")
 
 
-def new_encoder(text: Path, folder: Path, seed: int) -> None:
+def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions: int = 32) -> None:
     """Write an untrained small BERT whose vocabulary is every word (and letter) of a text file, as an HF folder."""
     if (folder / "tokenizer_config.json").exists():
         return
@@ -75,15 +75,15 @@ def new_encoder(text: Path, folder: Path, seed: int) -> None:
     letters = sorted({letter for word in words for letter in word})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters), *words]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=32)
+    tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=positions)
     torch.manual_seed(seed_of(seed, "new encoder"))
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         intermediate_size=256,
-        max_position_embeddings=32,
+        max_position_embeddings=positions,
         # BERT's own values are for models six times as wide, trained a thousand times as long; feed-forward
         # layers of its four times the width took longer here and did no better on dev nouns.
         initializer_range=0.04,

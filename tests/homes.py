@@ -27,7 +27,7 @@ STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=Tr
 RECIPES = (
     *(
         f"groundling.recipes.{name}.{name}"
-        for name in ("adapt", "finetune", "probe", "compare", "teach", "verdict", "regions", "pretrain")
+        for name in ("adapt", "finetune", "probe", "compare", "teach", "verdict", "regions", "pretrain", "vcr")
     ),
     *(f"groundling.recipes.analyse.{name}" for name in ("similarity", "grounded", "attention")),
     "groundling.recipes.sweep.run_sweep",

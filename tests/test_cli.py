@@ -31,10 +31,12 @@ FILLS = {
     "ask": {"": "AskConfig"},
     "sweep": {"": "SweepConfig"},
     "verdict": {"": "VerdictConfig"},
+    "vcr": {"": "VcrConfig"},
     "similarity": {"": "SimilarityConfig"},
     "grounded": {"": "GroundedConfig"},
     "attention": {"": "AttentionConfig"},
     "data world": {"": "WorldConfig"},
+    "data tasks": {"": "TasksConfig", "world.": "WorldConfig"},
     "data counts": {"": "CountsConfig"},
 }
 """Which dataclasses each command fills, by the prefix of their flags."""

@@ -11,10 +11,12 @@ from pathlib import Path
 import homes
 import pytest
 from test_cli import DOCS, FILLS
+from test_pretrain import store
 from transformers import AutoModel
 
 import groundling
 from groundling.cli import main
+from groundling.data.check import Report
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,6 +74,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         put(place)
     put("groundling.quickstart.quickstart")
     put("groundling.world.World.write")
+    put("groundling.world.tasks.write_tasks")
+    monkeypatch.setattr("groundling.quickstart.new_encoder", lambda *_: None)
+    monkeypatch.setattr("groundling.data.check.check", lambda folder: found.append("check") or Report(""))
     put("groundling.models.presets.describe")
     return found
 
@@ -86,7 +91,7 @@ def test_commands_are_found() -> None:
 def test_every_command_parses(page: str, line: str, called: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(line)[1:]
     if words[0] == "data" and len(words) == 2:  # only named, not given
-        assert words[1] in {"check", "world", "counts"}
+        assert words[1] in {"check", "world", "tasks", "counts"}
         return
     if words == ["info"]:
         return
@@ -121,6 +126,7 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     homes.student(tmp_path / "my_encoder")
     homes.teacher(tmp_path / "my_teacher")
     homes.text(tmp_path / "my_text.txt", 64)
+    store(tmp_path / "runs" / "store", ["holiday/beach", "cat"])
     monkeypatch.chdir(tmp_path)
     for block in blocks:
         exec(compile(block.replace("TrainConfig(", "TrainConfig(cpu=True, "), "README.md", "exec"), {})

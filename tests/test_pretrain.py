@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def settings(place: Path) -> PretrainConfig:
     return PretrainConfig(
-        start=str(place / "bert"), regions=str(place / "store"), captions=str(place / "some.token.txt"), max_length=48
+        student=str(place / "bert"), regions=str(place / "store"), captions=str(place / "some.token.txt"), max_length=48
     )
 
 
@@ -142,7 +142,7 @@ def test_a_tasks_own_texts_are_a_phase(
     names = sorted({image for example in texts for image in example.images})
     own = store(tmp_path / "images", names)
     config = replace(
-        settings, start=str(trained["visualbert"][0] / "model"), captions="", task="vqa", data=str(folder),
+        settings, student=str(trained["visualbert"][0] / "model"), captions="", task="vqa", data=str(folder),
         regions=str(own),
     )  # fmt: skip
     pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
@@ -170,7 +170,7 @@ def test_pixels_reach_the_score(kind: str, trained: dict[str, tuple[Path, dict]]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"start": ""}, "needs --start"),
+        ({"student": ""}, "needs --student"),
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),

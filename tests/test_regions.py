@@ -207,6 +207,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     assert manifest["skipped"][0].startswith("broken: does not decode as an image")
     assert manifest["class_names"][0] == "LABEL_0" and manifest["counts"]["regions"] == result["regions"]
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
+    assert not store.background  # a detector's "nothing" is left out
     other = replace(config, side=24)
     with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
         regions(other, tmp_path / "store")
@@ -418,7 +419,7 @@ def test_uniters_npz(tmp_path):
     store, result = taken(folder, tmp_path / "out")
     like_the_rest(store, "coco_train2014_000000000009")
     np.testing.assert_allclose(store[store.ids[0]].classes, SOFT[[1, 0]])
-    assert store.manifest["background"] == "column 0" and store.size(store.ids[0]) == (0, 0)
+    assert store.manifest["background"] == "column 0" and store.background and store.size(store.ids[0]) == (0, 0)
     assert result["skipped"] == 2
 
 

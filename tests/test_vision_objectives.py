@@ -95,6 +95,26 @@ def test_losses_by_hand(kind: str) -> None:
     assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
+def test_the_first_class_counts_where_it_is_not_the_background() -> None:
+    """Stores of one's own have no background column, VL-BERT's and UNITER's have one."""
+    losses = {}
+    for background in (True, False):
+        torch.manual_seed(0)
+        objective = MaskedRegions(SIZES._replace(background=background), kind="hard", rate=0.9, keep=0.0).eval()
+        sure = replace(row(0, whole=False), classes=np.eye(5, dtype=np.float32)[np.arange(12) % 2])
+        batch = collate([objective.corrupt(Sample("a", regions=sure), generator(3), lambda: Sample("x"))])
+        visual = torch.ones(1, 12, 6)
+        (losses[background],) = objective(Encoded(visual=visual), batch).values()
+        chosen = torch.from_numpy(np.arange(12) % 2)[batch.labels[objective.name][0] == 1]
+        out, first = objective.head(visual[0, :1]).expand(len(chosen), -1), int(background)
+        # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
+        torch.testing.assert_close(
+            losses[background], F.cross_entropy(out[:, first:], (chosen - first).clamp(min=0), reduction="sum")
+        )
+        assert 0 < chosen.sum() < len(chosen)
+    assert losses[True] != losses[False]
+
+
 def test_two_kinds_live_in_one_run() -> None:
     soft, regress = MaskedRegions(SIZES), MaskedRegions(SIZES, kind="regress")
     sample = regress.corrupt(corrupted(soft, 1)[0], generator(1), lambda: Sample("x"))

@@ -15,6 +15,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from groundling.config import RegionsConfig
+from groundling.data.captions import read_captions
 from groundling.data.samples import Example
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
@@ -138,6 +139,10 @@ def test_one_region_store_and_one_vocabulary_serve_all(
     assert len(given) == len(shown) == len(list((folder / "images").rglob("*.*g")))
     wanted = {i for splits in read.values() for examples in splits.values() for e in examples for i in e.images}
     wanted |= {c.image for c in captions}
+    told = [c for split in ("train", "val") for c in read_captions(folder / f"captions_{split}2014.json")]
+    assert {word for c in told for text in c.captions for word in text.split()} <= known
+    assert all(len(c.captions) == 5 for c in told) and len(told) == TRAIN + HELD
+    wanted |= {c.file.removesuffix(".jpg") for c in told}
     assert wanted | refcoco.annotated(folder / "refcoco+").keys() == shown.keys()
     for splits in read.values():
         scenes = [{shown[i].image_id for e in examples for i in e.images} for examples in splits.values()]

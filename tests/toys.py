@@ -263,9 +263,16 @@ def regions(seed: int, count: int, width: int = 12, classes: int = 5) -> RegionR
     )
 
 
+class Shelf(dict[str, RegionRow]):
+    """A region store in memory."""
+
+    def count(self, image: str) -> int:
+        return len(self[image].boxes)
+
+
 def seen(count: int = 48) -> RegionSamples:
     """Texts, each with an image of 2 to 7 regions."""
-    store = {f"image{i}": regions(i, 2 + i % 6) for i in range(count)}
+    store = Shelf({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
     texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
     return RegionSamples(TextSamples(texts, TextInput(bert_words(), 40)), store)
 

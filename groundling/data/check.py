@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +20,26 @@ from ..tasks.glue import TASKS, Reader
 from ..tasks.probes import CATEGORY, ODD, ORDER, TRUTH
 from ..tasks.readability import NAMES, READABILITY
 from ..tasks.swag import FULL, REGULAR
+from .regions import inside
+from .samples import Example
 from .tables import lines_of
 
 KNOWN = """a GLUE root or task folder (train.tsv, dev.tsv); SWAG (train.csv, val.csv, or both *_full.csv); readability \
 (csv of CommonLit or CLEAR); COCO (*.json: images, annotations); Flickr8k (*token.txt); \
-Conceptual Captions (*.tsv: caption<TAB>image); world.json; images (*.jpg, ...); plain text (*.txt, *.raw, *.tokens)"""
+Conceptual Captions (*.tsv: caption<TAB>image); world.json; images (*.jpg, ...); VQA v2 (v2_*_questions.json, \
+v2_*_annotations.json and an answer map, or LXMERT's lists); VCR (train.jsonl, ..., vcr1images/); NLVR2 (*.json); \
+SNLI-VE (snli_ve_*.jsonl); RefCOCO (refs(*).p, instances.json); Flickr30k Entities (Sentences/, Annotations/, lists); \
+a region store (manifest.json); region files (*.tsv, *.h5, data.mdb, *.npz, *.json), these and what comes after images \
+also in sub-folders; plain text (*.txt, *.raw, *.tokens)"""
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+PLACES = re.compile(r"images.*|.*images|(train|val|test)20\d\d")
+"""Names of folders of images."""
 DECODED = 2000  # images; of more, an evenly spaced sample
 GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, Reader))
 CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, excerpt, _ in NAMES}
 """The column by which a csv file tells its task."""
 EMPTY = "expected text, found none"
+OUTSIDE = "expected a box inside its image, and not an empty one"
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,11 @@ def check(folder: Path) -> Report:
     folder, report = Path(folder), Report("unknown")
     if not folder.is_dir():
         return replace(report, problems=[f"{folder}: no such folder"])
-    kinds = _tasks(folder, report) or _captioned(folder, report) or _texts(folder, report)
+    from .check_vision import vision  # which needs this module
+
+    kinds, theirs = vision(folder, report)
+    kinds += _tasks(folder, report) or _captioned(folder, report, theirs)
+    kinds = kinds or _texts(folder, report)
     if not kinds:
         report.problems.append(f"{folder}: no layout is recognised; expected {KNOWN}")
     return replace(report, layout=" + ".join(dict.fromkeys(kinds)) or "unknown")
@@ -69,13 +84,14 @@ def _tasks(folder: Path, report: Report) -> list[str]:
     glue = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
     if not glue and any(folder.glob("*.tsv")):
         glue = [pair for pair in GLUE if pair[1].folder == folder.resolve().name]
-        glue = glue or [pair for pair in GLUE if _examples(pair[0], folder, pair[0].dev[0], Report(""))][:1]
+        fit = (pair for pair in GLUE if examples_of(pair[0], folder, pair[0].dev[0], Report("")) is not None)
+        glue = glue or list(islice(fit, 1))
     heads = [_first_line(path).replace('"', "").split(",") for path in folder.glob("*.csv") if path.is_file()]
     tables = list({task.name: task for name, task in CSV.items() if any(name in head for head in heads)}.values())
     for task in (*(task for task, _ in glue), *tables):
         for split in (task.train, *task.dev, *task.test):
             if split not in task.test or task.file(folder, split).is_file():  # only a submission needs the test file
-                _examples(task, folder, split, report)
+                examples_of(task, folder, split, report)
     names = [f"GLUE {', '.join(reader.folder for _, reader in glue)}"] if glue else []
     return names + [task.name for task in tables]
 
@@ -85,17 +101,17 @@ def _first_line(path: Path) -> str:
         return file.readline().rstrip()
 
 
-def _examples(task: Task, folder: Path, split: str, report: Report) -> bool:
-    """Whether the split can be read."""
+def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Example] | None:
+    """A split, counted and looked through; None if it cannot be read."""
     path = task.file(folder, split)
     try:
         examples = task.read(folder, split)
     except InputError as error:
         if str(error) not in report.problems:  # splits of one file share its faults
             report.problems.append(str(error))
-        return False
+        return None
     about, labels = f"{len(examples):,} examples", [e.label for e in examples if isinstance(e.label, int | float)]
-    about += f" of {split}" if labels and task.file(folder, task.train) == task.file(folder, task.dev[0]) else ""
+    about += f" of {split}" if task.file(folder, task.train) == task.file(folder, task.dev[0]) else ""
     if labels and isinstance(task.form, Classify):
         about += "; labels " + ", ".join(f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels))
     elif labels:
@@ -106,19 +122,19 @@ def _examples(task: Task, folder: Path, split: str, report: Report) -> bool:
     report.repeated(path, [f"example {e.id}" for e in examples])
     texts = [(e.id, text) for e in examples for text in (e.text, e.pair, *e.choices) if text is not None]
     report.problem(path, EMPTY, [f"example {i}" for i, text in texts if not text.strip()])
-    return True
+    return examples
 
 
-def _captioned(folder: Path, report: Report) -> list[str]:
+def _captioned(folder: Path, report: Report, known: Collection[Path]) -> list[str]:
     kinds = ["rendered world"] if (folder / "world.json").is_file() else []
     if kinds:
         for task in (TRUTH, ODD, CATEGORY, ORDER):
             for split in ("train", "dev", "test"):  # a world has all of them, whichever its tasks report
-                _examples(task, folder, split, report)
+                examples_of(task, folder, split, report)
         _texts(folder / "corpus", report)
     named: dict[Path, list[str]] = {}
     files = [p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith(".")]
-    for path in files:
+    for path in (p for p in files if p not in known):
         try:
             if kind := _kind(path):
                 kinds.append(kind)
@@ -127,16 +143,17 @@ def _captioned(folder: Path, report: Report) -> list[str]:
                     report.lines.append(f"{path}: {len(names):,} captions of {len(set(names)):,} images")
         except InputError as error:
             report.problems.append(str(error))
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             report.problems.append(f"{path}: an entry lacks a field, or has it in another type than COCO's")
-    folders = [p for p in sorted(folder.glob("images*")) if p.is_dir()]
+    folders = places_of(folder)
     folders += [folder] if not kinds and any(p.suffix.lower() in PICTURES for p in files) else []
     if kinds and not folders:
         report.lines.append(f"{folder}: no images*/ folder, so no image was looked for")
     # A rendered world's control captions belong to its control images, which have the same names.
     blind = [p for p in folders if p.name == "images_blind"]
     for group in filter(None, (blind, [p for p in folders if p not in blind])):
-        _images(group, {p: c for p, c in named.items() if not blind or (group == blind) == ("blind" in p.name)}, report)
+        own = {p: c for p, c in named.items() if not blind or (group == blind) == ("blind" in p.name)}
+        images_of(group, own, report)
     return kinds or (["images"] if folders else [])
 
 
@@ -164,6 +181,11 @@ def _coco(path: Path, report: Report) -> list[str]:
         kinds = {kind["id"] for kind in content["categories"]}
         bad = [at for at, n in notes if n["category_id"] not in kinds or len(n["bbox"]) != 4]
         report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
+        sizes = {i["id"]: (i["width"], i["height"]) for i in content["images"] if {"width", "height"} <= set(i)}
+        sized = [(at, n) for at, n in notes if n["image_id"] in sizes and len(n["bbox"]) == 4]
+        boxes = np.array([n["bbox"] for _, n in sized], float).reshape(-1, 2, 2).cumsum(1).reshape(-1, 4)
+        good = inside(boxes / np.array([sizes[n["image_id"]] * 2 for _, n in sized]).reshape(-1, 4))[1]
+        report.problem(path, OUTSIDE, [at for (at, _), fine in zip(sized, good, strict=True) if not fine])
         report.lines.append(f"{path}: {len(notes):,} boxes in {len(kinds):,} categories; {len(files):,} images listed")
         return []
     report.problem(path, EMPTY, [at for at, n in notes if not n["caption"].strip()])
@@ -181,7 +203,13 @@ def _lines(path: Path, report: Report) -> list[str]:
     return [row[0].partition("#")[0] if own else row[1].rsplit("/", 1)[-1] for _, row in rows]
 
 
-def _images(folders: list[Path], named: Mapping[Path, list[str]], report: Report) -> None:
+def places_of(folder: Path) -> list[Path]:
+    """The folders of images in a folder."""
+    return [p for p in sorted(folder.iterdir()) if p.is_dir() and PLACES.fullmatch(p.name)]
+
+
+def images_of(folders: list[Path], named: Mapping[Path, list[str]], report: Report) -> None:
+    """Counts images and tries to decode them; `named` has the file names that a file expects to be there."""
     place = ", ".join(map(str, folders))
     files = [(p, str(p.relative_to(f))) for f in folders for p in sorted(f.rglob("*")) if p.suffix.lower() in PICTURES]
     there = {name for _, name in files}

@@ -21,6 +21,10 @@ class Store(Protocol):
 
     def __contains__(self, image: object) -> bool: ...
 
+    def count(self, image: str) -> int:
+        """How many regions an image has."""
+        ...
+
 
 class RegionSamples:
     """Samples of texts that also carry the regions of their examples' images, read when they are needed."""
@@ -34,19 +38,23 @@ class RegionSamples:
         most: int = 0,
         mark: Callable[[Example, RegionRow], np.ndarray] | None = None,
         phrases: bool = False,
+        apart: bool = False,
     ) -> None:
         """`whole` puts the whole image first (VL-BERT, VCR); of each image at most `most` regions (0: all) are taken.
 
         `mark` says which regions are right, which becomes the label; with `phrases`, the text's tag is a phrase, whose
-        last piece becomes the label `query`, and no region's name. Raises InputError if an image is not in the store,
+        last piece becomes the label `query`, and no region's name. `apart` makes a row of text and image of each image,
+        as of a choice. Raises InputError if an image is not in the store,
         with the number of such images.
         """
-        self.mark, self.phrases = mark, phrases
+        self.mark, self.phrases, self.apart = mark, phrases, apart
         missing = list(dict.fromkeys(i for e in texts.examples for i in e.images if i not in store))
         if missing:
             raise InputError(f"the region store lacks {len(missing)} images, the first is {missing[0]!r}")
         self.texts, self.store, self.whole, self.most = texts, store, whole, most
-        self.ids, self.lengths = texts.ids, texts.lengths
+        # Regions first: both sides are padded, and an image's regions differ more in number than its texts' pieces.
+        counts = [sum(min(store.count(i), most or store.count(i)) for i in e.images) for e in texts.examples]
+        self.ids, self.lengths = texts.ids, 1000 * np.array(counts) + texts.lengths
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -57,6 +65,9 @@ class RegionSamples:
         for i, sample in zip(indices, self.texts.get(indices, rngs), strict=True):
             row = self.regions(self.texts.examples[i].images)
             choices = tuple(self._see(choice, row) for choice in sample.choices)
+            if self.apart:
+                parts = (self._one(image, number) for number, image in enumerate(self.texts.examples[i].images))
+                choices = tuple(self._see(sample, part) for part in parts)
             sample = replace(self._see(sample, row), choices=choices)
             if self.mark is not None:
                 sample = sample.with_label("label", self.mark(self.texts.examples[i], row))

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..runs import read_json
-from .regions import Found, Item, inside
+from .regions import BACKGROUND, Found, Item, inside
 from .tables import lines_of
 
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
@@ -27,11 +27,14 @@ a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
 PICKLED = {".pkl", ".pickle", ".p", ".pth", ".pt", ".th", ".npy", ".bin"}
 REFUSED = "pickles run code when read, so they are not; take the TSV or HDF5 that the same features come in"
 VG = {"classes": 1600, "background": "none; class 0 is the first line of objects_vocab.txt"}
-SOFT = {"background": "column 0"}
+SOFT = {"background": BACKGROUND}
 
 
-def import_regions(path: str | Path, ids: str = "") -> tuple[dict[str, Any], Iterator[Item]]:
-    """What is known of a source, and its images; `ids` is a file (text or json) of ids by row for BAN's HDF5."""
+def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, Any], Iterator[Item]]:
+    """What is known of a source, and its images; `ids` is a file (text or json) of ids by row for BAN's HDF5.
+
+    With None its images are called by their rows, which is enough to see what is wrong with them.
+    """
     path = Path(path)
     about: dict[str, Any] = {"source": str(path), "model": "as the source says"}
     if path.suffix in PICKLED:
@@ -191,7 +194,7 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
     return np.frombuffer(plain["data"], np.dtype(plain["type"])).reshape(plain["shape"])  # refuses objects
 
 
-def _hdf5(path: Path, ids: str) -> Iterator[Item]:
+def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
     try:
         with _need("h5py").File(path, "r") as content:
             if "image_features" in content:
@@ -203,14 +206,16 @@ def _hdf5(path: Path, ids: str) -> Iterator[Item]:
         raise InputError(f"{path}: not a readable HDF5 file ({error})") from None
 
 
-def _ban(path: Path, content: Any, ids: str) -> Iterator[Item]:
+def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
     """BAN: image_features, image_bb, spatial_features; 36 boxes an image, or flat with pos_boxes (N, 2)."""
-    if not ids:
+    if ids == "":
         raise InputError(f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)")
-    names: Any = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
-    rows = names if isinstance(names, dict) else {name: row for row, name in enumerate(names)}
     flat = content["pos_boxes"][()] if "pos_boxes" in content else None
     count = len(content["image_features"] if flat is None else flat)
+    names: Any = range(count)
+    if ids is not None:
+        names = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
+    rows = names if isinstance(names, dict) else {name: row for row, name in enumerate(names)}
     if sorted(rows.values()) != list(range(count)):
         raise InputError(f"{ids}: {len(rows)} ids, but {path} has rows for {count} images")
     for name, row in sorted(rows.items(), key=lambda pair: pair[1]):

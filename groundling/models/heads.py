@@ -69,3 +69,27 @@ class Pooler(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """(B, D) from states (B, T, D)."""
         return torch.tanh(self.dense(states[:, 0]))
+
+
+class PairPooler(nn.Module):
+    """UNITER's NLVR2 head (code): two sequences read each other and are pooled to one vector each, side by side."""
+
+    def __init__(self, width: int, dropout: float = 0.1) -> None:
+        """Heads of 64, as BERT's."""
+        super().__init__()
+        self.read = nn.ModuleList(
+            nn.MultiheadAttention(width, max(1, width // 64), dropout, batch_first=True) for _ in range(2)
+        )
+        self.mix = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Dropout(dropout))
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(B, 2D) from states (2B, S, D), a sample's two sequences one after the other, and their mask (2B, S)."""
+        pooled = []
+        for own, other in ((0, 1), (1, 0)):
+            mine, theirs, hidden = states[own::2], states[other::2], ~mask[other::2]
+            read, _ = self.read[own](mine, theirs, theirs, key_padding_mask=hidden, need_weights=False)
+            mixed = self.mix(torch.cat([mine, read], -1))
+            scores = self.score(mixed).relu().masked_fill(~mask[own::2, :, None], -torch.inf)
+            pooled.append((scores.softmax(1) * mixed).sum(1))
+        return torch.cat(pooled, -1)

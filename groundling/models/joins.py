@@ -146,15 +146,16 @@ class VLBertJoin(Join):
     sample without regions, a learned vector (text-only pre-training). What a region is comes from its geometry and
     appearance, through two LayerNorms whose gains start at 0: the model begins as BERT. All regions share the position
     after the text, [END] has the one after that (code). Hidden regions get learned vectors in place of appearance and
-    [IMG] (code, pre-computed features). Segment 2, of regions and [END], is a third row of BERT's own table.
+    [IMG] (code, pre-computed features); with `pixels`, where they are hidden in the picture already, of [IMG] alone
+    (code, end to end). Segment 2, of regions and [END], is a third row of BERT's own table.
     """
 
     kind = "vlbert"
     after = 2
     whole = True
 
-    def __init__(self, bert: BertModel, width: int = 2048) -> None:
-        super().__init__(width)
+    def __init__(self, bert: BertModel, width: int = 2048, pixels: bool = False) -> None:
+        super().__init__(width, pixels=pixels)
         hidden, segments = bert.config.hidden_size, bert.config.type_vocab_size
         if segments < 3:
             raise InputError(f"VL-BERT needs 3 segments, this BERT has {segments}; `add_types` appends one")
@@ -166,7 +167,7 @@ class VLBertJoin(Join):
         self.image_word, self.mask_word, self.end, self.no_image = (
             nn.Parameter(torch.randn(1, hidden) * 0.02) for _ in range(4)
         )
-        self.mask_visual = nn.Parameter(torch.zeros(1, width))
+        self.mask_visual = None if pixels else nn.Parameter(torch.zeros(1, width))
 
     def parts(self, embeddings: Any, text: Tokens, regions: Regions | None) -> tuple[Tensor, Tensor]:
         """Text (B, T, H), and regions with [END] (B, R + 1, H)."""
@@ -175,7 +176,9 @@ class VLBertJoin(Join):
         seen, last, places = self.no_image.expand(size, count, -1), self.end.expand(size, 1, -1), place + 1
         if regions is not None:
             masked = torch.zeros_like(regions.mask) if regions.masked is None else regions.masked
-            appearance = torch.where(masked[..., None], self.mask_visual, regions.features)
+            appearance = regions.features
+            if self.mask_visual is not None:
+                appearance = torch.where(masked[..., None], self.mask_visual, appearance)
             both = torch.cat([sinusoids(regions.boxes), appearance], -1)
             looks = self.visual(self.dropout(both)).relu()  # (B, R, H)
             chosen = self._seen(text, regions)[..., None].expand(-1, -1, looks.shape[-1])

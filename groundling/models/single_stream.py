@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,19 @@ class SingleStream(nn.Module):
             for hook in hooks:
                 hook.remove()
 
+    def see(self, images: int) -> None:
+        """Make room for samples of several images: UNITER's later ones start with the first one's segment (code)."""
+        join, bert = self.join, self.text.encoder
+        if isinstance(join, UniterJoin) and (more := images - len(join.image_types)) > 0:
+            first = bert.config.type_vocab_size
+            add_types(bert, [join.image_types[0]] * more)
+            join.image_types = [*join.image_types, *range(first, first + more)]
+            join.options["image_types"] = join.image_types
+
     def export(self, folder: Path) -> None:
         """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""
         self.text.export(folder / "bert")
-        weights = {name: value for name, value in self.state_dict().items() if not name.startswith("text.")}
+        weights = {k: v for k, v in self.state_dict().items() if k.startswith(("join.", "fusion."))}
         save_file(weights, folder / "join.safetensors")
         described = {"kind": self.join.kind, "early": self.fusion is None, "options": self.join.options}
         (folder / JOIN).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
@@ -122,10 +131,12 @@ def visualbert(
     return SingleStream(bert, tokenizer, VisualBertJoin(bert, width, boxes), early)
 
 
-def vlbert(bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048) -> SingleStream:
+def vlbert(
+    bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048, pixels: bool = False
+) -> SingleStream:
     """VL-BERT from a BERT, whose segment table gets a third, random row, in place: uncased."""
     add_types(bert, [None] * max(0, 3 - bert.config.type_vocab_size))
-    return SingleStream(bert, tokenizer, VLBertJoin(bert, width))
+    return SingleStream(bert, tokenizer, VLBertJoin(bert, width, pixels))
 
 
 def uniter(
@@ -139,8 +150,31 @@ def uniter(
     return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
 
 
+BUILDERS: dict[str, Callable[..., SingleStream]] = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
+"""Models by name."""
+
+
+def join_to(start: Any, kind: str, width: int, **options: Any) -> SingleStream:
+    """A new model of a kind around a loaded BERT, or `start` itself if it is a single-stream model already.
+
+    Raises InputError if it is another encoder.
+    """
+    if isinstance(start, SingleStream):
+        return start
+    return BUILDERS[kind](bert_of(start), start.tokenizer, width, **options)
+
+
+def bert_of(start: Any) -> BertModel:
+    """The BERT inside a loaded text encoder; raises InputError if it holds another encoder."""
+    if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
+        raise InputError(f"expected a BERT or a single-stream model to start from, found a {type(start).__name__}")
+    return start.encoder
+
+
 JOIN = "join.json"
 """Marks a folder of a single-stream model."""
+CNN = "cnn"
+"""Beside it, the folder of the CNN of a model that reads pixels; `end_to_end` loads these."""
 
 
 def load_single_stream(folder: str | Path) -> SingleStream:
@@ -166,4 +200,8 @@ def load_single_stream(folder: str | Path) -> SingleStream:
     return model
 
 
-JOINED = Kind("single-stream model", lambda source: (Path(source) / JOIN).exists(), load_single_stream)
+JOINED = Kind(
+    "single-stream model",
+    lambda source: (Path(source) / JOIN).exists() and not (Path(source) / CNN).exists(),
+    load_single_stream,
+)

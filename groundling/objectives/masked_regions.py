@@ -20,10 +20,10 @@ class MaskedRegions(Objective):
 
     Kinds: "soft" is cross-entropy against the detector's distribution over classes, background included (VL-BERT's
     code; its paper implies the hard label; up to a constant UNITER's MRC-KL, whose code averages over classes, too);
-    "hard" is cross-entropy with the most likely class, background excluded (UNITER's MRC); "regress" is the squared
-    error of the features themselves (UNITER's MRFR, summed over dimensions). 15 % of the boxes are chosen, never the
-    whole image; of these a share `keep` stays visible but is scored all the same (VL-BERT: 0.1; UNITER: 0). With
-    `least` = 1 every sample has a chosen box (UNITER).
+    "hard" is cross-entropy with the most likely class, background excluded where there is one (UNITER's MRC);
+    "regress" is the squared error of the features themselves (UNITER's MRFR, summed over dimensions). 15 % of the boxes
+    are chosen, never the whole image; of these a share `keep` stays visible but is scored all the same (VL-BERT: 0.1;
+    UNITER: 0). With `least` = 1 every sample has a chosen box (UNITER).
     """
 
     name = "masked_regions"
@@ -49,6 +49,7 @@ class MaskedRegions(Objective):
         if not 0 < rate < 1 or not 0 <= keep < 1:
             raise InputError(f"rate={rate}, keep={keep}: shares of regions lie between 0 and 1")
         self.kind, self.rate, self.keep, self.least = kind, rate, keep, least
+        self.first = int(sizes.background)  # class that "hard" begins with
         outputs = sizes.regions if kind == "regress" else sizes.classes
         width = sizes.visual or sizes.text
         self.head = nn.Sequential(
@@ -100,5 +101,6 @@ class MaskedRegions(Objective):
         if self.kind == "regress":
             return {self.name: F.mse_loss(found, targets, reduction="sum")}
         if self.kind == "hard":
-            return {self.name: F.cross_entropy(found[:, 1:], targets[:, 1:].argmax(-1), reduction="sum")}
+            best = targets[:, self.first :].argmax(-1)
+            return {self.name: F.cross_entropy(found[:, self.first :], best, reduction="sum")}
         return {self.name: -(targets * found.log_softmax(-1)).sum()}

@@ -16,18 +16,24 @@ from accelerate import PartialState
 from ..checkpoint import Checkpoints, load_head, save_heads
 from ..config import FinetuneConfig, TrainConfig
 from ..data.paired import RegionSamples
+from ..data.pictures import Pictured
 from ..data.regions import RegionStore
 from ..data.samples import Example, TextSamples
 from ..errors import InputError
 from ..evaluate import evaluate
 from ..find import named
 from ..keyed import seed_of
+from ..models.end_to_end import EndToEnd
+from ..models.single_stream import SingleStream, join_to
 from ..models.student import load_student
+from ..objectives.supervised import Supervised
 from ..runs import disk_errors, finished, open_run, write_json
 from ..tasks import Task
 from ..tasks.glue import from_hub
+from ..tasks.readouts import PLAIN, Readout, answer_rows, readout
 from ..tasks.table import own_task
 from ..train import train
+from .adapt import vocabulary
 
 
 def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
@@ -36,10 +42,13 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
     for field, value in (("model", config.model), ("data", config.data), (task_or_label, config.task or config.label)):
         if not value:
             raise InputError(f"finetune needs --{field}")
+    if config.images and not config.regions:
+        raise InputError(f"--images {config.images}: pass --regions STORE, too, which says where to look")
     task = own_task(config) if config.label else named("tasks", Task, config.task).at(Path(config.data))
     state = PartialState(cpu=training.cpu)
     inputs = {"model": config.model, "data": config.data} | ({"dev": config.dev} if config.dev else {})
     inputs |= {"regions": str(Path(config.regions) / "manifest.json")} if config.regions else {}
+    inputs |= {"images": config.images} if config.images else {}
     with state.main_process_first():
         settings = {**asdict(config), "train": asdict(training)}
         settings.pop("seeds")  # more seeds later are the same run, continued
@@ -54,7 +63,7 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
         done = finished(own)
         if done is None:
             splits = splits or _read(task, config)
-            student = load_student(config.model)
+            student = _student(config, seed)
             done = one_run(student, task, splits, replace(training, seed=seed), own, config)
         runs.append(done)
     result = summary(task, runs, config)
@@ -73,14 +82,18 @@ def one_run(
 ) -> dict[str, Any]:
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
     torch.manual_seed(seed_of(training.seed, "init", task.name))
-    objective = task.objective(student.sizes)
-    if objective.pooler is not None and student.sizes.visual:  # a cross-modal model's was trained by `Match`
-        load_head(Path(config.model), objective.pooler, "match.pooler")
+    single = isinstance(student, SingleStream)
+    read = readout(student.join.kind, task.name, bool(config.regions)) if single and not config.plain_head else PLAIN
+    objective = task.objective(student.sizes, read)
+    for layer, name in objective.starts() if student.sizes.visual else ():
+        load_head(Path(config.model), layer, name)
+    if single:
+        splits = _made_for(student, objective, read, splits)
     student.word_embeddings().requires_grad_(not config.freeze_words)
     text, clip = student.inputs(config.max_length)
     samples: dict[str, Any] = {split: TextSamples(examples, text, clip) for split, examples in splits.items()}
     if config.regions:
-        samples = seen(samples, student, task, config)
+        samples = seen(samples, student, task, config, apart=read.at == "pair")
     elif task.mark is not None:
         raise InputError(f"{task.name} asks for regions; pass --regions STORE")
     result = train(student, [objective], samples[task.train], training, folder)
@@ -92,7 +105,7 @@ def one_run(
         found = evaluate(student, objective, task, samples[split])
         if state.is_main_process:
             found.write(folder / f"predictions_{split}.jsonl")
-            if split in task.test:
+            if task.test.get(split):
                 with disk_errors(folder / task.test[split]):
                     (folder / task.test[split]).write_text(
                         task.submission(split, found.ids, found.predictions), encoding="utf-8"
@@ -114,17 +127,54 @@ def one_run(
     return done
 
 
-def seen(samples: dict[str, Any], student: Any, task: Task, config: FinetuneConfig) -> dict[str, Any]:
-    """The same samples with their images' regions; raises InputError if the model reads none, or of another width."""
-    store = config.regions
+def _student(config: FinetuneConfig, seed: int) -> Any:
+    """The model, with a new join if one is asked for."""
+    student = load_student(config.model)
+    if not config.join:
+        return student
+    torch.manual_seed(seed_of(seed, "init", "join"))
+    return join_to(student, config.join, RegionStore(config.regions).width if config.regions else 1)
+
+
+def _made_for(
+    student: SingleStream, objective: Supervised, read: Readout, splits: dict[str, list[Example]]
+) -> dict[str, list[Example]]:
+    """Examples as the readout asks them; the model and the head are made ready for them."""
+    student.see(max(len(example.images) for examples in splits.values() for example in examples))
+    if "mask" not in read.at:
+        return splits
+    tokenizer = student.text.tokenizer
+    objective.mask_id = vocabulary(student.text).mask_id
+    if read.between:
+        table = student.text.encoder.get_input_embeddings().weight.detach()
+        objective.classify.weight.data.copy_(answer_rows(objective.form, tokenizer, table))
+    return {k: [read.ask(example, str(tokenizer.mask_token)) for example in v] for k, v in splits.items()}
+
+
+def seen(
+    samples: dict[str, Any], student: Any, task: Task, config: FinetuneConfig, apart: bool = False
+) -> dict[str, Any]:
+    """The same samples with their images' regions, and pixels for a model that reads these.
+
+    Raises InputError if the model reads no regions, or of another width, or if --images is too much or too little.
+    """
+    store, pixels = config.regions, isinstance(student, EndToEnd)
     if not student.sizes.regions:
         raise InputError(f"--regions {store}: this model reads no regions; expected a single-stream model")
-    regions = RegionStore(store)
-    if regions.width != student.sizes.regions:
+    if pixels and not config.images:
+        raise InputError(f"{config.model}: this model reads pixels; pass --images FOLDER beside --regions")
+    if config.images and not pixels:
+        raise InputError(f"--images {config.images}: this model reads stored features, no pixels; leave it out")
+    regions = RegionStore(store, features=not pixels)
+    if not pixels and regions.width != student.sizes.regions:
         raise InputError(f"{store}: features are {regions.width} wide, the model reads {student.sizes.regions}")
-    options = {"whole": student.whole, "most": config.most_regions, "mark": task.mark}
+    options = {"whole": student.whole, "most": config.most_regions, "mark": task.mark, "apart": apart}
     options["phrases"] = task.form.reads == "phrase"
-    return {k: RegionSamples(v, regions, **options) for k, v in samples.items()}
+    found: dict[str, Any] = {k: RegionSamples(v, regions, **options) for k, v in samples.items()}
+    if not pixels:
+        return found
+    images = {k: [example.images for example in v.examples] for k, v in samples.items()}
+    return {k: Pictured(v, images[k], config.images, student.side) for k, v in found.items()}
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:

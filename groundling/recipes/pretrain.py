@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import BertModel
 
 from ..batch import Sizes
 from ..checkpoint import Checkpoints, save_heads, start_lm_head
@@ -17,14 +16,17 @@ from ..config import PretrainConfig, TrainConfig
 from ..data.captions import Captioned, keep_listed, read_captions
 from ..data.corpora import corpus
 from ..data.paired import CaptionPairs, RegionSamples
+from ..data.pictures import Pictured
 from ..data.plan import Source
 from ..data.regions import RegionStore
 from ..data.samples import Example, TextInput, TextSamples
 from ..errors import InputError
 from ..find import named
 from ..keyed import seed_of
-from ..models.single_stream import SingleStream, uniter, visualbert, vlbert
+from ..models.end_to_end import EndToEnd, end_to_end
+from ..models.single_stream import SingleStream, bert_of, join_to
 from ..models.student import load_student
+from ..models.text import TextEncoder
 from ..objectives import Objective
 from ..objectives.masked_lm import MaskedLM
 from ..objectives.masked_regions import MaskedRegions
@@ -32,6 +34,7 @@ from ..objectives.sentence_image import SentenceImage
 from ..runs import disk_errors, finished, open_run, write_json
 from ..tasks import Task
 from ..tasks.forms import Answer
+from ..tasks.table import stem
 from ..train import train
 from .adapt import vocabulary
 
@@ -68,7 +71,8 @@ def _uniter(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]
     return [
         _masked_lm(sizes, config, words),
         SentenceImage(sizes, alignment=0.1),
-        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True),
+        # The code takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
+        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, weight=1 / sizes.regions),
         *classes,
     ]
 
@@ -84,38 +88,37 @@ PHASES = {
 }
 """How each model is pre-trained (VisualBERT Section 3.3; VL-BERT Section 3.3 and its code; UNITER's code)."""
 
-BUILDERS: dict[str, Callable[..., SingleStream]] = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
-
 
 def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
     """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`."""
-    for field, value in (("start", config.start), ("regions", config.regions)):
+    for field, value in (("student", config.student), ("regions", config.regions)):
         if not value:
             raise InputError(f"pretrain needs --{field}")
     if bool(config.captions) == bool(config.task):
         raise InputError("pretrain needs --captions FILE, or --task and --data for a task's own texts")
     state = PartialState(cpu=training.cpu)
-    inputs: dict[str, str | Path] = {"start": config.start, "regions": Path(config.regions) / "manifest.json"}
+    inputs: dict[str, str | Path] = {"student": config.student, "regions": Path(config.regions) / "manifest.json"}
     inputs |= {"captions": config.captions} if config.captions else {"data": config.data}
     inputs |= {f"text:{number}": path for number, path in enumerate(config.text)}
+    inputs |= {"images": config.images, "backbone": config.backbone} if config.images else {}
     with state.main_process_first():
         folder = open_run(out, "pretrain", {**asdict(config), "train": asdict(training)}, inputs)
     if (done := finished(folder)) is not None:
         return done
 
-    store = RegionStore(config.regions)
+    store = RegionStore(config.regions, features=not config.images)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, store)
     phase = PHASES[model.join.kind]
     text = model.inputs(config.max_length)[0]
     data, left_out = _data(config, phase, model, store, text)
-    sizes = model.sizes._replace(classes=store.classes)
+    sizes = model.sizes._replace(classes=store.classes, background=store.background)
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
     objectives = phase.objectives(sizes, config, vocabulary(model.text))
     if not config.random_start:
         for objective in objectives:
             if isinstance(objective, MaskedLM):
-                start_lm_head(objective.head, config.start, "bert")
+                start_lm_head(objective.head, config.student, "bert")
     names = {objective.name for objective in objectives}
     sources = [Source(data, 1.0, tuple(sorted(names)), "image and text")]
     if phase.mix:
@@ -139,16 +142,23 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 
 
 def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
-    start = load_student(config.start)
-    if not isinstance(start, SingleStream):
-        if not isinstance(getattr(start, "encoder", None), BertModel):
-            raise InputError(f"{config.start}: expected a BERT or a single-stream model to start from")
-        bert = BertModel(start.encoder.config) if config.random_start else start.encoder
-        options = {"early": config.early_fusion} if config.model == "visualbert" else {}
-        start = BUILDERS[config.model](bert, start.tokenizer, store.width, **options)
-    if start.sizes.regions != store.width:
-        raise InputError(f"{config.regions}: features are {store.width} wide, the model reads {start.sizes.regions}")
-    return start
+    start = load_student(config.student)
+    if config.random_start and isinstance(start, TextEncoder):
+        start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
+    if config.images and config.model == "vlbert" and isinstance(start, TextEncoder):
+        start = end_to_end(bert_of(start), start.tokenizer, config.backbone, config.side)
+    if isinstance(start, EndToEnd):
+        if not config.images:
+            raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
+        return start
+    if config.images:
+        raise InputError(f"--images {config.images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
+                         "or an end-to-end model as --student, or leave --images out")  # fmt: skip
+    options = {"early": config.early_fusion} if config.model == "visualbert" else {}
+    model = join_to(start, config.model, store.width, **options)
+    if model.sizes.regions != store.width:
+        raise InputError(f"{config.regions}: features are {store.width} wide, the model reads {model.sizes.regions}")
+    return model
 
 
 def _data(
@@ -157,24 +167,25 @@ def _data(
     """Samples with regions, and how many captioned images the store lacks."""
     if config.task:
         examples = task_texts(named("tasks", Task, config.task).at(Path(config.data)), Path(config.data))
-        return RegionSamples(TextSamples(examples, text), store, whole=model.whole, most=config.most_regions), 0
+        seen = RegionSamples(TextSamples(examples, text), store, whole=model.whole, most=config.most_regions)
+        return _pictured(seen, [example.images for example in examples], config, model), 0
     images = read_captions(config.captions)
     images = keep_listed(images, config.listing) if config.listing else images
-    there = [image for image in images if _key(image) in store]
+    there = [image for image in images if stem(image.file) in store]
     if len(there) < len(images) and not (config.skip_missing and there):
-        first = next(image for image in images if _key(image) not in store)
+        first = next(image for image in images if stem(image.file) not in store)
         raise InputError(
             f"{config.regions}: {len(images) - len(there)} of {len(images)} captioned images are not in the store, "
-            f"the first is {_key(first)!r}; add them or pass --skip-missing"
+            f"the first is {stem(first.file)!r}; add them or pass --skip-missing"
         )
-    keyed = [Captioned(_key(image), image.file, image.captions) for image in there]
+    keyed = [Captioned(stem(image.file), image.file, image.captions) for image in there]
     pairs = CaptionPairs(keyed, text, store, pairs=phase.pairs, whole=model.whole, most=config.most_regions)
-    return pairs, len(images) - len(there)
+    return _pictured(pairs, [(image.id,) for image in keyed], config, model), len(images) - len(there)
 
 
-def _key(image: Captioned) -> str:
-    """The image's id in a store made of its folder: its file without the ending."""
-    return image.file.rpartition(".")[0] or image.file
+def _pictured(samples: Any, images: Sequence[Sequence[str]], config: PretrainConfig, model: SingleStream) -> Any:
+    """The samples, with pixels for a model that reads them."""
+    return Pictured(samples, images, config.images, model.side) if isinstance(model, EndToEnd) else samples
 
 
 def task_texts(task: Task, folder: Path) -> list[Example]:

@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..metrics import Metric
 from ..objectives.supervised import Supervised
 from .forms import Form
+from .readouts import PLAIN, Readout
 
 
 def _itself(folder: Path, split: str) -> Path:
@@ -38,7 +39,7 @@ class Task:
     dev: tuple[str, ...] = ("dev",)
     """Labelled splits on which it is evaluated; the first gives the headline."""
     test: Mapping[str, str] = field(default_factory=dict)
-    """Unlabelled split to the file name its server expects."""
+    """Unlabelled split to the file name its server expects; empty if one task's predictions are not enough for it."""
     layout: Sequence[str] | Callable[[Sequence[str], Sequence[str]], str] = ("index", "prediction", "\t")
     """Of that file: heading of the ids, heading of the predictions, separator; or what writes ids and answers."""
 
@@ -55,14 +56,14 @@ class Task:
         """The task with the answers that its data folder lists; itself if the answers are always the same."""
         return self if self.listed is None else replace(self, form=self.listed(Path(folder)))
 
-    def objective(self, sizes: Sizes) -> Supervised:
+    def objective(self, sizes: Sizes, read: Readout = PLAIN) -> Supervised:
         """Head and loss for fine-tuning a model of these sizes."""
-        return Supervised(sizes, form=self.form)
+        return Supervised(sizes, form=read.form(self.form), at=read.at, between=read.between)
 
     def submission(self, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray) -> str:
         """The text of the server's file; `ids`, whose ends are the server's, in the order of the split's own file."""
-        if split not in self.test:
-            there = ", ".join(self.test) or "none"
+        if not self.test.get(split):
+            there = ", ".join(name for name, file in self.test.items() if file) or "none"
             raise InputError(f"{self.name}: {split!r} has no server file; unlabelled are: {there}")
         answers = [self.form.spell(p) for _, p in zip(ids, predictions, strict=True)]
         if callable(self.layout):

@@ -72,16 +72,25 @@ def captions(folder: Path, split: str, *, unrelated: bool = True, official: bool
     `unrelated` off leaves out those listed in `UNRELATED_CAPTIONS`; `official` has boxes begin at 0 as the data set's
     own reader does, not at 1 as BAN's.
     """
-    folder, found = Path(folder), list[Caption]()
+    folder = Path(folder)
     left_out = set() if unrelated else {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
-    for image in filter(None, map(str.strip, lines_of(folder / f"{split}.txt"))):
-        size, boxes = chains(folder / "Annotations" / f"{image}.xml", official)
-        path = folder / "Sentences" / f"{image}.txt"
-        for number, line in enumerate(filter(str.strip, lines_of(path)), 1):
-            text, phrases = read_caption(line, boxes, f"{path}, line {number}")
-            if (image, str(number)) not in left_out:
-                some, rest = (tuple(p for p in phrases if bool(len(p.boxes)) == want) for want in (True, False))
-                found.append(Caption(f"{image}#{number - 1}", text, image, size, some, rest))
+    found = [caption for image in images(folder, split) for caption in captions_of(folder, image, official)]
+    return [c for c in found if (c.image, str(int(c.id.rpartition("#")[2]) + 1)) not in left_out]
+
+
+def images(folder: Path, split: str) -> list[str]:
+    """The ids that a split lists."""
+    return list(filter(None, map(str.strip, lines_of(Path(folder) / f"{split}.txt"))))
+
+
+def captions_of(folder: Path, image: str, official: bool = False) -> list[Caption]:
+    """The captions of an image, with the boxes of their phrases; raises InputError for what is wrong with one."""
+    size, boxes = chains(folder / "Annotations" / f"{image}.xml", official)
+    path, found = folder / "Sentences" / f"{image}.txt", list[Caption]()
+    for number, line in enumerate(filter(str.strip, lines_of(path))):
+        text, phrases = read_caption(line, boxes, f"{path}, line {number + 1}")
+        some, rest = (tuple(p for p in phrases if bool(len(p.boxes)) == want) for want in (True, False))
+        found.append(Caption(f"{image}#{number}", text, image, size, some, rest))
     return found
 
 

@@ -47,11 +47,13 @@ class Form(Protocol):
 
 @dataclass(frozen=True)
 class Classify:
-    """One of several classes; cross-entropy."""
+    """One of several classes; cross-entropy, unless `kind` says otherwise."""
 
     reads: ClassVar[Literal["first"]] = "first"
     labels: tuple[str, ...]
     """Classes as the files spell them, in the order of their numbers."""
+    kind: Literal["ce", "bce", "each"] = "ce"
+    """bce: each class by itself (UNITER's SNLI-VE, VL-BERT's VCR); each: see `Choose`."""
 
     @property
     def outputs(self) -> int:
@@ -65,7 +67,10 @@ class Classify:
         return self.labels.index(text)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy, summed."""
+        """Cross-entropy, or binary cross-entropy of every class, summed."""
+        if self.kind == "bce":
+            wanted = F.one_hot(labels.long(), outputs.shape[-1]).to(outputs.dtype)
+            return F.binary_cross_entropy_with_logits(outputs, wanted, reduction="sum")
         return F.cross_entropy(outputs, labels.long(), reduction="sum")
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
@@ -79,12 +84,27 @@ class Classify:
 
 @dataclass(frozen=True)
 class Choose(Classify):
-    """One of the example's own choices, each of which is an input and gets one score; cross-entropy over them."""
+    """One of the example's own choices, each of which is an input and gets one score; cross-entropy over them.
+
+    With kind `each` a choice gets two, wrong and right, with a cross-entropy of its own, and the best right one is
+    predicted (UNITER's VCR, code).
+    """
 
     @property
     def outputs(self) -> int:
-        """One score per choice."""
-        return 1
+        """One score per choice, or two."""
+        return 2 if self.kind == "each" else 1
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Summed, of outputs (B, C * outputs)."""
+        if self.kind != "each":
+            return super().loss(outputs, labels)
+        right = F.one_hot(labels.long(), outputs.shape[-1] // 2)
+        return F.cross_entropy(outputs.view(-1, 2), right.view(-1), reduction="sum")
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """The choice with the highest (last) score."""
+        return outputs[:, self.outputs - 1 :: self.outputs].argmax(-1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from ..batch import RegionRow
 from ..data.regions import inside
 from ..data.samples import Example, Gold
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..metrics import PICKED, UPPER_BOUND
 from ..runs import read_json
 from . import Task
@@ -88,7 +88,7 @@ def read_plain(path: Path) -> Any:
 def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) -> list[Expression]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`."""
     path = where = Path(folder) / f"refs({by}).p"
-    (sizes, notes), found = _instances(folder), list[Expression]()
+    (sizes, notes), found, outside = instances(folder), list[Expression](), list[str]()
     try:
         for place, ref in enumerate(read_plain(path)):
             where = path.with_name(f"{path.name}, refs[{place}]")
@@ -98,7 +98,7 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
             if owner != ref["image_id"]:
                 raise InputError(f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}")
             if not inside(box[None] / (sizes[owner] * 2))[1].all():
-                raise InputError(f"{where}: box {box.tolist()} is empty or outside the image {sizes[owner]}")
+                outside.append(f"{where}: box {box.tolist()} is empty or outside the image {sizes[owner]}")
             name = image.format(subset="train2014", number=owner)
             for said in ref["sentences"]:
                 found.append(Expression(int(said["sent_id"]), str(said["sent"]), name, ref["ann_id"], box))
@@ -106,13 +106,14 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})") from None
+    refuse(outside)
     if not found:
         raise InputError(f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}")
     return found
 
 
-def _instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, tuple[Any, np.ndarray]]]:
-    """Sizes by image, and image and corners by annotation."""
+def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, tuple[Any, np.ndarray]]]:
+    """Width and height by image, and image and corners (4,) in pixels by annotation, of `instances.json`."""
     path = Path(folder) / "instances.json"
     content = read_json(path)
     try:
@@ -129,7 +130,7 @@ def _corners(box: Sequence[float]) -> np.ndarray:
 
 def annotated(folder: Path, image: str = COCO) -> dict[str, np.ndarray]:
     """All annotated boxes (R, 4) by image, in file order: the candidates of the track with true regions."""
-    return _by_image(_instances(folder)[1].values(), image)
+    return _by_image(instances(folder)[1].values(), image)
 
 
 def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
@@ -162,7 +163,7 @@ def accuracy(said: Mapping[int, np.ndarray | None], asked: Sequence[Expression],
 
 
 def _read(folder: Path, split: str) -> list[Example]:
-    sizes = {COCO.format(subset="train2014", number=n): size for n, size in _instances(folder)[0].items()}
+    sizes = {COCO.format(subset="train2014", number=n): size for n, size in instances(folder)[0].items()}
     return [
         Example(f"refcoco-{split}-{e.id}", e.text, images=(e.image,), gold=Gold(e.box[None], sizes[e.image]))
         for e in expressions(folder, split)

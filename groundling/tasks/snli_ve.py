@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..data.samples import Example
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..metrics import ACCURACY
 from . import Task
 from .forms import Classify
@@ -27,11 +27,11 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
 
     The premise is the image; `sentence1`, a caption of it, is no input. Images are Flickr30k's file names without .jpg.
     """
-    lines, examples, dropped = dict[str, str](), list[Example](), 0
+    lines, twice, examples, dropped = dict[str, str](), list[str](), list[Example](), 0
     for where, row in records(_file(folder, split), ("pairID", "sentence2", "gold_label")):
         name = row["pairID"]
         if name in lines:
-            raise InputError(f"{where}: pairID {name} is already that of {lines[name].rpartition(', ')[2]}")
+            twice.append(f"{where}: pairID {name} is already that of {lines[name].rpartition(', ')[2]}")
         lines[name] = where
         images = [row[key] for key in IMAGE if isinstance(row.get(key), str)]
         if not images:
@@ -44,6 +44,7 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
         examples.append(Example(f"snli-ve-{split}-{name}", row["sentence2"], label=label, images=(image,)))
     if not examples:
         raise InputError(f"{_file(folder, split)}: holds no examples")
+    refuse(twice)
     return examples, dropped
 
 

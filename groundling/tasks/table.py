@@ -25,12 +25,15 @@ DEV_EVERY = 5
 def own_task(config: FinetuneConfig) -> Task:
     """The task in `config.data` with text columns `config.text` (one, or two by comma) and label `config.label`.
 
+    Column `config.image`, if there is one, names an image file; without its ending it is the image's id in a store.
+
     Raises InputError naming file, line and column of what is missing or no label.
     """
     columns = tuple(name.strip() for name in config.text.split(",") if name.strip())
     if len(columns) not in (1, 2):
         raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
-    wanted = (*columns, config.label)
+    given = (*columns, *([config.image] if config.image else []))
+    wanted = (*given, config.label)
     path = Path(config.data)
     labels = [(where, row[config.label]) for where, row in rows_of(path, wanted)]
     if not labels:
@@ -47,12 +50,13 @@ def own_task(config: FinetuneConfig) -> Task:
         for number, (where, row) in enumerate(rows_of(source, wanted)):
             held = number % DEV_EVERY == DEV_EVERY - 1
             if config.dev or held == (split == "dev"):
-                for name in columns:
+                for name, kind in ((name, "an image file" if name == config.image else "a text") for name in given):
                     if not row[name].strip():
-                        raise InputError(f"{where}: column {name!r} is empty; expected a text")
+                        raise InputError(f"{where}: column {name!r} is empty; expected {kind}")
                 label = form.label(row[config.label], where)
                 pair = row[columns[1]] if len(columns) == 2 else None
-                examples.append(Example(f"{source.stem}-{split}-{number}", row[columns[0]], pair, label))
+                name, images = f"{source.stem}-{split}-{number}", tuple(stem(row[c]) for c in given[len(columns) :])
+                examples.append(Example(name, row[columns[0]], pair, label, images=images))
         if not examples:
             raise InputError(f"{source}: holds no examples for {split}")
         return examples
@@ -60,6 +64,11 @@ def own_task(config: FinetuneConfig) -> Task:
     binary = (MATTHEWS, F1) if isinstance(form, Classify) and len(form.labels) == 2 else ()
     metrics = (ACCURACY, *binary) if isinstance(form, Classify) else (PEARSON, SPEARMAN, RMSE)
     return Task(f"table/{path.stem}", form, read, metrics, str(path))
+
+
+def stem(file: str) -> str:
+    """An image's id in a region store: its file without the ending."""
+    return file.rpartition(".")[0] or file
 
 
 def form_of(labels: list[tuple[str, str]], asked: str) -> Form:

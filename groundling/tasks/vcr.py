@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from ..data.regions import inside
 from ..data.samples import Example, Tags
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..metrics import ACCURACY
 from ..runs import read_json
 from . import Task
@@ -52,11 +52,11 @@ def _file(folder: Path, split: str) -> Path:
 
 def items(folder: Path, split: str) -> list[Item]:
     """The items of a split in file order; every tag is a number of one of the item's objects."""
-    path, found = _file(folder, split), dict[str, Item]()
+    path, found, twice = _file(folder, split), dict[str, Item](), list[str]()
     for where, row in records(path, ("annot_id", "img_fn")):
         name, image = row["annot_id"], row["img_fn"].removesuffix(".jpg")
         if name in found:
-            raise InputError(f"{where}: annot_id {name} stands there before")
+            twice.append(f"{where}: annot_id {name} stands there before")
         try:
             objects, question = tuple(row["objects"]), row["question"]
             answers, rationales = row["answer_choices"], row["rationale_choices"]
@@ -71,6 +71,7 @@ def items(folder: Path, split: str) -> list[Item]:
         found[name] = Item(name, image, objects, question, answers, rationales, said[0], said[1])
     if len({item.answer is None for item in found.values()}) > 1:
         raise InputError(f"{path}: some lines have a label and some have none")
+    refuse(twice)
     return list(found.values())
 
 
@@ -189,7 +190,7 @@ def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.n
     return "\n".join(lines) + "\n"
 
 
-ANSWER = Task("vcr/answer", FORM, _answer, (ACCURACY,), SOURCE, dev=("val",), file=_file)
+ANSWER = Task("vcr/answer", FORM, _answer, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file)
 """Q->A."""
-RATIONALE = Task("vcr/rationale", FORM, _rationale, (ACCURACY,), SOURCE, dev=("val",), file=_file)
-"""QA->R, given the right answer; for Q->AR and the server's file, which need both tasks: `q_to_ar`, `leaderboard`."""
+RATIONALE = Task("vcr/rationale", FORM, _rationale, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file)
+"""QA->R, given the right answer; Q->AR and the server's file need both tasks: `groundling vcr` writes them."""

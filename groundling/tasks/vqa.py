@@ -16,7 +16,7 @@ import numpy as np
 from ..batch import IGNORE
 from ..data.samples import Example
 from ..data.tables import lines_of
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..metrics import Metric
 from ..runs import read_json
 from . import Task
@@ -127,9 +127,12 @@ def questions(folder: Path, split: str, image: str = COCO) -> list[Question]:
         return _lxmert(entries, image)
     labelled = notes_path.is_file() or not split.startswith("test")
     notes = _entries(notes_path, "annotations") if labelled else {}
+    gaps = list[str]()
     for file, here, other, there in ((path, entries, notes_path, notes), (notes_path, notes, path, entries)):
         if labelled and (alone := [number for number in here if number not in there]):
-            raise InputError(f"{file}: question_id {alone[0]} is not in {other.name} ({len(alone):,} such)")
+            gaps.append(f"{file}: question_id {alone[0]} is not in {other.name} ({len(alone):,} such)")
+    if gaps:
+        raise InputError("; ".join(gaps))
     subset = YEARS.get(split, split).replace("-dev", "")  # test-dev asks about some of test2015's images
     found = []
     for number, (where, entry) in entries.items():
@@ -169,12 +172,13 @@ def _entries(path: Path, key: str) -> dict[int, tuple[str, dict[str, Any]]]:
     content = content.get(key) if isinstance(content, dict) else content
     if not isinstance(content, list) or not content:
         raise InputError(f"{path}: expected a list of {key}, bare or under {key!r}")
-    found: dict[int, tuple[str, dict[str, Any]]] = {}
+    found, twice = dict[int, tuple[str, dict[str, Any]]](), list[str]()
     for where, entry in ((f"{path}, {key}[{n}]", entry) for n, entry in enumerate(content)):
         number = _field(where, entry, "question_id", int)
         if number in found:
-            raise InputError(f"{where}: question_id {number} stands there before")
+            twice.append(f"{where}: question_id {number} stands there before")
         found[number] = (where, entry)
+    refuse(twice)
     return found
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from tqdm import tqdm
 from transformers import AutoModel
 
 from ..config import RegionsConfig
 from ..data.check import PICTURES
+from ..data.pictures import read_picture
 from ..data.regions import Found, RegionWriter
 from ..errors import InputError
 from ..models.text import load_config, load_weights
@@ -135,7 +136,7 @@ class Extractor:
             sizes: dict[tuple[int, int], list[tuple[str, Image.Image, Boxes | None]]] = {}
             for name, path in images[start : start + self.config.batch]:
                 try:
-                    image = _read(path)
+                    image = read_picture(path)
                     boxes = self._given(path, image.size) if self.given else None
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
@@ -162,14 +163,6 @@ class Extractor:
             one = Found(name, image.size, b.boxes, b.confidence, f[:-1], b.classes, left_out=b.left_out)
             made.append(one.with_whole(f[-1:]) if self.config.whole and len(b.boxes) else one)
         return made
-
-
-def _read(path: Path) -> Image.Image:
-    try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # Pillow's readers raise whatever broken bytes make them stumble over
-        raise InputError(f"does not decode as an image ({(str(error).splitlines() or ['?'])[0]})") from None
 
 
 def extract(config: RegionsConfig, folder: str, rank: int) -> dict[str, Any]:

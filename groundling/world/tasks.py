@@ -44,6 +44,7 @@ PAIRS = {
 FROM_1, NAMED = str.maketrans("01", "12"), str.maketrans({"0": "thing", "1": "thing"})
 """VCR's tags, in a text before it becomes a list of tokens: as annotators saw them, and as models do."""
 MARKED = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
+SAID = "the {} is {} the {} ."
 CAPTIONS = ("there is {a0} and {a1} .", "{the0} is near {the1} .", "[/EN#0/notvisual she] sees {the0} and {the1} .")
 
 
@@ -60,10 +61,11 @@ class Claim:
 def write_tasks(world: World, folder: str | os.PathLike, train: int = 4000, held: int = 1000) -> dict[str, int]:
     """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
 
-    `images/` and `instances.json` are those of all of them, for one region store; `tasks.json` comes last.
+    `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
+    pre-training, are of as many training and held-out images; `tasks.json` comes last.
     """
     files = _Files(world, Path(folder), train, held)
-    for write in (_vqa, _vcr, _nlvr2, _refcoco, _flickr, _snli_ve):
+    for write in (_captions, _vqa, _vcr, _nlvr2, _refcoco, _flickr, _snli_ve):
         write(files)
     files.close()
     return files.counts
@@ -227,6 +229,26 @@ class _Files:
         self.put("instances.json", self.coco(list(enumerate(sorted(self.images), 1))))
         self.put("texts.txt", *sorted(self.texts))
         self.put("tasks.json", {"world": asdict(self.world.config), "examples": self.counts})
+
+
+def _captions(files: _Files) -> None:
+    """Five captions an image in COCO's layout, two of which tell where the things are."""
+    for split in ("train", "val"):
+        images, told = list[dict[str, Any]](), list[dict[str, Any]]()
+        for scene in files.scenes(POOLS[split]):
+            name = f"COCO_{split}2014_{scene.image_id:012d}.jpg"
+            files.images[name] = scene
+            images.append({"id": scene.image_id, "file_name": name, **files.shape})
+            texts = [MARKED.sub(r"\1", line) for line in _told(files, scene)[:3]]
+            rng = generator(files.world.config.seed, "captions", scene.image_id)
+            for thing in (0, 1):
+                one, other = (spoken(*set(rng.permutation(scene.things[i].looks)[:2])) for i in (thing, 1 - thing))
+                texts.append(SAID.format(one, side(scene, thing), other))
+            files.texts |= set(texts)
+            told += [
+                {"id": 5 * scene.image_id + n, "image_id": scene.image_id, "caption": t} for n, t in enumerate(texts)
+            ]
+        files.put(f"captions_{split}2014.json", {"info": {}, "licenses": [], "images": images, "annotations": told})
 
 
 def _vqa(files: _Files) -> None:

@@ -1,0 +1,208 @@
+"""The region store against the formats it is imported from: bytes per image and random reads of whole images a second.
+
+A read ends with features (R, 2048) and boxes (R, 4), in shares of the image, as float32 arrays (the store's also with
+confidence and, of LXMERT's TSV, classes); every format reads the same images in the same random order, taking turns,
+from the page cache, where the size of a format costs nothing. TSV is read through an index of byte offsets. Without
+--tsv the features are made up: ReLU of normal numbers, half of them zeros, as fc6's are.
+
+python benchmarks/region_store.py [--images 300] [--tsv FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import importlib
+import io
+import tempfile
+import time
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.data.region_imports import import_regions
+from groundling.data.regions import Found, RegionStore, RegionWriter
+from groundling.keyed import generator
+
+Arrays = tuple[np.ndarray, np.ndarray]
+Read = Callable[[str], Arrays]
+
+
+def write_tsv(path: Path, images: int, regions: int) -> None:
+    """Rows as LXMERT's: id, height, width, object and attribute ids and confidences, count, boxes, features."""
+    with path.open("w", encoding="ascii") as stream:
+        for image in range(images):
+            rng = generator("benchmark", image)
+            corner = rng.random((regions, 2)) * 300
+            boxes = np.concatenate([corner, corner + rng.uniform(20, 180, (regions, 2))], 1).astype("<f4")
+            sure = np.sort(rng.random(regions))[::-1].astype("<f4")
+            kinds = rng.integers(0, 400, regions)
+            features = rng.standard_normal((regions, 2048), np.float32).clip(0)
+            arrays = [base64.b64encode(a.tobytes()).decode() for a in (kinds, sure, kinds, sure, boxes, features)]
+            stream.write("\t".join([f"image-{image}", "480", "480", *arrays[:4], str(regions), *arrays[4:]]) + "\n")
+
+
+def bytes_of(path: Path) -> int:
+    """What a file or folder takes; a sparse file (LMDB's) only what it fills."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(min(file.stat().st_size, 512 * file.stat().st_blocks) for file in files)
+
+
+class Tsv:
+    """Random access to a TSV of bottom-up-attention (6 columns) or LXMERT (10), which end alike."""
+
+    def __init__(self, path: Path, images: int) -> None:
+        self.stream, self.offsets, at = path.open("rb"), dict[str, int](), 0
+        for line in islice(self.stream, images):
+            self.offsets[line[: line.index(b"\t")].decode()] = at
+            at += len(line)
+        self.size = at
+
+    def __call__(self, name: str) -> Arrays:
+        """An image's features and boxes."""
+        self.stream.seek(self.offsets[name])
+        fields = self.stream.readline().split(b"\t")
+        width, height = (fields[1], fields[2]) if len(fields) == 6 else (fields[2], fields[1])
+        rows = int(fields[-3])
+        boxes, features = (
+            np.frombuffer(base64.b64decode(field), np.float32).reshape(rows, -1) for field in fields[-2:]
+        )
+        sides = np.array([float(width), float(height)] * 2, np.float32)
+        return features, boxes / sides
+
+
+def hdf5_groups(path: Path, images: list[Found]) -> Read:
+    """VOLTA's layout: a group per image, float32."""
+    h5py: Any = importlib.import_module("h5py")
+    with h5py.File(path, "w") as file:
+        for image in images:
+            group = file.create_group(image.id)
+            group["features"], group["boxes"] = image.features, image.boxes
+    opened = h5py.File(path)
+    return lambda name: (opened[name]["features"][()], opened[name]["boxes"][()])
+
+
+def hdf5_flat(path: Path, images: list[Found]) -> Read:
+    """BAN's layout for adaptive boxes: all regions in one float32 data set, and where each image's are."""
+    h5py: Any = importlib.import_module("h5py")
+    with h5py.File(path, "w") as file:
+        file["image_features"] = np.concatenate([image.features for image in images])
+        file["spatial_features"] = np.concatenate([image.boxes for image in images])
+    opened, ends = h5py.File(path), np.cumsum([len(image.boxes) for image in images]).tolist()
+    places = {i.id: slice(end - len(i.boxes), end) for i, end in zip(images, ends, strict=True)}
+    features, boxes = opened["image_features"], opened["spatial_features"]
+    return lambda name: (features[places[name]], boxes[places[name]])
+
+
+def packed(image: Found) -> bytes:
+    """UNITER's npz: half precision, compressed."""
+    file, sides = io.BytesIO(), image.boxes[:, 2:] - image.boxes[:, :2]
+    arrays = {"features": image.features, "norm_bb": np.concatenate([image.boxes, sides], 1), "conf": image.confidence}
+    np.savez_compressed(file, allow_pickle=False, **{name: a.astype(np.float16) for name, a in arrays.items()})
+    return file.getvalue()
+
+
+def unpacked(file: Any) -> Arrays:
+    with np.load(file, allow_pickle=False) as content:
+        return content["features"].astype(np.float32), content["norm_bb"][:, :4].astype(np.float32)
+
+
+def npz(folder: Path, images: list[Found]) -> Read:
+    """UNITER's layout before its LMDB: a file per image."""
+    folder.mkdir()
+    for image in images:
+        (folder / f"{image.id}.npz").write_bytes(packed(image))
+    return lambda name: unpacked(folder / f"{name}.npz")
+
+
+def lmdb_npz(folder: Path, images: list[Found]) -> Read:
+    """UNITER's LMDB, whose values are such files."""
+    lmdb: Any = importlib.import_module("lmdb")
+    with lmdb.open(str(folder), map_size=2**36) as base, base.begin(write=True) as view:
+        for image in images:
+            view.put(f"{image.id}.npz".encode(), packed(image))
+    opened = lmdb.open(str(folder), readonly=True, lock=False, readahead=False)
+    view = opened.begin()
+    return lambda name: unpacked(io.BytesIO(view.get(f"{name}.npz".encode())))
+
+
+FORMATS: dict[str, Callable[[Path, list[Found]], Read]] = {
+    "HDF5, group an image": hdf5_groups,
+    "HDF5, flat": hdf5_flat,
+    "npz, compressed fp16": npz,
+    "LMDB of such npz": lmdb_npz,
+}
+
+
+def main() -> None:
+    """Write every format, let them take turns, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=300)
+    parser.add_argument("--regions", type=int, default=36, help="of each made-up image")
+    parser.add_argument("--rounds", type=int, default=3, help="how often every image is read in every format")
+    parser.add_argument("--tsv", type=Path, help="a real TSV, whose first --images rows are taken")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        source = options.tsv or folder / "made-up.tsv"
+        if not options.tsv:
+            write_tsv(source, options.images, options.regions)
+        facts, items = import_regions(source)
+        images = [read() for _, read in islice(items, options.images)]
+        writer = RegionWriter(folder / "store")
+        writer.fill((image.id, partial(copy, image)) for image in images)
+        writer.close(facts)
+        store, tsv = RegionStore(folder / "store"), Tsv(source, options.images)
+
+        def stored(name: str) -> Arrays:
+            row = store[name]
+            return row.features, row.boxes
+
+        reads: dict[str, Read] = {"region store": stored, "TSV, byte offsets": tsv}
+        sizes = {"region store": bytes_of(folder / "store"), "TSV, byte offsets": tsv.size}
+        for number, (name, make) in enumerate(FORMATS.items()):
+            try:
+                reads[name] = make(folder / str(number), images)
+            except ImportError as error:
+                print(f"{name}: left out, {error}")
+                continue
+            sizes[name] = bytes_of(folder / str(number))
+        seconds = race(reads, [image.id for image in images], options.rounds, exact=not options.tsv)
+    count = options.rounds * len(images)
+    print(f"{len(images)} images, {sum(len(i.boxes) for i in images) / len(images):.1f} regions each")
+    print(f"{'':22}{'bytes/image':>12}{'of the store':>14}{'reads/s':>9}{'store is faster by':>20}")
+    for name, spent in seconds.items():
+        size, own = sizes[name], seconds["region store"]
+        print(f"{name:22}{size / len(images):12.0f}{size / sizes['region store']:14.2f}{count / spent:9.0f}"
+              f"{spent / own:20.2f}")  # fmt: skip
+
+
+def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> dict[str, float]:
+    """Seconds of every format for all images, `rounds` times, each time in a new order; one round before warms up.
+
+    With `exact` all must give the same arrays, up to half precision (a real TSV may have boxes that the store leaves
+    out or puts in another order).
+    """
+    seconds = dict.fromkeys(reads, 0.0)
+    for number in range(rounds + 1):
+        order = [names[at] for at in generator("benchmark", "order", number).permutation(len(names))]
+        for name, read in reads.items():
+            started = time.perf_counter()
+            for image in order:
+                features, boxes = read(image)
+            if number:
+                seconds[name] += time.perf_counter() - started
+            assert features.dtype == boxes.dtype == np.float32
+            if exact:
+                for one, other in zip((features, boxes), reads["region store"](order[-1]), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

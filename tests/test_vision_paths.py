@@ -1,0 +1,215 @@
+"""Every model through every phase and task, on the world's own files; and the papers' heads by their sizes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import STEPS
+from test_pretrain import store
+
+from groundling.batch import Encoded, Sizes, collate
+from groundling.config import FinetuneConfig, PretrainConfig
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.models.heads import PairPooler
+from groundling.models.single_stream import BUILDERS, load_single_stream
+from groundling.objectives.supervised import Supervised
+from groundling.quickstart import new_encoder
+from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import pretrain
+from groundling.tasks import Task
+from groundling.tasks.forms import Answer, Choose, Classify, Pick
+from groundling.tasks.readouts import READOUTS, answer_rows, readout
+from groundling.world import World, WorldConfig
+from groundling.world.tasks import write_tasks
+
+FOLDERS = {
+    "vqa": "vqa", "nlvr2": "nlvr2", "snli-ve": "snli_ve", "vcr/answer": "vcr", "vcr/rationale": "vcr",
+    "refcoco+": "refcoco+", "flickr30k": "flickr30k",
+}  # fmt: skip
+BRIEF = replace(STEPS, steps=2, batch=4)
+FORMS = {
+    "vqa": Answer(tuple(map(str, range(3129)))), "nlvr2": Classify(("False", "True")), "snli-ve": Classify(("a",) * 3),
+    "vcr/answer": Choose(("0", "1", "2", "3")), "refcoco+": Pick(),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("paths")
+    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 160, 80)
+    new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
+    images = [
+        image["file_name"].rpartition(".")[0] for image in json.loads((folder / "instances.json").read_text())["images"]
+    ]
+    store(folder / "store", images, width=6)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(world: Path) -> dict[str, str]:
+    for kind in BUILDERS:
+        config = PretrainConfig(
+            model=kind, student=str(world / "bert"), regions=str(world / "store"),  # type: ignore[arg-type]
+            captions=str(world / "captions_train2014.json"),
+        )  # fmt: skip
+        pretrain(config, BRIEF, world / "pre" / kind)
+    return {kind: str(world / "pre" / kind / "model") for kind in BUILDERS}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_every_model_learns_every_task(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    config = FinetuneConfig(
+        model=trained[kind], task=name, data=str(world / FOLDERS[name]), regions=str(world / "store"), save_model=True
+    )
+    result = finetune(config, BRIEF, tmp_path)
+    task = named("tasks", Task, name)
+    assert set(result["median"]) == set(task.dev)
+    assert all(0 <= value <= 1 for scores in result["median"].values() for value in scores.values())
+    after = load_single_stream(tmp_path / "seed-0" / "model")
+    before = load_single_stream(trained[kind])
+    assert after.join.kind == kind
+    assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
+    lines = [
+        json.loads(line) for line in (tmp_path / "seed-0" / f"predictions_{task.dev[0]}.jsonl").read_text().splitlines()
+    ]
+    assert len(lines) == len(task.at(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0]))
+
+
+@pytest.mark.parametrize("name", ["vqa", "nlvr2", "vcr/answer", "flickr30k"])
+def test_visualberts_phase_on_a_tasks_own_texts(
+    name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    config = PretrainConfig(
+        student=trained["visualbert"], regions=str(world / "store"), task=name, data=str(world / FOLDERS[name])
+    )
+    assert pretrain(config, BRIEF, tmp_path)["objectives"] == ["masked_lm"]
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_the_control_reads_the_text_alone(kind: str, world: Path, trained: dict[str, str], tmp_path: Path) -> None:
+    """Without regions the same model answers from the text, and no region can matter; a new join needs no training."""
+    config = FinetuneConfig(model=trained[kind], task="nlvr2", data=str(world / "nlvr2"))
+    assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
+    config = replace(config, model=str(world / "bert"), join=kind, regions=str(world / "store"))  # type: ignore[arg-type]
+    assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
+    with pytest.raises(InputError, match=r"asks for regions"):
+        finetune(
+            FinetuneConfig(model=trained[kind], task="refcoco+", data=str(world / "refcoco+")), BRIEF, tmp_path / "no"
+        )
+
+
+def heads(kind: str, task: str, hidden: int = 768) -> int:
+    read = readout(kind, task, regions=True)
+    with torch.device("meta"):
+        sizes = Sizes(text=hidden, pooled=hidden, visual=hidden)
+        head = Supervised(sizes, form=read.form(FORMS[task]), at=read.at, between=read.between)
+        return sum(p.numel() for p in head.parameters())
+
+
+def test_heads_have_the_papers_sizes() -> None:
+    """Totals of the fact sheet's table, less what is not the head: the core, 2 or 1 more segments, 81 words."""
+    core = 108_896_256 + 3_146_496 + 768  # VL-BERT, its visual Linear and [IMG]; no pooler
+    assert heads("vlbert", "vqa") == 115_041_849 - core
+    assert heads("vlbert", "refcoco+") == 112_634_881 - core
+    assert heads("vlbert", "vcr/answer") == 113_287_762 - core - 590_592 - (590_592 + 81 * 769)  # pooler, 81-way head
+    assert heads("vlbert", "vqa", 1024) == 342_553_657 - (334_098_432 + 4_195_328 + 1024)
+    core = 109_898_752
+    assert heads("uniter", "vqa") == 115_892_281 - core
+    assert heads("uniter", "snli-ve") == 111_087_619 - core
+    assert heads("uniter", "vcr/answer") == 111_149_826 - core - 83 * 768
+    assert heads("uniter", "nlvr2") == 115_808_515 - core - 768
+    assert heads("uniter", "vqa", 1024) == 344_210_489 - 335_695_872
+
+
+def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any) -> None:
+    """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
+    batch = collate(text_only.get(range(3), ()))
+    head = Supervised(Sizes(text=8), form=Classify(("a", "b")), at="mask", between="transform").eval()
+    head.mask_id = 4
+    ids = batch.text.ids.clone()
+    ids[0, 2], ids[1, 3], ids[1, 1], ids[2, 1] = 4, 4, 4, 4
+    batch = replace(batch, text=replace(batch.text, ids=ids))
+    states = torch.randn(*ids.shape, 8)
+    expected = head.classify(head.between(torch.stack([states[0, 2], states[1, 3], states[2, 1]])))
+    torch.testing.assert_close(head.outputs(Encoded(text=states), batch), expected)
+    ids[2, 1] = 5
+    with pytest.raises(InputError, match=r"cut before its \[MASK\]"):
+        head.outputs(Encoded(text=states), batch)
+
+
+def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
+    example = toys.examples(1)[0]
+    assert READOUTS["visualbert", "vqa"].ask(example, "[MASK]").text == f"{example.text} [MASK]"
+    assert READOUTS["vlbert", "vqa"].ask(example, "[MASK]").pair == "[MASK]"
+    assert readout("uniter", "nlvr2", regions=False).at == "form"
+    model = load_single_stream(trained["vlbert"])
+    row = model.inputs(32)[0].engine.encode("red [MASK]")
+    assert model.text.tokenizer.mask_token_id in row.ids
+
+
+def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
+    model = load_single_stream(trained["vlbert"])
+    table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
+    rows = answer_rows(Answer(("red", "left of", "")), model.text.tokenizer, table)
+    torch.testing.assert_close(rows[0], table[ids("red")])
+    torch.testing.assert_close(rows[1], (table[ids("left")] + table[ids("of")]) / 2)
+    assert not rows[2].any()
+
+
+def test_two_sequences_read_each_other() -> None:
+    """A pair's vector turns over with its images where both attentions are the same, and padding says nothing."""
+    torch.manual_seed(0)
+    pooler = PairPooler(64).eval()
+    states, mask = torch.randn(4, 5, 64), torch.ones(4, 5, dtype=torch.bool)
+    mask[1, 3:] = mask[2, 4:] = False
+    found = pooler(states, mask)
+    noisy = states.clone()
+    noisy[1, 3:], noisy[2, 4:] = 9.0, -9.0
+    torch.testing.assert_close(pooler(noisy, mask), found)
+    changed = states.clone()
+    changed[1, 0] += 1
+    assert all((pooler(changed, mask)[0] - found[0]).abs().view(2, 64).amax(1) > 0.01), "each reads the other"
+    assert torch.equal(pooler(changed, mask)[1], found[1]), "other samples do not"
+    pooler.read[1].load_state_dict(pooler.read[0].state_dict())
+    turned = pooler(states[[1, 0, 3, 2]], mask[[1, 0, 3, 2]])
+    torch.testing.assert_close(turned, pooler(states, mask).roll(64, 1))
+
+
+def test_kinds_of_loss_by_hand() -> None:
+    """BCE over classes and over choices; two outputs a choice, each judged alone."""
+    outputs = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2]])
+    labels = torch.tensor([2, 0])
+    p = outputs.sigmoid().numpy()
+    wanted = np.eye(3)[labels]
+    by_hand = -(wanted * np.log(p) + (1 - wanted) * np.log(1 - p)).sum()
+    for form in (Classify(("a", "b", "c"), "bce"), Choose(("0", "1", "2"), "bce")):
+        assert float(form.loss(outputs, labels)) == pytest.approx(by_hand, rel=1e-5)
+        assert form.predict(outputs.numpy()).tolist() == [2, 0]
+    each, two = Choose(("0", "1"), "each"), torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]])
+    odds = two.view(2, 2, 2).log_softmax(-1)
+    by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
+    assert float(each.loss(two, torch.tensor([0, 1]))) == pytest.approx(float(by_hand), rel=1e-5)
+    assert each.outputs == 2 and each.predict(two.numpy()).tolist() == [0, 1]
+
+
+def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str, str]) -> None:
+    model = load_single_stream(trained["uniter"])
+    rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
+    model.see(2), model.see(2)
+    table = model.text.encoder.embeddings.token_type_embeddings
+    assert model.join.image_types == [1, 2] and torch.equal(table.weight, torch.stack([*rows, rows[1]]))
+    homes.put(world / "unused", "")  # the folder stays the module's
+    model.export(world / "wider")
+    assert load_single_stream(world / "wider").join.image_types == [1, 2]
