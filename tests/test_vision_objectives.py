@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import toys
 from scipy.optimize import linprog
 
 from groundling.batch import IGNORE, Encoded, RegionRow, Sample, Sizes, collate
@@ -187,7 +188,7 @@ def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextSam
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 
-STORE = {f"i{n}": row(n, 3 + n, whole=False) for n in range(6)}
+STORE = toys.Shelf({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})
 
 
 def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]

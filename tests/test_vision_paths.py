@@ -13,10 +13,12 @@ import pytest
 import torch
 import toys
 from homes import STEPS
+from PIL import Image
 from test_pretrain import store
+from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Encoded, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig
+from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.heads import PairPooler
@@ -25,6 +27,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.quickstart import new_encoder
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain
+from groundling.recipes.regions import regions
 from groundling.tasks import Task
 from groundling.tasks.forms import Answer, Choose, Classify, Pick
 from groundling.tasks.readouts import READOUTS, answer_rows, readout
@@ -213,3 +216,32 @@ def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str
     homes.put(world / "unused", "")  # the folder stays the module's
     model.export(world / "wider")
     assert load_single_stream(world / "wider").join.image_types == [1, 2]
+
+
+def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
+    """The README's path: a folder of images, a captions file, a table of questions."""
+    photos, rng = tmp_path / "my_photos", np.random.default_rng(0)
+    names = [f"{'holiday/' * (i % 2)}{i:02}.png" for i in range(12)]
+    for name in names:
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (24, 40, 3), np.uint8)).save(photos / name)
+    homes.put(tmp_path / "captions.tsv", "".join(f"a dog and {i} cats\t{name}\n" for i, name in enumerate(names)))
+    table = [f"is it red ?,{name},{'yes' if i % 3 else 'no'}" for i, name in enumerate(names)]
+    homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table]) + "\n")
+    homes.student(tmp_path / "bert")
+    toys.vit().save_pretrained(tmp_path / "vit")
+    sides = {"size": {"height": 16, "width": 16}, "crop_size": {"height": 16, "width": 16}}
+    CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
+    out = tmp_path / "store"
+    made = regions(RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out)
+    assert made["images"] == 12 and made["regions"] == 48
+    seen = PretrainConfig(model="vlbert", student=str(tmp_path / "bert"), regions=str(out),
+                          captions=str(tmp_path / "captions.tsv"))  # fmt: skip
+    assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
+    asked = FinetuneConfig(model=str(tmp_path / "seen" / "model"), regions=str(out), data=str(tmp_path / "asked.csv"),
+                           text="question", image="photo", label="answer")  # fmt: skip
+    assert finetune(asked, BRIEF, tmp_path / "answers")["headline"] == "accuracy"
+    assert "dev" in finetune(replace(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
+    homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table, "is it blue ?,gone.png,no"]) + "\n")
+    with pytest.raises(InputError, match="lacks 1 images, the first is 'gone'"):
+        finetune(asked, BRIEF, tmp_path / "gone")

@@ -79,7 +79,8 @@ def _conceptual(path: Path) -> list[tuple[str, str, str]]:
         fields = line.split("\t")
         if len(fields) < 2:
             raise InputError(f"{path}, line {number}: expected caption<TAB>image file")
-        out.append((fields[1], fields[1].partition("?")[0].rsplit("/", 1)[-1], fields[0]))
+        link = fields[1].strip()  # an address: the file is called as its last part; otherwise a path in the folder
+        out.append((link, link.partition("?")[0].rpartition("/")[-1] if "://" in link else link, fields[0]))
     return out
 
 
