@@ -176,6 +176,8 @@ learns too, and of the store only boxes and classes are read."""
     """Share of pieces masked."""
     sentence_image: bool = True
     """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
+    related: bool = False
+    """VL-BERT: predict whether caption and image are related (in the paper's first version; the code leaves it out)."""
     early_fusion: bool = True
     """VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
     random_start: bool = False
@@ -206,6 +208,8 @@ class FinetuneConfig:
     """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
     regions: str = ""
     """Region store of the examples' images; empty: the model reads the text alone, which is the control."""
+    blind: bool = False
+    """Set the regions' features to zero and keep their boxes: the control of tasks that pick a region."""
     join: Literal["", "visualbert", "vlbert", "uniter"] = ""
     """Make a vision-language model of a plain BERT, without any pre-training."""
     plain_head: bool = False

@@ -95,6 +95,13 @@ def test_text_without_images_is_mixed_in(settings: PretrainConfig, place: Path, 
     assert 0 < sum(seen) < 12
 
 
+def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
+    pretrain(replace(settings, model="vlbert", related=True), replace(STEPS, batch=4), tmp_path)
+    assert {"mlm", "masked_regions", "sentence_image"} <= set(log_of(tmp_path)[0])
+
+
 @pytest.mark.parametrize(
     ("change", "missing", "parts"),
     [

@@ -86,6 +86,7 @@ model = "joint of all, two layers"
 
 [variants."tower"]
 model = "teacher"
+tune = {{ max_train = 12, batch = 4 }}
 """
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -101,7 +102,11 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     assert found.variants[1].train == TrainConfig(steps=2, batch=8, cpu=True)
     assert found.variants[3].train == TrainConfig(steps=5, lr=1, batch=8, cpu=True)
     assert found.variants[3].adapt.text == ("a", "b")
+    assert found.variants[3].tune == (("max_train", 12), ("batch", 4))
     (only,) = found.tunings
+    settings, training = only.of(found.variants[3])
+    assert (settings, training) == (replace(only.finetune, max_train=12), replace(only.train, batch=4))
+    assert only.of(found.variants[0]) == (only.finetune, only.train)
     assert only.finetune == FinetuneConfig(task="glue/rte", data="glue", max_length=64)
     assert only.train == replace(TUNING, steps=2, batch=8, cpu=True)
     assert (found.seeds, found.adapt_every_seed) == (2, False)
@@ -116,6 +121,8 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a value like 0"),
         (('text = ["text.txt"]', 'text = "text.txt"'), r"text = 'text.txt', expected a value like \(\)"),
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; expected adapt"),
+        (("max_train = 12", "arm = 3"), r'\[variants\."tower"\]\.tune: unknown key \'arm\'; expected one of acc'),
+        (("tune = { max_train = 12, batch = 4 }", "tune = 3"), r"tune = 3, expected a table"),
         (("seeds = 2", "seeds ="), r"not valid TOML .*line 2"),
         (('[tasks."glue/rte"]', "[task]"), "unknown key 'task'"),
         (('data = "glue"', ""), r"glue/rte needs `data`"),

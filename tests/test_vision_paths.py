@@ -19,6 +19,7 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Encoded, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig
+from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.heads import PairPooler
@@ -111,6 +112,26 @@ def test_the_control_reads_the_text_alone(kind: str, world: Path, trained: dict[
         finetune(
             FinetuneConfig(model=trained[kind], task="refcoco+", data=str(world / "refcoco+")), BRIEF, tmp_path / "no"
         )
+
+
+def test_the_blind_control_sees_boxes_and_no_features(world: Path, trained: dict[str, str], tmp_path: Path) -> None:
+    config = FinetuneConfig(
+        model=trained["uniter"], task="refcoco+", data=str(world / "refcoco+"), regions=str(world / "store"), blind=True
+    )
+    finetune(config, BRIEF, tmp_path / "one")
+    rich = RegionStore(world / "store")
+    poor = tmp_path / "poor"
+    writer = RegionWriter(poor)
+
+    def empty(name: str) -> Found:
+        row = rich[name]
+        return Found(name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes)
+
+    writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
+    writer.close({"source": "test"}, [])
+    finetune(replace(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
+    one, other = ((tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text() for run in ("one", "other"))
+    assert one == other
 
 
 def heads(kind: str, task: str, hidden: int = 768) -> int:

@@ -39,15 +39,16 @@ class RegionSamples:
         mark: Callable[[Example, RegionRow], np.ndarray] | None = None,
         phrases: bool = False,
         apart: bool = False,
+        blind: bool = False,
     ) -> None:
         """`whole` puts the whole image first (VL-BERT, VCR); of each image at most `most` regions (0: all) are taken.
 
         `mark` says which regions are right, which becomes the label; with `phrases`, the text's tag is a phrase, whose
         last piece becomes the label `query`, and no region's name. `apart` makes a row of text and image of each image,
-        as of a choice. Raises InputError if an image is not in the store,
-        with the number of such images.
+        as of a choice. `blind` puts zeros in place of features. Raises InputError if an image is not in the store, with
+        the number of such images.
         """
-        self.mark, self.phrases, self.apart = mark, phrases, apart
+        self.mark, self.phrases, self.apart, self.blind = mark, phrases, apart, blind
         missing = list(dict.fromkeys(i for e in texts.examples for i in e.images if i not in store))
         if missing:
             raise InputError(f"the region store lacks {len(missing)} images, the first is {missing[0]!r}")
@@ -108,7 +109,8 @@ class RegionSamples:
                             classes)  # fmt: skip
         if self.whole and not row.whole.any():
             row = with_whole_image(row)
-        return replace(row, image=np.full(len(row.boxes), number, np.int64))
+        features = np.zeros_like(row.features) if self.blind else row.features
+        return replace(row, features=features, image=np.full(len(row.boxes), number, np.int64))
 
 
 def with_whole_image(row: RegionRow) -> RegionRow:

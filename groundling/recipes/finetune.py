@@ -170,6 +170,7 @@ def seen(
         raise InputError(f"{store}: features are {regions.width} wide, the model reads {student.sizes.regions}")
     options = {"whole": student.whole, "most": config.most_regions, "mark": task.mark, "apart": apart}
     options["phrases"] = task.form.reads == "phrase"
+    options["blind"] = config.blind
     found: dict[str, Any] = {k: RegionSamples(v, regions, **options) for k, v in samples.items()}
     if not pixels:
         return found

@@ -63,7 +63,8 @@ def _visualbert(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Object
 
 def _vlbert(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
     regions = [MaskedRegions(sizes)] if sizes.classes else []
-    return [_masked_lm(sizes, config, words, whole_word=True), *regions]
+    related = [SentenceImage(sizes)] if config.related else []
+    return [_masked_lm(sizes, config, words, whole_word=True), *related, *regions]
 
 
 def _uniter(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:

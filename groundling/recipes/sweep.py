@@ -31,6 +31,8 @@ class Variant:
     """Fine-tuned without adaptation: a hub id, a folder, or `joint of NAME`, which is another variant's whole model."""
     published: str = ""
     """Which published system it stands for, see `published.py`."""
+    tune: tuple[tuple[str, Any], ...] = ()
+    """Settings of its own for every fine-tuning, such as regions it does not see."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Tuning:
 
     finetune: FinetuneConfig
     train: TrainConfig
+
+    def of(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
+        """The settings for a variant, with its own."""
+        return _filled((self.finetune, self.train), dict(variant.tune), f'[variants."{variant.name}".tune]')
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,8 @@ class Sweep:
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]`; keys as the flags' names.
+    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]` (and `.tune`); keys as
+    the flags' names.
 
     Raises InputError naming the table and key that is unknown or of a wrong type.
     """
@@ -75,9 +82,12 @@ def read_sweep(path: str | Path) -> Sweep:
     variants = []
     for name, own in content["variants"].items():
         where = f'{path}, [variants."{name}"]'
-        model, published = str(own.pop("model", "")), str(own.pop("published", ""))
+        model, published, change = str(own.pop("model", "")), str(own.pop("published", "")), own.pop("tune", {})
+        if not isinstance(change, dict):
+            raise InputError(f"{where}: tune = {change!r}, expected a table")
+        _filled((FinetuneConfig(), TUNING), change, f"{where}.tune")
         adapting, training = _filled(base, own, where)
-        variants.append(Variant(name, adapting, training, model, published))
+        variants.append(Variant(name, adapting, training, model, published, tuple(change.items())))
     tune = _filled((FinetuneConfig(), TUNING), content.get("tune", {}), f"{path}, [tune]")
     tunings = [
         Tuning(*_filled((replace(tune[0], task=task), tune[1]), own, f'{path}, [tasks."{task}"]'))
@@ -151,8 +161,9 @@ def _jobs(what: Sweep, out: Path) -> list[Job]:
                 adapting = variant.adapt, replace(variant.train, seed=seed), place / "adapt"
                 adaptations.append(Job(f"{place.relative_to(out)}: adapt", adapt, adapting))
             for number, tuning in enumerate(what.tunings):
-                config = replace(tuning.finetune, model=model, seeds=1 if what.adapt_every_seed else what.seeds)
-                training = replace(tuning.train, seed=seed) if what.adapt_every_seed else tuning.train
+                settings, training = tuning.of(variant)
+                config = replace(settings, model=model, seeds=1 if what.adapt_every_seed else what.seeds)
+                training = replace(training, seed=seed) if what.adapt_every_seed else training
                 name = f"{place.relative_to(out)}: {config.task}"
                 tunings[number].append(Job(name, finetune, (config, training, place / slug(config.task)), after))
     return adaptations + [job for task in tunings for job in task]
