@@ -19,7 +19,6 @@ from .objectives.supervised import Supervised
 from .runs import disk_errors
 from .tasks import Task
 
-
 MANY = 100
 """More outputs than this are not kept: VQA's 3,129 for its 214,354 questions would fill 20 GB."""
 
