@@ -179,6 +179,7 @@ class Encoded:
     scale: Tensor | None = None  # (): two-tower models, inverse temperature
     word_table: Tensor | None = None  # (vocabulary, E): input embeddings of the text side, for tied heads
     clip_table: Tensor | None = None  # (vocabulary, Ev): input embeddings of the CLIP side, for tied heads
+    region_table: Tensor | None = None  # (D, features): weight that embeds a region's features, for tied heads
     hidden: tuple[Tensor, ...] = ()  # every layer's text states (B, T, D), embeddings first
     attention: tuple[Tensor, ...] = ()  # every layer's attention maps (B, heads, T, T)
 

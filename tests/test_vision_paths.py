@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import homes
@@ -17,17 +18,18 @@ from PIL import Image
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
-from groundling.batch import Encoded, Sizes, collate
+from groundling.batch import Batch, Encoded, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig
 from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.heads import PairPooler
 from groundling.models.single_stream import BUILDERS, load_single_stream
+from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.quickstart import new_encoder
 from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain
+from groundling.recipes.pretrain import PHASES, pretrain
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
 from groundling.tasks.forms import Answer, Choose, Classify, Pick
@@ -155,6 +157,35 @@ def test_heads_have_the_papers_sizes() -> None:
     assert heads("uniter", "vcr/answer") == 111_149_826 - core - 83 * 768
     assert heads("uniter", "nlvr2") == 115_808_515 - core - 768
     assert heads("uniter", "vqa", 1024) == 344_210_489 - 335_695_872
+
+
+def test_pre_training_has_the_papers_sizes() -> None:
+    """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
+    words = SimpleNamespace(mask_id=103, ordinary=range(5))
+    sizes = Sizes(text=768, pooled=768, visual=768, word_table=(30522, 768), regions=2048, classes=1601)
+    for kind, cased, total, core in (
+        ("visualbert", 0, 112_074_812, 111_450_624), ("uniter", 28_996, 112_938_887, 109_898_752),
+    ):  # fmt: skip
+        given = sizes._replace(word_table=(cased or 30522, 768))
+        with torch.device("meta"):
+            objectives = PHASES[kind].objectives(given, PretrainConfig(), words)
+            assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
+
+
+def test_regression_is_tied_to_what_embeds_the_features() -> None:
+    torch.manual_seed(0)
+    sizes = Sizes(text=8, visual=8, regions=6)
+    objective = MaskedRegions(sizes, kind="regress", norm=True, tied=True)
+    table, states = torch.randn(8, 6), torch.randn(2, 3, 8)
+    chosen = torch.tensor([[1, -100, 1], [-100, 1, -100]])
+    targets = torch.randn(2, 3, 6)
+    labels = {"regress_regions": chosen, "regress_regions_targets": targets}
+    batch = Batch(ids=("a", "b"), labels=labels)
+    (loss,) = objective(Encoded(visual=states, region_table=table), batch).values()
+    found = objective.head(states) @ table + objective.bias
+    assert float(loss) == pytest.approx(float((found - targets)[chosen == 1].pow(2).sum()), rel=1e-5)
+    with pytest.raises(InputError, match="needs `region_table`"):
+        objective(Encoded(visual=states), batch)
 
 
 def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any) -> None:

@@ -43,6 +43,10 @@ class Join(nn.Module):
         super().__init__()
         self.width, self.options = width, {"width": width, **options}
 
+    def table(self) -> Tensor | None:
+        """The weight (H, D) that embeds features, if a head is tied to it."""
+        return None
+
     def forward(self, embeddings: Any, batch: Batch) -> Joined:
         """Text and regions of a batch through `embeddings`, BERT's own module, and the join."""
         text, regions = batch.text, batch.regions
@@ -228,6 +232,10 @@ class UniterJoin(Join):
         # The authors' table; row 0, for regions that are not hidden, is zero there and never read here.
         self.mask = nn.Embedding(2, width, padding_idx=0)
         nn.init.normal_(self.mask.weight.detach()[1:], std=0.02)
+
+    def table(self) -> Tensor:
+        """The feature Linear's, to whose transpose UNITER's feature regression is tied."""
+        return self.feature.weight
 
     def parts(self, embeddings: Any, text: Tokens, regions: Regions | None) -> tuple[Tensor, Tensor]:
         """Text (B, T, H) and regions (B, R, H)."""

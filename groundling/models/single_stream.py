@@ -73,6 +73,7 @@ class SingleStream(nn.Module):
             visual=None if batch.regions is None else states[:, joined.regions],
             pooled=bert.pooler(states) if self.sizes.pooled else None,
             word_table=bert.get_input_embeddings().weight,
+            region_table=self.join.table(),
             attention=tuple(found),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,10 +39,14 @@ class MaskedRegions(Objective):
         keep: float = 0.1,
         least: int = 0,
         norm: bool = False,
+        tied: bool = False,
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear."""
+        """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
+
+        `tied`: the last Linear is the transpose of the one that embeds features, with its own bias (UNITER, regress).
+        """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if kind != "soft":  # two kinds in one run have two heads
             self.name = f"{kind}_regions"  # type: ignore[misc]
@@ -56,8 +61,9 @@ class MaskedRegions(Objective):
             nn.Linear(width, width),
             nn.GELU(),
             *((nn.LayerNorm(width, eps=1e-12),) if norm else ()),
-            nn.Linear(width, max(1, outputs)),
+            *(() if tied else (nn.Linear(width, max(1, outputs)),)),
         )
+        self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
     def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
         """Hide the features of chosen regions; labels are 1 where a region is scored."""
@@ -96,7 +102,12 @@ class MaskedRegions(Objective):
         encoded.require(self.name, "visual")
         assert encoded.visual is not None
         chosen = batch.labels[self.name] == 1
-        found = self.head(encoded.visual[chosen]).float()
+        found = self.head(encoded.visual[chosen])
+        if self.bias is not None:
+            encoded.require(self.name, "region_table")
+            assert encoded.region_table is not None
+            found = F.linear(found, encoded.region_table.T, self.bias)
+        found = found.float()
         targets = batch.labels[f"{self.name}_targets"][chosen].to(found.dtype)
         if self.kind == "regress":
             return {self.name: F.mse_loss(found, targets, reduction="sum")}

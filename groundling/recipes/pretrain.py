@@ -73,7 +73,7 @@ def _uniter(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]
         _masked_lm(sizes, config, words),
         SentenceImage(sizes, alignment=0.1),
         # The code takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
-        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, weight=1 / sizes.regions),
+        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=1 / sizes.regions),
         *classes,
     ]
 
