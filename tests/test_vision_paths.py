@@ -116,6 +116,21 @@ def test_the_control_reads_the_text_alone(kind: str, world: Path, trained: dict[
         )
 
 
+def test_of_very_many_outputs_the_best_is_kept(
+    world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = FinetuneConfig(model=trained["uniter"], task="vqa", data=str(world / "vqa"), regions=str(world / "store"))
+    runs = []
+    for most in (100, 3):
+        monkeypatch.setattr("groundling.evaluate.MANY", most)
+        runs.append(finetune(config, BRIEF, tmp_path / str(most))["median"])
+    assert runs[0] == runs[1]
+    files = (tmp_path / str(most) / "seed-0" / "predictions_val.jsonl" for most in (100, 3))
+    for every, best in zip(*(map(json.loads, file.read_text().splitlines()) for file in files), strict=True):
+        assert best["outputs"] == [every["outputs"][every["prediction"]]] == [max(every["outputs"])]
+        assert {k: v for k, v in best.items() if k != "outputs"} == {k: v for k, v in every.items() if k != "outputs"}
+
+
 def test_the_blind_control_sees_boxes_and_no_features(world: Path, trained: dict[str, str], tmp_path: Path) -> None:
     config = FinetuneConfig(
         model=trained["uniter"], task="refcoco+", data=str(world / "refcoco+"), regions=str(world / "store"), blind=True
