@@ -59,9 +59,11 @@ class Boxes:
     def __contains__(self, image: object) -> bool:
         return True
 
+    def count(self, image: str) -> int:
+        return int(np.clip(generator("benchmark", "count", image).lognormal(np.log(36), 0.5), 10, REGIONS))
+
     def __getitem__(self, image: str) -> RegionRow:
-        rng = generator("benchmark", "regions", image)
-        count = int(np.clip(rng.lognormal(np.log(36), 0.5), 10, REGIONS))
+        rng, count = generator("benchmark", "regions", image), self.count(image)
         features = rng.standard_normal((count, FEATURES), np.float32).clip(0)
         corner, side = rng.random((2, count, 2), np.float32) / 2
         boxes = np.concatenate([corner, corner + side], 1)

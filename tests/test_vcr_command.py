@@ -89,6 +89,13 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
     assert shares.sum(-1) == pytest.approx(1, abs=1e-4)
     raw = [json.loads(row)["outputs"] for row in (tmp_path / "answer/seed-1/predictions_test.jsonl").open()]
     assert np.array_equal(shares[:, 0].argmax(-1), np.argmax(raw, -1))
+    for task in asked:  # UNITER's two scores a choice, of which the second counts
+        file = tmp_path / task / "seed-1/predictions_test.jsonl"
+        lines = [json.loads(row) for row in file.open()]
+        both = [line | {"outputs": [x for score in line["outputs"] for x in (9.0, score)]} for line in lines]
+        file.write_text("".join(json.dumps(line) + "\n" for line in both))
+    again = vcr(replace(config, split="test"), tmp_path / "again")["files"]
+    assert Path(again[1]).read_text() == Path(result["files"][1]).read_text()
 
 
 def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) -> None:
@@ -117,7 +124,7 @@ def test_faults_are_one_line(config: VcrConfig, tmp_path: Path) -> None:
     assert told == f"{path}: no prediction for vcr-rationale-val-2 (2 such); other data, or cut off?"
     put(path, kept[0] + '{"id": "x", "prediction": 1, "outputs": [1, 2]}\n')
     assert refusal(config, tmp_path / "b") == (
-        f"{path}, line 2: expected 4 numbers in 'outputs', and a 'prediction' from 0 to 3"
+        f"{path}, line 2: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
     )
     told = refusal(config, tmp_path / "c", answers=config.rationales, rationales=config.answers)
     assert "a run of vcr/rationale, expected one of vcr/answer" in told

@@ -70,16 +70,20 @@ def _seeds(run: str, task: Task, split: str) -> dict[int, Path]:
 
 
 def _rows(path: Path, wanted: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The prediction of each wanted example, one of 0 to 3, and its `outputs`, four scores."""
+    """The prediction of each wanted example, one of 0 to 3, and its `outputs`, a score for each choice.
+
+    UNITER has two a choice, wrong and right, of which the second counts.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such file; `finetune --submit` predicts the unlabelled test split, too")
     found = dict[str, dict[str, Any]]()
     for where, row in records(path, ("id",)):
         scores = row.get("outputs")
-        numbers = isinstance(scores, list) and len(scores) == 4 and all(isinstance(s, int | float) for s in scores)
+        numbers = isinstance(scores, list) and len(scores) in (4, 8) and all(isinstance(s, int | float) for s in scores)
         if not numbers or row.get("prediction") not in range(4):
-            raise InputError(f"{where}: expected 4 numbers in 'outputs', and a 'prediction' from 0 to 3")
-        found[row["id"]] = row
+            raise InputError(f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3")
+        each = len(scores) // 4
+        found[row["id"]] = row | {"outputs": scores[each - 1 :: each]}
     if absent := [name for name in wanted if name not in found]:
         raise InputError(f"{path}: no prediction for {absent[0]} ({len(absent):,} such); other data, or cut off?")
     return {name: found[name] for name in wanted}
