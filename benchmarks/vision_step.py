@@ -60,6 +60,7 @@ class Boxes:
         return True
 
     def count(self, image: str) -> int:
+        """How many regions an image has."""
         return int(np.clip(generator("benchmark", "count", image).lognormal(np.log(36), 0.5), 10, REGIONS))
 
     def __getitem__(self, image: str) -> RegionRow:

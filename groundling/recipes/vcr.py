@@ -78,8 +78,8 @@ def _rows(path: Path, wanted: Sequence[str]) -> dict[str, dict[str, Any]]:
         raise InputError(f"{path}: no such file; `finetune --submit` predicts the unlabelled test split, too")
     found = dict[str, dict[str, Any]]()
     for where, row in records(path, ("id",)):
-        scores = row.get("outputs")
-        numbers = isinstance(scores, list) and len(scores) in (4, 8) and all(isinstance(s, int | float) for s in scores)
+        scores = row["outputs"] if isinstance(row.get("outputs"), list) else []
+        numbers = len(scores) in (4, 8) and all(isinstance(s, int | float) for s in scores)
         if not numbers or row.get("prediction") not in range(4):
             raise InputError(f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3")
         each = len(scores) // 4
