@@ -218,6 +218,14 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
     found = vcr.objects_of(folder / "vcr", item)
     for n, thing in enumerate(shown[item.image].things):
         assert np.array_equal(found.mask(n), stamp(*thing.looks[1:], thing.fit, 14).cover[:, :, 0] >= 0.5)
+    given, names = annotated(folder / "vcr" / "vcr1images")
+    size, boxes = given[f"{item.image}.jpg"]
+    assert names == ["thing"] and size == (32, 32) and set(boxes.confidence) == {1}
+    assert np.array_equal(boxes.boxes, found.boxes) and len(given) == len({i.image for i in _stills(folder)})
+
+
+def _stills(folder: Path) -> list[vcr.Item]:
+    return [item for split in ("train", "val") for item in vcr.items(folder / "vcr", split)]
 
 
 def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:

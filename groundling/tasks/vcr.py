@@ -130,9 +130,8 @@ class Objects:
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
 
-def objects_of(folder: Path, item: Item) -> Objects:
-    """The objects of an item's image, from the metadata beside it; all are kept, since tags are their numbers."""
-    path = Path(folder) / "vcr1images" / f"{item.image}.json"
+def metadata(path: Path) -> Objects:
+    """The objects of an image, from the json beside it; all are kept, since tags are their numbers."""
     content = read_json(path)
     try:
         size, names = (int(content["width"]), int(content["height"])), tuple(content["names"])
@@ -140,13 +139,23 @@ def objects_of(folder: Path, item: Item) -> Objects:
         segments = [[np.array(p, float).reshape(-1, 2) / size for p in own] for own in content["segms"]]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not VCR's boxes with scores, segms, names, width and height ({error})") from None
-    if names != item.objects or not len(names) == len(boxes) == len(segments):
-        counts = f"{len(names)} names, {len(boxes)} boxes and {len(segments)} segments"
-        raise InputError(f"{path}: {counts} are not those of the {len(item.objects)} objects of {item.id}")
+    if not len(names) == len(boxes) == len(segments):
+        raise InputError(f"{path}: {len(names)} names, {len(boxes)} boxes and {len(segments)} segments")
     cut, good = inside(boxes[:, :4] / np.array(size * 2, np.float32))
     if not good.all():
         raise InputError(f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}")
     return Objects(size, names, cut, boxes[:, 4], tuple(tuple(p for p in own if len(p) > 2) for own in segments))
+
+
+def objects_of(folder: Path, item: Item) -> Objects:
+    """The objects of an item's image; raises InputError if they are not the item's."""
+    path = Path(folder) / "vcr1images" / f"{item.image}.json"
+    found = metadata(path)
+    if found.names != item.objects:
+        raise InputError(
+            f"{path}: {len(found.names)} names are not those of the {len(item.objects)} objects of {item.id}"
+        )
+    return found
 
 
 def _example(name: str, item: Item, text: list[Token], choices: list[list[Token]], label: int | None) -> Example:

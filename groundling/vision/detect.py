@@ -16,6 +16,7 @@ from ..data.regions import inside
 from ..errors import InputError
 from ..models.text import load_config, load_weights
 from ..runs import read_json
+from ..tasks.vcr import metadata
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,11 @@ def grid(side: int) -> Boxes:
 def annotated(path: str | Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]], list[str]]:
     """Boxes of COCO's instances json by image file, each with the size (width, height) it was annotated in.
 
-    Also the names of the classes, in the order of their ids. Crowds are kept; boxes stay in the file's order.
+    Also the names of the classes, in the order of their ids. Crowds are kept; boxes stay in the file's order. A folder
+    is VCR's `vcr1images`, with a json beside each image.
     """
+    if Path(path).is_dir():
+        return _of_vcr(Path(path))
     content = read_json(Path(path))
     try:
         kinds = sorted(content["categories"], key=lambda kind: kind["id"])
@@ -139,3 +143,18 @@ def annotated(path: str | Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]
             f"{path}: not COCO instances, images, annotations with bbox and categories ({error})"
         ) from None
     return out, [str(kind.get("name", kind["id"])) for kind in kinds]
+
+
+def _of_vcr(folder: Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]], list[str]]:
+    """As `annotated`; confidence is 1 for all, which keeps them in the order of the tags' numbers."""
+    found = {path: metadata(path) for path in sorted(folder.rglob("*.json"))}
+    if not found:
+        raise InputError(f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json")
+    kinds = sorted({name for own in found.values() for name in own.names})
+    return {
+        path.relative_to(folder).with_suffix(".jpg").as_posix(): (
+            own.size,
+            Boxes(own.boxes, np.ones_like(own.confidence), np.array([kinds.index(name) for name in own.names])),
+        )
+        for path, own in found.items()
+    }, kinds
