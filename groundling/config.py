@@ -413,7 +413,7 @@ class RegionsConfig:
     detector: str = "PekingU/rtdetr_r50vd"
     """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
     boxes: str = ""
-    """Boxes of annotators in place of a detector's: COCO instances json, or VCR's vcr1images; only their images count."""
+    """Boxes of annotators in place of a detector's: COCO instances json, or VCR's vcr1images; only its images count."""
     grid: int = 0
     """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
     backbone: str = "microsoft/resnet-101"
