@@ -20,7 +20,7 @@ from groundling.data.samples import Example
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.tasks import Task, refcoco, vcr
-from groundling.tasks.flickr_entities import captions, positives, recall
+from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions, positives, recall
 from groundling.tasks.forms import Pick
 from groundling.tasks.refcoco import UNITER, VL_BERT, VL_BERT_LABELS, Expression, Overlap, accuracy, expressions
 from groundling.tasks.vcr import ANSWER, RATIONALE, items, mentioned, objects_of, q_to_ar, render
@@ -372,6 +372,8 @@ def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Pat
     regions = np.array([[1, 2, 11, 12], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]])  # 1/2, 1/3, 1 and 9/20 of one
     assert positives(phrase, regions).tolist() == [True, False, True, False]
     assert positives(phrase, regions, "merged-box").tolist() == [False, True, False, False]
+    golds = [[e.gold.boxes.tolist() for e in task.read(flickr, "val")] for task in (FLICKR30K, MERGED)]
+    assert golds[0][:2] == [phrase.boxes.tolist()] * 2 and golds[1][:2] == [[[1, 2, 31, 22]]] * 2
     assert refusal(positives, phrase, regions, "any") == "no protocol 'any'; there are any-box, merged-box"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -154,12 +155,12 @@ def recall(scores: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> dict[st
     return found | {"upper bound": float(np.mean([good.any() for good in ranked]))}
 
 
-def _read(folder: Path, split: str) -> list[Example]:
+def _read(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
     """An example per phrase that counts; its tag is the phrase."""
     return [
         Example(
             f"flickr30k-{split}-{caption.id}-{number}", caption.text, images=(caption.image,),
-            tags=((phrase.start, phrase.stop, 0),), gold=Gold(phrase.boxes, caption.size),
+            tags=((phrase.start, phrase.stop, 0),), gold=Gold(PROTOCOLS[protocol](phrase.boxes), caption.size),
         )
         for caption in captions(folder, split)
         for number, phrase in enumerate(caption.phrases)
@@ -173,3 +174,5 @@ def _mark(example: Example, row: RegionRow) -> np.ndarray:
 FLICKR30K = Task(
     "flickr30k", FORM, _read, (PICKED, *AMONG, UPPER_BOUND), SOURCE, dev=("val", "test"), mark=_mark
 )  # fmt: skip
+MERGED = replace(FLICKR30K, name="flickr30k/merged", read=partial(_read, protocol="merged-box"))
+"""The same phrases, each to be found in the one box that encloses all of its own."""
