@@ -86,7 +86,7 @@ def test_losses_by_hand(kind: str) -> None:
             out = objective.head(visual[b, r])
             count += 1
             if kind == "soft":
-                total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())  # type: ignore[index]
+                total -= float((torch.from_numpy(plain.classes[r]) * out.detach().log_softmax(-1)).sum())  # type: ignore[index]
             elif kind == "hard":
                 best = int(plain.classes[r, 1:].argmax())  # type: ignore[index]
                 total += float(F.cross_entropy(out[None, 1:], torch.tensor([best])))

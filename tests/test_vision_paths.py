@@ -198,7 +198,7 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
     batch = Batch(ids=("a", "b"), labels=labels)
     (loss,) = objective(Encoded(visual=states, region_table=table), batch).values()
     found = objective.head(states) @ table + objective.bias
-    assert float(loss) == pytest.approx(float((found - targets)[chosen == 1].pow(2).sum()), rel=1e-5)
+    assert loss.item() == pytest.approx((found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5)
     with pytest.raises(InputError, match="needs `region_table`"):
         objective(Encoded(visual=states), batch)
 
@@ -265,7 +265,7 @@ def test_kinds_of_loss_by_hand() -> None:
     wanted = np.eye(3)[labels]
     by_hand = -(wanted * np.log(p) + (1 - wanted) * np.log(1 - p)).sum()
     for form in (Classify(("a", "b", "c"), "bce"), Choose(("0", "1", "2"), "bce")):
-        assert float(form.loss(outputs, labels)) == pytest.approx(by_hand, rel=1e-5)
+        assert form.loss(outputs, labels).item() == pytest.approx(by_hand, rel=1e-5)
         assert form.predict(outputs.numpy()).tolist() == [2, 0]
     each, two = Choose(("0", "1"), "each"), torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]])
     odds = two.view(2, 2, 2).log_softmax(-1)
