@@ -177,6 +177,11 @@ def _file(folder: Path, name: str, number: int) -> Path:
     return folder / f"{name}-{number:05}.{'json' if name == 'index' else 'npy'}"
 
 
+def stem(file: str) -> str:
+    """An image's id in a region store: its file without the ending."""
+    return file.rpartition(".")[0] or file
+
+
 def _single(stored: np.ndarray) -> np.ndarray:
     """A copy in float32; through torch, whose conversion of halves is thirty times as fast as numpy's."""
     return torch.from_numpy(np.array(stored)).float().numpy()

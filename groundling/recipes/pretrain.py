@@ -18,7 +18,7 @@ from ..data.corpora import corpus
 from ..data.paired import CaptionPairs, RegionSamples
 from ..data.pictures import Pictured
 from ..data.plan import Source
-from ..data.regions import RegionStore
+from ..data.regions import RegionStore, stem
 from ..data.samples import Example, TextInput, TextSamples
 from ..errors import InputError
 from ..find import named
@@ -34,7 +34,6 @@ from ..objectives.sentence_image import SentenceImage
 from ..runs import disk_errors, finished, open_run, write_json
 from ..tasks import Task
 from ..tasks.forms import Answer
-from ..tasks.table import stem
 from ..train import train
 from .adapt import vocabulary
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..config import FinetuneConfig
+from ..data.regions import stem
 from ..data.samples import Example
 from ..data.tables import lines_of, read_csv, read_tsv
 from ..errors import InputError
@@ -64,11 +65,6 @@ def own_task(config: FinetuneConfig) -> Task:
     binary = (MATTHEWS, F1) if isinstance(form, Classify) and len(form.labels) == 2 else ()
     metrics = (ACCURACY, *binary) if isinstance(form, Classify) else (PEARSON, SPEARMAN, RMSE)
     return Task(f"table/{path.stem}", form, read, metrics, str(path))
-
-
-def stem(file: str) -> str:
-    """An image's id in a region store: its file without the ending."""
-    return file.rpartition(".")[0] or file
 
 
 def form_of(labels: list[tuple[str, str]], asked: str) -> Form:
