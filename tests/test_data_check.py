@@ -209,6 +209,11 @@ def test_conceptual_captions(tmp_path: Path) -> None:
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "Conceptual Captions")
     assert f"{path}: 2 captions of 2 images" in report.lines
+    put(tmp_path / "own" / "captions.tsv", "a cup\tholiday/1.jpg\na dog\t2.jpg\n")
+    Image.new("RGB", (4, 4)).save(put(tmp_path / "own" / "images" / "holiday" / "1.jpg", ""))
+    assert check(tmp_path / "own").problems == [
+        f"{tmp_path / 'own' / 'captions.tsv'}, image 2.jpg: not in {tmp_path / 'own' / 'images'}"
+    ]
     put(path, text + "no link\n\thttp://example.org/3.jpg\n")
     assert check(tmp_path).problems == [
         f"{path}, line 3: expected caption<TAB>image",

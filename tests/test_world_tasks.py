@@ -52,7 +52,10 @@ def shown(folder: Path) -> dict[str, Scene]:
     ids = (pool * DEV_IMAGES + n for pool in sorted(set(POOLS.values())) for n in range(1, 3 * TRAIN))
     scenes = {WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation}
     config = RegionsConfig(images=str(folder / "images"), boxes=str(folder / "instances.json"))
-    return {name: scenes[np.asarray(Image.open(path)).tobytes()] for name, path in listing(config)[0]}
+    return {
+        name: scenes[np.asarray(Image.open(path)).tobytes()]
+        for name, path in listing(config, annotated(config.boxes)[0])[0]
+    }
 
 
 @pytest.fixture(scope="module")

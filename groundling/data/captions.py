@@ -79,9 +79,13 @@ def _conceptual(path: Path) -> list[tuple[str, str, str]]:
         fields = line.split("\t")
         if len(fields) < 2:
             raise InputError(f"{path}, line {number}: expected caption<TAB>image file")
-        link = fields[1].strip()  # an address: the file is called as its last part; otherwise a path in the folder
-        out.append((link, link.partition("?")[0].rpartition("/")[-1] if "://" in link else link, fields[0]))
+        out.append((fields[1], file_of(fields[1]), fields[0]))
     return out
+
+
+def file_of(link: str) -> str:
+    """The image file that a tsv's second column means: the last part of an address, else a path in the folder."""
+    return link.partition("?")[0].rpartition("/")[-1] if "://" in link else link.strip()
 
 
 def keep_listed(images: Sequence[Captioned], listing: str | Path) -> list[Captioned]:

@@ -20,6 +20,7 @@ from ..tasks.glue import TASKS, Reader
 from ..tasks.probes import CATEGORY, ODD, ORDER, TRUTH
 from ..tasks.readability import NAMES, READABILITY
 from ..tasks.swag import FULL, REGULAR
+from .captions import file_of
 from .regions import inside
 from .samples import Example
 from .tables import lines_of
@@ -200,7 +201,7 @@ def _lines(path: Path, report: Report) -> list[str]:
     rows = [(at, row) for at, row in rows if len(row) > 1]
     report.problem(path, EMPTY, [at for at, row in rows if not row[own].strip()])
     report.repeated(path, [row[0] for _, row in rows if own])
-    return [row[0].partition("#")[0] if own else row[1].rsplit("/", 1)[-1] for _, row in rows]
+    return [row[0].partition("#")[0] if own else file_of(row[1]) for _, row in rows]
 
 
 def places_of(folder: Path) -> list[Path]:

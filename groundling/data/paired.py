@@ -64,11 +64,13 @@ class RegionSamples:
         """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them."""
         out = []
         for i, sample in zip(indices, self.texts.get(indices, rngs), strict=True):
-            row = self.regions(self.texts.examples[i].images)
-            choices = tuple(self._see(choice, row) for choice in sample.choices)
+            images = self.texts.examples[i].images
             if self.apart:
-                parts = (self._one(image, number) for number, image in enumerate(self.texts.examples[i].images))
-                choices = tuple(self._see(sample, part) for part in parts)
+                parts = (self._one(image, number) for number, image in enumerate(images))
+                out.append(replace(sample, choices=tuple(self._see(sample, part) for part in parts)))
+                continue
+            row = self.regions(images)
+            choices = tuple(self._see(choice, row) for choice in sample.choices)
             sample = replace(self._see(sample, row), choices=choices)
             if self.mark is not None:
                 sample = sample.with_label("label", self.mark(self.texts.examples[i], row))

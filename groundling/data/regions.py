@@ -234,6 +234,11 @@ class RegionStore:
         _, start, stop, *_ = self._known(image_id)
         return stop - start
 
+    def require(self, width: int) -> None:
+        """Raise InputError if features are not of the `width` that a model reads."""
+        if self.width != width:
+            raise InputError(f"{self.folder}: features are {self.width} wide, the model reads {width}")
+
     def faults(self) -> list[str]:
         """A line for every shard that is damaged or lacks rows, and one if the manifest counts differently."""
         found = list[str]()

@@ -58,8 +58,8 @@ class Supervised(Objective):
         self.pooler = None if sizes.pooled or form.reads != "first" or at != "form" else Pooler(sizes.text)
         self.pair = PairPooler(sizes.text, dropout) if at == "pair" else None
         self.between, self.dropout = layers(between, width), nn.Dropout(dropout)
-        if between or at == "pair":
-            width *= 2 if between.startswith("double") or at == "pair" else 1
+        if between.startswith("double") or at == "pair":
+            width *= 2
         # VisualBERT grounds phrases by one attention head of 64 dimensions, whose weights are the scores (code).
         self.query = nn.Linear(width, HEAD) if form.reads == "phrase" else None
         self.classify = nn.Linear(width, HEAD if form.reads == "phrase" else form.outputs)

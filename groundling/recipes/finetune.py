@@ -166,8 +166,8 @@ def seen(
     if config.images and not pixels:
         raise InputError(f"--images {config.images}: this model reads stored features, no pixels; leave it out")
     regions = RegionStore(store, features=not pixels)
-    if not pixels and regions.width != student.sizes.regions:
-        raise InputError(f"{store}: features are {regions.width} wide, the model reads {student.sizes.regions}")
+    if not pixels:
+        regions.require(student.sizes.regions)
     options = {"whole": student.whole, "most": config.most_regions, "mark": task.mark, "apart": apart}
     options["phrases"] = task.form.reads == "phrase"
     options["blind"] = config.blind

@@ -156,8 +156,7 @@ def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
                          "or an end-to-end model as --student, or leave --images out")  # fmt: skip
     options = {"early": config.early_fusion} if config.model == "visualbert" else {}
     model = join_to(start, config.model, store.width, **options)
-    if model.sizes.regions != store.width:
-        raise InputError(f"{config.regions}: features are {store.width} wide, the model reads {model.sizes.regions}")
+    store.require(model.sizes.regions)
     return model
 
 

@@ -13,7 +13,7 @@ from ..data.regions import RegionWriter
 from ..errors import InputError
 from ..jobs import Job, run_jobs
 from ..runs import finished, open_run, write_json
-from ..vision.extract import extract, listing
+from ..vision.extract import extract
 
 
 def regions(config: RegionsConfig, out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -44,13 +44,11 @@ def regions(config: RegionsConfig, out: str | Path, say: Callable[[str], None] =
     if config.imports:
         facts, items = import_regions(config.imports, config.ids)
         writer.fill(items)
+    elif config.processes == 1:
+        facts, gaps = extract(config, str(folder), 0)
     else:
-        gaps = listing(config)[1]
-        if config.processes == 1:
-            facts = extract(config, str(folder), 0)
-        else:
-            jobs = [Job(f"part {r + 1}", extract, (config, str(folder), r)) for r in range(config.processes)]
-            facts = run_jobs(jobs, config.processes, say)["part 1"]
+        jobs = [Job(f"part {r + 1}", extract, (config, str(folder), r)) for r in range(config.processes)]
+        facts, gaps = run_jobs(jobs, config.processes, say)["part 1"]
     manifest = writer.close(facts, gaps)
     result = {"store": str(folder), **manifest["counts"], "skipped_first": manifest["skipped"][:5]}
     write_json(folder / "result.json", result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +81,20 @@ class Backbone:
         return [part.cpu().numpy() for part in found.split([len(b) for b in boxes])]
 
 
-def listing(config: RegionsConfig) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending."""
+Given = dict[str, tuple[tuple[int, int], Boxes]]
+"""Annotated boxes by image file, each with the image's size."""
+
+
+def listing(config: RegionsConfig, given: Collection[str]) -> tuple[list[tuple[str, Path]], list[str]]:
+    """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
+
+    With annotated boxes, the images are the `given` ones.
+    """
     folder = Path(config.images)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
     if config.boxes:
-        named = sorted(folder / file for file in annotated(config.boxes)[0])
+        named = sorted(folder / file for file in given)
     else:
         named = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES)
     gaps = [f"{path.relative_to(folder)}: no such image in {folder}" for path in named if not path.is_file()]
@@ -107,16 +114,15 @@ def listing(config: RegionsConfig) -> tuple[list[tuple[str, Path]], list[str]]:
 class Extractor:
     """Boxes and features as configured, image by image."""
 
-    def __init__(self, config: RegionsConfig, device: str) -> None:
-        self.config = config
+    def __init__(self, config: RegionsConfig, device: str, given: Given, names: Sequence[str]) -> None:
+        """`given`: annotated boxes, of classes `names`; empty if there are none."""
+        self.config, self.given = config, given
         self.backbone = Backbone(config.backbone, config.side, device)
         self.detector: Detector | None = None
-        self.given: dict[str, tuple[tuple[int, int], Boxes]] = {}
-        model, names, preprocessing = {"backbone": config.backbone}, list[str](), {"backbone": self.backbone.facts}
+        model, preprocessing = {"backbone": config.backbone}, {"backbone": self.backbone.facts}
         source = f"a grid of {config.grid} x {config.grid}"
         if config.boxes:
             source = config.boxes
-            self.given, names = annotated(config.boxes)
         elif not config.grid:
             keep = Keep(config.threshold, config.least, config.most, config.overlap)
             self.detector, source = Detector(config.detector, keep, device), f"the detector, {keep}"
@@ -165,16 +171,20 @@ class Extractor:
         return made
 
 
-def extract(config: RegionsConfig, folder: str, rank: int) -> dict[str, Any]:
-    """Every shard of `rank` that is missing in `folder`; returns what the manifest says of the models."""
+def extract(config: RegionsConfig, folder: str, rank: int) -> tuple[dict[str, Any], list[str]]:
+    """Every shard of `rank` that is missing in `folder`.
+
+    Returns what the manifest says of the models, and which images were left out before any was read.
+    """
     device = "cpu"
     if torch.cuda.is_available() and not config.cpu:
         device = f"cuda:{rank % torch.cuda.device_count()}"
-    writer, images = RegionWriter(folder, config.shard), listing(config)[0]
-    extractor = Extractor(config, device)
+    given, names = annotated(config.boxes) if config.boxes else ({}, [])
+    images, gaps = listing(config, given)
+    writer, extractor = RegionWriter(folder, config.shard), Extractor(config, device, given, names)
     mine = range(rank * config.shard, len(images), config.shard * config.processes)
     for start in tqdm(mine, disable=None, unit="shard"):
         number = start // config.shard
         if not writer.done(number):
             writer.write(number, *extractor(images[start : start + config.shard]))
-    return extractor.facts
+    return extractor.facts, gaps
