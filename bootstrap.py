@@ -20,7 +20,12 @@ BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 
 def environment() -> dict[str, str]:
     """Offline and one thread per process, whatever the caller's shell says."""
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def install() -> None:
@@ -35,7 +40,9 @@ def install() -> None:
     try:
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     except subprocess.CalledProcessError:
-        sys.exit("no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv")
+        sys.exit(
+            "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv"
+        )
     print("installing into .venv (about a minute) ...", flush=True)
     constraints = ["-c", str(ROOT / "constraints.txt")]
     pip = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -46,7 +53,9 @@ def install() -> None:
 
 def run(*command: str) -> None:
     """Run a command of the environment from the project's root; stop with its status if it fails."""
-    status = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, env=environment()).returncode
+    status = subprocess.run(
+        [str(BIN / command[0]), *command[1:]], cwd=ROOT, env=environment()
+    ).returncode
     if status:
         sys.exit(status)
 

@@ -117,7 +117,9 @@ def padded(batch: Batch) -> Batch:
     return replace(batch, text=text, clip=clip, labels=labels)
 
 
-def eager(self: Attention, states: torch.Tensor, over: torch.Tensor, key_mask: torch.Tensor) -> torch.Tensor:
+def eager(
+    self: Attention, states: torch.Tensor, over: torch.Tensor, key_mask: torch.Tensor
+) -> torch.Tensor:
     """`Attention.forward` with its softmax written out."""
     q, k, v = (
         p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -159,7 +161,9 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[float]:
     for n, at in enumerate(order):
         some = samples[at * options.batch : (at + 1) * options.batch]
         for objective in objectives:
-            some = [objective.corrupt(s, generator("corrupt", s.id), lambda: samples[0]) for s in some]
+            some = [
+                objective.corrupt(s, generator("corrupt", s.id), lambda: samples[0]) for s in some
+            ]
         batch = collate(some)
         batch = padded(batch) if way == "plain" else batch
         started = time.perf_counter()
@@ -168,7 +172,11 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[float]:
             loss = every_position(objectives, encoded, batch)
         else:
             loss = torch.stack(
-                [v / max(1, o.count(batch)[t]) for o in objectives for t, v in o(encoded, batch).items()]
+                [
+                    v / max(1, o.count(batch)[t])
+                    for o in objectives
+                    for t, v in o(encoded, batch).items()
+                ]
             )
         loss.sum().backward()
         optimizer.step()
@@ -199,21 +207,27 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--way", choices=["plain", "here"], help="run one way only and print its figures as JSON")
+    parser.add_argument(
+        "--way", choices=["plain", "here"], help="run one way only and print its figures as JSON"
+    )
     options = parser.parse_args()
     hf_logging.set_verbosity_error()
     if options.way:
         torch.set_num_threads(options.threads)
         seconds = sum(steps(options.way, options))
         samples = texts(options.batch * (options.steps + 1), LENGTH)
-        pieces = sum(len(s.text.ids) for s in samples if s.text) * options.steps / (options.steps + 1)
+        pieces = (
+            sum(len(s.text.ids) for s in samples if s.text) * options.steps / (options.steps + 1)
+        )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps({"tokens_per_second": pieces / seconds, "peak_mib": peak}))
         return
     found = {}
     for way in ("plain", "here"):
         command = [sys.executable, __file__, "--way", way, *sys.argv[1:]]
-        found[way] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        found[way] = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
         print(
             f"{way:6} {found[way]['tokens_per_second']:8.0f} real text pieces/s, peak {found[way]['peak_mib']:6.0f} MiB"
         )

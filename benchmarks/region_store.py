@@ -39,12 +39,20 @@ def write_tsv(path: Path, images: int, regions: int) -> None:
         for image in range(images):
             rng = generator("benchmark", image)
             corner = rng.random((regions, 2)) * 300
-            boxes = np.concatenate([corner, corner + rng.uniform(20, 180, (regions, 2))], 1).astype("<f4")
+            boxes = np.concatenate([corner, corner + rng.uniform(20, 180, (regions, 2))], 1).astype(
+                "<f4"
+            )
             sure = np.sort(rng.random(regions))[::-1].astype("<f4")
             kinds = rng.integers(0, 400, regions)
             features = rng.standard_normal((regions, 2048), np.float32).clip(0)
-            arrays = [base64.b64encode(a.tobytes()).decode() for a in (kinds, sure, kinds, sure, boxes, features)]
-            stream.write("\t".join([f"image-{image}", "480", "480", *arrays[:4], str(regions), *arrays[4:]]) + "\n")
+            arrays = [
+                base64.b64encode(a.tobytes()).decode()
+                for a in (kinds, sure, kinds, sure, boxes, features)
+            ]
+            stream.write(
+                "\t".join([f"image-{image}", "480", "480", *arrays[:4], str(regions), *arrays[4:]])
+                + "\n"
+            )
 
 
 def bytes_of(path: Path) -> int:
@@ -70,7 +78,8 @@ class Tsv:
         width, height = (fields[1], fields[2]) if len(fields) == 6 else (fields[2], fields[1])
         rows = int(fields[-3])
         boxes, features = (
-            np.frombuffer(base64.b64decode(field), np.float32).reshape(rows, -1) for field in fields[-2:]
+            np.frombuffer(base64.b64decode(field), np.float32).reshape(rows, -1)
+            for field in fields[-2:]
         )
         sides = np.array([float(width), float(height)] * 2, np.float32)
         return features, boxes / sides
@@ -102,8 +111,14 @@ def hdf5_flat(path: Path, images: list[Found]) -> Read:
 def packed(image: Found) -> bytes:
     """UNITER's npz: half precision, compressed."""
     file, sides = io.BytesIO(), image.boxes[:, 2:] - image.boxes[:, :2]
-    arrays = {"features": image.features, "norm_bb": np.concatenate([image.boxes, sides], 1), "conf": image.confidence}
-    np.savez_compressed(file, allow_pickle=False, **{name: a.astype(np.float16) for name, a in arrays.items()})
+    arrays = {
+        "features": image.features,
+        "norm_bb": np.concatenate([image.boxes, sides], 1),
+        "conf": image.confidence,
+    }
+    np.savez_compressed(
+        file, allow_pickle=False, **{name: a.astype(np.float16) for name, a in arrays.items()}
+    )
     return file.getvalue()
 
 
@@ -141,10 +156,14 @@ FORMATS: dict[str, Callable[[Path, list[Found]], Read]] = {
 
 def main() -> None:
     """Write every format, let them take turns, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--regions", type=int, default=36, help="of each made-up image")
-    parser.add_argument("--rounds", type=int, default=3, help="how often every image is read in every format")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often every image is read in every format"
+    )
     parser.add_argument("--tsv", type=Path, help="a real TSV, whose first --images rows are taken")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -174,7 +193,9 @@ def main() -> None:
             sizes[name] = bytes_of(folder / str(number))
         seconds = race(reads, [image.id for image in images], options.rounds, exact=not options.tsv)
     count = options.rounds * len(images)
-    print(f"{len(images)} images, {sum(len(i.boxes) for i in images) / len(images):.1f} regions each")
+    print(
+        f"{len(images)} images, {sum(len(i.boxes) for i in images) / len(images):.1f} regions each"
+    )
     print(f"{'':22}{'bytes/image':>12}{'of the store':>14}{'reads/s':>9}{'store is faster by':>20}")
     for name, spent in seconds.items():
         size, own = sizes[name], seconds["region store"]
@@ -190,7 +211,9 @@ def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> 
     """
     seconds = dict.fromkeys(reads, 0.0)
     for number in range(rounds + 1):
-        order = [names[at] for at in generator("benchmark", "order", number).permutation(len(names))]
+        order = [
+            names[at] for at in generator("benchmark", "order", number).permutation(len(names))
+        ]
         for name, read in reads.items():
             started = time.perf_counter()
             for image in order:
@@ -199,7 +222,9 @@ def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> 
                 seconds[name] += time.perf_counter() - started
             assert features.dtype == boxes.dtype == np.float32
             if exact:
-                for one, other in zip((features, boxes), reads["region store"](order[-1]), strict=True):
+                for one, other in zip(
+                    (features, boxes), reads["region store"](order[-1]), strict=True
+                ):
                     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
     return seconds
 

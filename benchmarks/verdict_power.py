@@ -1,4 +1,4 @@
-"""How often `groundling.verdict` calls a difference reliable: false alarms, and power at the paper's effect sizes.
+"""How often `groundling.analysis.verdict` calls a difference reliable: false alarms, and power at published effects.
 
     python benchmarks/verdict_power.py
 
@@ -6,8 +6,8 @@ Simulated runs (`verdict.simulate`): examples differ in difficulty, seeds in acc
 points. "Own" is the share of difficulty that only runs of the same model have in common.
 """
 
+from groundling.analysis.verdict import power
 from groundling.report import table
-from groundling.verdict import power
 
 TRIALS, DRAWS = 1000, 300
 
@@ -26,10 +26,15 @@ EFFECTS = {  # XDBERT, Section 4: gains in accuracy; examples of the dev set; ac
 
 def main() -> None:
     rows = [
-        {"models that differ by": name, "called reliable": f"{power(0.0, TRIALS, DRAWS, **noise):.3f}"}
+        {
+            "models that differ by": name,
+            "called reliable": f"{power(0.0, TRIALS, DRAWS, **noise):.3f}",
+        }
         for name, noise in NULLS.items()
     ]
-    print(f"No true difference, 5 seeds, 277 examples ({TRIALS} comparisons each):\n{table(rows)}\n")
+    print(
+        f"No true difference, 5 seeds, 277 examples ({TRIALS} comparisons each):\n{table(rows)}\n"
+    )
     rows = []
     for name, (gain, noise) in EFFECTS.items():
         row = {"true difference": name}

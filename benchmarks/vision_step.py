@@ -25,12 +25,18 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, VisualBertConfig, VisualBertForPreTraining
+from transformers import (
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    VisualBertConfig,
+    VisualBertForPreTraining,
+)
 
 from groundling.batch import IGNORE, Batch, RegionRow
 from groundling.data.captions import Captioned
 from groundling.data.paired import CaptionPairs
-from groundling.data.plan import Feed, Plan, Source
+from groundling.feed import Feed, Plan, Source
 from groundling.keyed import generator
 from groundling.models.single_stream import SingleStream, visualbert
 from groundling.objectives import Objective
@@ -61,20 +67,37 @@ class Boxes:
 
     def count(self, image: str) -> int:
         """How many regions an image has."""
-        return int(np.clip(generator("benchmark", "count", image).lognormal(np.log(36), 0.5), 10, REGIONS))
+        return int(
+            np.clip(generator("benchmark", "count", image).lognormal(np.log(36), 0.5), 10, REGIONS)
+        )
 
     def __getitem__(self, image: str) -> RegionRow:
         rng, count = generator("benchmark", "regions", image), self.count(image)
         features = rng.standard_normal((count, FEATURES), np.float32).clip(0)
         corner, side = rng.random((2, count, 2), np.float32) / 2
         boxes = np.concatenate([corner, corner + side], 1)
-        return RegionRow(features, boxes, np.ones(count, np.float32), np.zeros(count, np.int64), np.zeros(count, bool))
+        return RegionRow(
+            features,
+            boxes,
+            np.ones(count, np.float32),
+            np.zeros(count, np.int64),
+            np.zeros(count, bool),
+        )
 
 
 def tokenizer() -> Any:
     """BERT's frame around whole words; there are as many as BERT has pieces."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, VOCABULARY))]
-    engine = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"w{number}" for number in range(5, VOCABULARY)),
+    ]
+    engine = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, "[UNK]")
+    )
     engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     engine.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     fast: Any = PreTrainedTokenizerFast
@@ -87,14 +110,20 @@ def captioned(images: int) -> list[Captioned]:
     for number in range(images):
         rng = generator("benchmark", "captions", number)
         lengths = rng.lognormal(np.log(11.5), 0.25, 5).round().clip(7, 50).astype(int)
-        captions = [" ".join(f"w{word}" for word in rng.integers(1000, VOCABULARY, n)) for n in lengths]
+        captions = [
+            " ".join(f"w{word}" for word in rng.integers(1000, VOCABULARY, n)) for n in lengths
+        ]
         out.append(Captioned(str(number), f"{number}.jpg", tuple(captions)))
     return out
 
 
 def sizes(options: argparse.Namespace) -> dict[str, Any]:
     width = {"hidden_size": options.width, "intermediate_size": 4 * options.width}
-    return {"num_hidden_layers": options.layers, "num_attention_heads": options.width // 64, **width}
+    return {
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": options.width // 64,
+        **width,
+    }
 
 
 def built(options: argparse.Namespace) -> tuple[SingleStream, list[Objective]]:
@@ -111,11 +140,19 @@ class Theirs(nn.Module):
     def __init__(self, way: str, options: argparse.Namespace) -> None:
         super().__init__()
         self.fixed = way == "fixed"
-        self.model = VisualBertForPreTraining(VisualBertConfig(visual_embedding_dim=FEATURES, **sizes(options)))
+        self.model = VisualBertForPreTraining(
+            VisualBertConfig(visual_embedding_dim=FEATURES, **sizes(options))
+        )
         model, (mlm, match) = built(options)
-        own = {f"visual_bert.{name}": weight for name, weight in model.text.encoder.state_dict().items()}
+        own = {
+            f"visual_bert.{name}": weight
+            for name, weight in model.text.encoder.state_dict().items()
+        }
         table = own["visual_bert.embeddings.word_embeddings.weight"]
-        own |= {"cls.predictions.decoder.weight": table, "cls.predictions.decoder.bias": mlm.state_dict()["head.bias"]}
+        own |= {
+            "cls.predictions.decoder.weight": table,
+            "cls.predictions.decoder.bias": mlm.state_dict()["head.bias"],
+        }
         for prefix, module in (("", model.join), ("mlm.", mlm), ("match.", match)):
             for name, weight in module.state_dict().items():
                 kind, _, rest = f"{prefix}{name}".rpartition(".")
@@ -126,7 +163,9 @@ class Theirs(nn.Module):
         """The sum of both losses, with vocabulary logits at every place of the sequence, as the class computes them."""
         text, regions = batch.text, batch.regions
         assert text is not None and regions is not None
-        more, extra = (TEXT - text.ids.shape[1], REGIONS - regions.mask.shape[1]) if self.fixed else (0, 0)
+        more, extra = (
+            (TEXT - text.ids.shape[1], REGIONS - regions.mask.shape[1]) if self.fixed else (0, 0)
+        )
         loss: Tensor = self.model(
             input_ids=F.pad(text.ids, (0, more)),
             attention_mask=F.pad(text.mask, (0, more)).long(),
@@ -134,7 +173,9 @@ class Theirs(nn.Module):
             visual_embeds=F.pad(regions.features, (0, 0, 0, extra)),
             visual_attention_mask=F.pad(regions.mask, (0, extra)).long(),
             visual_token_type_ids=F.pad(regions.image, (0, extra)),
-            labels=F.pad(batch.labels["masked_lm"], (0, more + extra + regions.mask.shape[1]), value=IGNORE),
+            labels=F.pad(
+                batch.labels["masked_lm"], (0, more + extra + regions.mask.shape[1]), value=IGNORE
+            ),
             sentence_image_labels=batch.labels["sentence_image"],
         ).loss
         return loss
@@ -151,7 +192,9 @@ class Ours(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """The sum of both losses."""
         counts = {term: count for o in self.counted for term, count in o.count(batch).items()}
-        return torch.stack([value / counts[term] for term, value in self.step(batch, ACTIVE).items()]).sum()
+        return torch.stack(
+            [value / counts[term] for term, value in self.step(batch, ACTIVE).items()]
+        ).sum()
 
 
 WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Ours}
@@ -212,18 +255,30 @@ def flops(batch: Batch, options: argparse.Namespace) -> float:
     width, regions = options.width, batch.regions.mask.sum(1)
     places = batch.text.mask.sum(1) + regions
     masked = int((batch.labels["masked_lm"] != IGNORE).sum())
-    weights = 12 * width**2 * options.layers * int(places.sum()) + FEATURES * width * int(regions.sum())
+    weights = 12 * width**2 * options.layers * int(places.sum()) + FEATURES * width * int(
+        regions.sum()
+    )
     weights += width * (width + VOCABULARY) * masked + width**2 * len(batch)
     return float(6 * weights + 12 * options.layers * width * int((places**2).sum()))
 
 
 def main() -> None:
     """Check, then let the three ways take turns, and print seconds, memory and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--batch", 8), ("--steps", 8), ("--layers", 4), ("--width", 256), ("--threads", 1)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("--batch", 8),
+        ("--steps", 8),
+        ("--layers", 4),
+        ("--width", 256),
+        ("--threads", 1),
+    ):
         parser.add_argument(name, type=int, default=default)
     parser.add_argument("--base", action="store_true", help="12 layers of width 768")
-    parser.add_argument("--peak-tflops", type=float, default=989, help="dense bf16 peak of the card, for MFU")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=989, help="dense bf16 peak of the card, for MFU"
+    )
     options = parser.parse_args()
     if options.base:
         options.layers, options.width = 12, 768
@@ -247,7 +302,11 @@ def main() -> None:
     samples = options.batch * options.steps
     peaks = {way: line.recv() for way, line in lines.items()}
     for way, spent in seconds.items():
-        used = f", MFU {work[way] / spent / options.peak_tflops / 1e12:.1%}" if DEVICE.type == "cuda" else ""
+        used = (
+            f", MFU {work[way] / spent / options.peak_tflops / 1e12:.1%}"
+            if DEVICE.type == "cuda"
+            else ""
+        )
         print(f"{way:5} {spent / samples:8.4f} s a sample, {samples / spent:7.1f} samples/s, "
               f"peak {peaks[way]:6.0f} MiB{used}")  # fmt: skip
     for way in ("fixed", "need"):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from groundling.errors import InputError
 
 IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
@@ -30,8 +30,12 @@ class Row:
     types: np.ndarray  # (T,) int64: 0 first text, 1 second text
     pad: int
     """Id that fills a batch up; never identifies padding (an attention mask does)."""
-    window: np.ndarray | None = None  # (T,) int64: which window of a CLIP text tower; None for a text encoder
-    region: np.ndarray | None = None  # (T,) int64: the region a piece names (VCR's tags), -1 for none
+    window: np.ndarray | None = (
+        None  # (T,) int64: which window of a CLIP text tower; None for a text encoder
+    )
+    region: np.ndarray | None = (
+        None  # (T,) int64: the region a piece names (VCR's tags), -1 for none
+    )
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,12 @@ class RegionRow:
     image: np.ndarray  # (R,) int64: which of the sample's images
     whole: np.ndarray  # (R,) bool: True for a region that is the whole image
     classes: np.ndarray | None = None  # (R, C) float32: the detector's distribution over classes
-    masked: np.ndarray | None = None  # (R,) bool: features that are hidden from the model; a join puts its own there
-    cover: np.ndarray | None = None  # (R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)
+    masked: np.ndarray | None = (
+        None  # (R,) bool: features that are hidden from the model; a join puts its own there
+    )
+    cover: np.ndarray | None = (
+        None  # (R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,9 @@ class Regions:
     whole: Tensor  # (B, R) bool
     confidence: Tensor  # (B, R) float
     classes: Tensor | None = None  # (B, R, C) float
-    masked: Tensor | None = None  # (B, R) bool: features are zero, a join puts its learned vector there
+    masked: Tensor | None = (
+        None  # (B, R) bool: features are zero, a join puts its learned vector there
+    )
     cover: Tensor | None = None  # (B, R, 14, 14) bool: the cells of a box that its object fills
 
 
@@ -127,12 +137,20 @@ class Batch:
     ids: tuple[str, ...]  # B sample ids
     text: Tokens | None = None
     clip: Windows | None = None
-    words: Tensor | None = None  # (B, K) long: equal numbers for equal raw words, -1 beyond a sample's words
-    pixels: Tensor | None = None  # (B, 3, H, W) uint8, zeros beyond a picture; of a multiple choice only one
+    words: Tensor | None = (
+        None  # (B, K) long: equal numbers for equal raw words, -1 beyond a sample's words
+    )
+    pixels: Tensor | None = (
+        None  # (B, 3, H, W) uint8, zeros beyond a picture; of a multiple choice only one
+    )
     extent: Tensor | None = None  # (B, 2) long: width and height of each picture in `pixels`
     regions: Regions | None = None
-    labels: Mapping[str, Tensor] = field(default_factory=dict)  # by name: (B,) or (B, L), IGNORE where unlabelled
-    features: Mapping[str, Tensor] = field(default_factory=dict)  # what frozen teachers said, by name: (B, ...)
+    labels: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # by name: (B,) or (B, L), IGNORE where unlabelled
+    features: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # what frozen teachers said, by name: (B, ...)
     dropped: int = 0  # pieces of these texts that did not fit, counted for the report
 
     def __len__(self) -> int:
@@ -152,7 +170,9 @@ class Batch:
             part, _, name = need.partition(".")
             have: Any = {f.name: self.__dict__[f.name] for f in fields(self)}.get(part)
             if have is None or (name and name not in have):
-                raise InputError(f"{who} needs `{need}` in the batch, which this data or model set-up does not provide")
+                raise InputError(
+                    f"{who} needs `{need}` in the batch, which this data or model set-up does not provide"
+                )
 
 
 def _each_tensor(value: Any, change: Any) -> Any:
@@ -161,7 +181,9 @@ def _each_tensor(value: Any, change: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _each_tensor(v, change) for k, v in value.items()}
     if isinstance(value, (Batch, Tokens, Windows, Regions)):
-        return replace(value, **{f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)})
+        return replace(
+            value, **{f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)}
+        )
     return value
 
 
@@ -169,17 +191,27 @@ def _each_tensor(value: Any, change: Any) -> Any:
 class Encoded:
     """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
 
-    text: Tensor | None = None  # (B, T, D): the text encoder alone, last layer; this is what gets exported
+    text: Tensor | None = (
+        None  # (B, T, D): the text encoder alone, last layer; this is what gets exported
+    )
     pooled: Tensor | None = None  # (B, D): the text encoder's own pooler
-    visual: Tensor | None = None  # (B, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it
+    visual: Tensor | None = (
+        None  # (B, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it
+    )
     joint_text: Tensor | None = None  # (B, T, D): the text side after the cross-modal encoder
     joint_visual: Tensor | None = None  # (B, V, Dv): the visual side after the cross-modal encoder
     text_embedding: Tensor | None = None  # (B, E): two-tower models, unit length
     image_embedding: Tensor | None = None  # (B, E): two-tower models, unit length
     scale: Tensor | None = None  # (): two-tower models, inverse temperature
-    word_table: Tensor | None = None  # (vocabulary, E): input embeddings of the text side, for tied heads
-    clip_table: Tensor | None = None  # (vocabulary, Ev): input embeddings of the CLIP side, for tied heads
-    region_table: Tensor | None = None  # (D, features): weight that embeds a region's features, for tied heads
+    word_table: Tensor | None = (
+        None  # (vocabulary, E): input embeddings of the text side, for tied heads
+    )
+    clip_table: Tensor | None = (
+        None  # (vocabulary, Ev): input embeddings of the CLIP side, for tied heads
+    )
+    region_table: Tensor | None = (
+        None  # (D, features): weight that embeds a region's features, for tied heads
+    )
     hidden: tuple[Tensor, ...] = ()  # every layer's text states (B, T, D), embeddings first
     attention: tuple[Tensor, ...] = ()  # every layer's attention maps (B, heads, T, T)
 
@@ -223,7 +255,9 @@ def _tokens(rows: Sequence[Row]) -> Tokens:
         special=_pad([r.special for r in rows], True, width),
         word=_pad([r.word for r in rows], -1, width),
         types=_pad([r.types for r in rows], 0, width),
-        region=None if rows[0].region is None else _pad([r.region for r in rows if r.region is not None], -1, width),
+        region=None
+        if rows[0].region is None
+        else _pad([r.region for r in rows if r.region is not None], -1, width),
     )
 
 
@@ -235,9 +269,15 @@ def _regions(rows: Sequence[RegionRow]) -> Regions:
         image=_stack([r.image for r in rows], 0),
         whole=_stack([r.whole for r in rows], False),
         confidence=_stack([r.confidence for r in rows], 0),
-        classes=None if rows[0].classes is None else _stack([r.classes for r in rows if r.classes is not None], 0),
-        masked=None if rows[0].masked is None else _stack([r.masked for r in rows if r.masked is not None], False),
-        cover=None if rows[0].cover is None else _stack([r.cover for r in rows if r.cover is not None], False),
+        classes=None
+        if rows[0].classes is None
+        else _stack([r.classes for r in rows if r.classes is not None], 0),
+        masked=None
+        if rows[0].masked is None
+        else _stack([r.masked for r in rows if r.masked is not None], False),
+        cover=None
+        if rows[0].cover is None
+        else _stack([r.cover for r in rows if r.cover is not None], False),
     )
 
 
@@ -275,7 +315,9 @@ def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
     """(...) arrays that may differ in their first axis, padded with `fill` and stacked: (B, ...)."""
     if values[0].ndim == 0:
         return torch.from_numpy(np.stack(values))
-    out = np.full((len(values), max(len(v) for v in values), *values[0].shape[1:]), fill, values[0].dtype)
+    out = np.full(
+        (len(values), max(len(v) for v in values), *values[0].shape[1:]), fill, values[0].dtype
+    )
     for i, value in enumerate(values):
         out[i, : len(value)] = value
     return torch.from_numpy(out)
@@ -297,13 +339,25 @@ def collate(samples: Sequence[Sample]) -> Batch:
     pixels, extent = _pictures(seen) if seen else (None, None)
     return Batch(
         ids=tuple(s.id for s in samples),
-        text=None if first.text is None else _tokens([s.text for s in inputs if s.text is not None]),
-        clip=None if first.clip is None else _windows([s.clip for s in inputs if s.clip is not None]),
-        words=None if first.words is None else _stack([s.words for s in inputs if s.words is not None], -1),
+        text=None
+        if first.text is None
+        else _tokens([s.text for s in inputs if s.text is not None]),
+        clip=None
+        if first.clip is None
+        else _windows([s.clip for s in inputs if s.clip is not None]),
+        words=None
+        if first.words is None
+        else _stack([s.words for s in inputs if s.words is not None], -1),
         pixels=pixels,
         extent=extent,
-        regions=None if first.regions is None else _regions([s.regions for s in inputs if s.regions is not None]),
-        labels={name: _stack([s.labels[name] for s in samples], IGNORE) for name in samples[0].labels},
-        features={name: _stack([s.features[name] for s in samples], 0) for name in samples[0].features},
+        regions=None
+        if first.regions is None
+        else _regions([s.regions for s in inputs if s.regions is not None]),
+        labels={
+            name: _stack([s.labels[name] for s in samples], IGNORE) for name in samples[0].labels
+        },
+        features={
+            name: _stack([s.features[name] for s in samples], 0) for name in samples[0].features
+        },
         dropped=sum(s.dropped for s in samples),
     )

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils import cached_file
 
-from .errors import InputError
-from .models.heads import LMHead
-from .runs import disk_errors
+from groundling.errors import InputError
+from groundling.models.heads import LMHead
+from groundling.runs import disk_errors
 
 HEADS = "groundling_heads.safetensors"
 """Heads of the objectives, beside an exported encoder: transformers ignores the file, a next run may start from it."""
@@ -27,7 +27,13 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, counters: dict[str, Any]) -> None:
+    def save(
+        self,
+        step: int,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        counters: dict[str, Any],
+    ) -> None:
         """Write the state after `step` optimizer steps."""
         target = self.folder / f"step-{step:09d}"
         partial = self.folder / "partial"
@@ -35,7 +41,9 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             save_file(_tensors(module, optimizer), partial / "state.safetensors")
-            (partial / "counters.json").write_text(json.dumps({"step": step, **counters}), encoding="utf-8")
+            (partial / "counters.json").write_text(
+                json.dumps({"step": step, **counters}), encoding="utf-8"
+            )
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
         for old in self.folder.glob("step-*"):
@@ -53,10 +61,13 @@ class Checkpoints:
                 value.copy_(stored[f"weight.{name}"])
         for name, parameter in module.named_parameters():
             prefix = f"adamw.{name}."
-            state = {key[len(prefix) :]: value for key, value in stored.items() if key.startswith(prefix)}
+            state = {
+                key[len(prefix) :]: value for key, value in stored.items() if key.startswith(prefix)
+            }
             if state:
                 optimizer.state[parameter] = {
-                    key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+                    key: value if key == "step" else value.to(parameter.device)
+                    for key, value in state.items()
                 }
         return json.loads((found[-1] / "counters.json").read_text(encoding="utf-8"))
 
@@ -67,11 +78,17 @@ class Checkpoints:
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
     # named_parameters names a shared tensor once, which is what safetensors asks for.
-    return {**dict(module.named_parameters()), **{f"buffer.{k}": v for k, v in module.named_buffers()}}
+    return {
+        **dict(module.named_parameters()),
+        **{f"buffer.{k}": v for k, v in module.named_buffers()},
+    }
 
 
 def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {f"weight.{name}": value.detach().cpu().contiguous() for name, value in _weights(module).items()}
+    tensors = {
+        f"weight.{name}": value.detach().cpu().contiguous()
+        for name, value in _weights(module).items()
+    }
     for name, parameter in module.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"adamw.{name}.{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
@@ -88,9 +105,11 @@ def save_heads(folder: Path, objectives: list[Any]) -> None:
 def start_lm_head(head: LMHead, source: str | Path, family: str) -> str:
     """Fill a masked-LM head from a hub id or folder; whose it is: `an earlier run's`, `the checkpoint's`, or `new`."""
     weights = cached_file(
-        str(source), "model.safetensors", _raise_exceptions_for_missing_entries=False,
+        str(source),
+        "model.safetensors",
+        _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
-    )  # fmt: skip
+    )
     folder = Path(weights).parent if weights else Path(source)
     if load_head(folder, head, "masked_lm.head"):
         return "an earlier run's"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, make_dataclass
 from typing import Annotated, Any
 
-from . import config
-from .errors import InputError
+from groundling import config
+from groundling.errors import InputError
 
 COMMANDS = {
     "quickstart": "the whole path on a rendered world, offline, in minutes",
@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["regions"] and len(arguments) > 1 and not arguments[1].startswith("-"):
         arguments.insert(1, "--images")  # `groundling regions my_photos/`
     if not arguments or arguments[0] in {"-h", "--help"}:
-        print("usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options\n")
+        print(
+            "usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options\n"
+        )
         print("\n".join(f"  {name:<12}{text}" for name, text in COMMANDS.items()))
         return 0
     if arguments[0] == "--version":
@@ -49,16 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(version("groundling"))
         return 0
     if arguments[0] not in COMMANDS:
-        print(f"groundling: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        print(
+            f"groundling: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}",
+            file=sys.stderr,
+        )
         return 2
     try:
         command, *rest = arguments
-        return {"info": _info, "data": _data}[command](rest) if command not in RECIPES else _run(command, rest)
+        return (
+            {"info": _info, "data": _data}[command](rest)
+            if command not in RECIPES
+            else _run(command, rest)
+        )
     except InputError as error:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("groundling: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "groundling: stopped; the same command goes on from the last checkpoint",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -67,14 +79,27 @@ def _parse(command: str, arguments: list[str], **groups: Any) -> Any:
     import tyro
 
     members: list[Any] = [
-        (name.lstrip("_"), Annotated[type(default), tyro.conf.arg(name="")] if name.startswith("_") else type(default),
-         field(default=default))
+        (
+            name.lstrip("_"),
+            Annotated[type(default), tyro.conf.arg(name="")]
+            if name.startswith("_")
+            else type(default),
+            field(default=default),
+        )
         for name, default in groups.items()
-    ]  # fmt: skip
-    out = Annotated[str, tyro.conf.arg(help="Run folder; the same command again goes on from its last checkpoint.")]
+    ]
+    out = Annotated[
+        str,
+        tyro.conf.arg(help="Run folder; the same command again goes on from its last checkpoint."),
+    ]
     members.append(("out", out, field(default=f"runs/{command.replace(' ', '-')}")))
     options = make_dataclass("Options", members, frozen=True)
-    return tyro.cli(options, prog=f"groundling {command}", description=COMMANDS[command.split()[0]], args=arguments)
+    return tyro.cli(
+        options,
+        prog=f"groundling {command}",
+        description=COMMANDS[command.split()[0]],
+        args=arguments,
+    )
 
 
 def _quiet() -> None:
@@ -85,91 +110,91 @@ def _quiet() -> None:
 
 
 def _quickstart() -> Callable[..., Any]:
-    from .quickstart import quickstart
+    from groundling.recipes.quickstart import quickstart
 
     return quickstart
 
 
 def _teach() -> Callable[..., Any]:
-    from .recipes.teach import teach
+    from groundling.recipes.teach import teach
 
     return teach
 
 
 def _adapt() -> Callable[..., Any]:
-    from .recipes.adapt import adapt
+    from groundling.recipes.adapt import adapt
 
     return adapt
 
 
 def _regions() -> Callable[..., Any]:
-    from .recipes.regions import regions
+    from groundling.recipes.regions import regions
 
     return regions
 
 
 def _pretrain() -> Callable[..., Any]:
-    from .recipes.pretrain import pretrain
+    from groundling.recipes.pretrain import pretrain
 
     return pretrain
 
 
 def _finetune() -> Callable[..., Any]:
-    from .recipes.finetune import finetune
+    from groundling.recipes.finetune import finetune
 
     return finetune
 
 
 def _probe() -> Callable[..., Any]:
-    from .recipes.probe import probe
+    from groundling.recipes.probe import probe
 
     return probe
 
 
 def _ask() -> Callable[..., Any]:
-    from .analysis.knowledge import ask
+    from groundling.analysis.knowledge import ask
 
     return ask
 
 
 def _compare() -> Callable[..., Any]:
-    from .recipes.compare import compare
+    from groundling.recipes.compare import compare
 
     return compare
 
 
 def _sweep() -> Callable[..., Any]:
-    from .recipes.sweep import run_sweep
+    from groundling.recipes.sweep import run_sweep
 
     return run_sweep
 
 
 def _verdict() -> Callable[..., Any]:
-    from .recipes.verdict import verdict
+    from groundling.recipes.verdict import verdict
 
     return verdict
 
 
 def _vcr() -> Callable[..., Any]:
-    from .recipes.vcr import vcr
+    from groundling.recipes.vcr import vcr
 
     return vcr
 
 
 def _similarity() -> Callable[..., Any]:
-    from .recipes.analyse import similarity
+    from groundling.recipes.analyse import similarity
 
     return similarity
 
 
 def _grounded() -> Callable[..., Any]:
-    from .recipes.analyse import grounded
+    from groundling.recipes.analyse import grounded
 
     return grounded
 
 
 def _attention() -> Callable[..., Any]:
-    from .recipes.analyse import attention
+    from groundling.recipes.analyse import attention
 
     return attention
 
@@ -184,8 +209,12 @@ RECIPES: dict[str, tuple[dict[str, Any], Callable[[], Callable[..., Any]]]] = {
     "probe": ({"_own": config.ProbeConfig(), "_train": config.PROBING}, _probe),
     "ask": ({"_own": config.AskConfig()}, _ask),
     "compare": (
-        {"_own": config.CompareConfig(), "adapt": config.AdaptConfig(), "train": config.TrainConfig(),
-         "tune": config.TUNING},
+        {
+            "_own": config.CompareConfig(),
+            "adapt": config.AdaptConfig(),
+            "train": config.TrainConfig(),
+            "tune": config.TUNING,
+        },
         _compare,
     ),
     "sweep": ({"_own": config.SweepConfig()}, _sweep),
@@ -194,7 +223,7 @@ RECIPES: dict[str, tuple[dict[str, Any], Callable[[], Callable[..., Any]]]] = {
     "similarity": ({"_own": config.SimilarityConfig()}, _similarity),
     "grounded": ({"_own": config.GroundedConfig()}, _grounded),
     "attention": ({"_own": config.AttentionConfig()}, _attention),
-}  # fmt: skip
+}
 """Each command's settings, and the recipe that takes them (and the run folder) in this order."""
 
 SPEAK = {"quickstart", "compare", "sweep", "verdict"}
@@ -207,7 +236,9 @@ def _run(command: str, arguments: list[str]) -> int:
     _quiet()
     settings = [values.__dict__[name.lstrip("_")] for name in groups]
     result = recipe()(*settings, values.out)
-    if command not in SPEAK and int(os.environ.get("RANK", 0)) == 0:  # under torchrun, the first process speaks
+    if (
+        command not in SPEAK and int(os.environ.get("RANK", 0)) == 0
+    ):  # under torchrun, the first process speaks
         print(json.dumps(result, indent=2))
     return 0
 
@@ -216,11 +247,13 @@ def _info(arguments: list[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="groundling info", description=COMMANDS["info"])
-    parser.add_argument("name", help="a preset (xdbert-bert-base, xdbert-electra-base, ...) or a model folder")
+    parser.add_argument(
+        "name", help="a preset (xdbert-bert-base, xdbert-electra-base, ...) or a model folder"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     values = parser.parse_args(arguments)
     _quiet()
-    from .models.presets import describe
+    from groundling.presets import describe
 
     found = describe(values.name)
     if values.json:
@@ -233,36 +266,48 @@ def _info(arguments: list[str]) -> int:
 
 def _data(arguments: list[str]) -> int:
     if arguments[:1] == ["world"]:
-        from .world import World, WorldConfig
+        from groundling.world import World, WorldConfig
 
         values = _parse("data world", arguments[1:], _own=WorldConfig())
         World(values.own).write(values.out)
-        print(f"{values.out}: a world is written; `groundling data check {values.out}` describes it")
+        print(
+            f"{values.out}: a world is written; `groundling data check {values.out}` describes it"
+        )
         return 0
     if arguments[:1] == ["tasks"]:
         from pathlib import Path
 
-        from .quickstart import new_encoder
-        from .world import World, WorldConfig
-        from .world.tasks import write_tasks
+        from groundling.recipes.quickstart import new_encoder
+        from groundling.world import World, WorldConfig
+        from groundling.world.tasks import write_tasks
 
         values = _parse("data tasks", arguments[1:], _own=config.TasksConfig(), world=WorldConfig())
-        print(json.dumps(write_tasks(World(values.world), values.out, values.own.train, values.own.held), indent=2))
-        new_encoder(Path(values.out) / "texts.txt", Path(values.out) / "bert", values.world.seed, 3, 64)
+        print(
+            json.dumps(
+                write_tasks(World(values.world), values.out, values.own.train, values.own.held),
+                indent=2,
+            )
+        )
+        new_encoder(
+            Path(values.out) / "texts.txt", Path(values.out) / "bert", values.world.seed, 3, 64
+        )
         return 0
     if arguments[:1] == ["counts"]:
         values = _parse("data counts", arguments[1:], _own=config.CountsConfig())
         _quiet()
-        from .analysis.grounded import count
+        from groundling.analysis.grounded import count
 
         print(count(values.own, values.out))
         return 0
     if arguments[:1] != ["check"] or len(arguments) != 2 or arguments[1] in {"-h", "--help"}:
-        print("usage: groundling data check FOLDER | data {world,tasks,counts} [options]\n\n" + COMMANDS["data"])
+        print(
+            "usage: groundling data check FOLDER | data {world,tasks,counts} [options]\n\n"
+            + COMMANDS["data"]
+        )
         return 0 if "--help" in arguments or "-h" in arguments else 2
     from pathlib import Path
 
-    from .data.check import check
+    from groundling.check.folder import check
 
     report = check(Path(arguments[1]))
     print("\n".join([f"{arguments[1]}: {report.layout}", *(f"  {line}" for line in report.lines)]))

@@ -13,11 +13,11 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 
-from .batch import IGNORE, collate
-from .data.samples import Samples
-from .objectives.supervised import Supervised
-from .runs import disk_errors
-from .tasks import Task
+from groundling.batch import IGNORE, collate
+from groundling.data.samples import Samples
+from groundling.objectives.supervised import Supervised
+from groundling.runs import disk_errors
+from groundling.tasks import Task
 
 MANY = 100
 """More outputs than this are not kept: VQA's 3,129 for its 214,354 questions would fill 20 GB."""
@@ -38,13 +38,19 @@ class Scores:
         with disk_errors(path), path.open("w", encoding="utf-8") as file:
             for i, name in enumerate(self.ids):
                 label = None if self.labels is None else self.labels[i].tolist()
-                line = {"id": name, "prediction": self.predictions[i].item(), "label": label,
-                        "outputs": [round(float(x), 5) for x in self.outputs[i]]}  # fmt: skip
+                line = {
+                    "id": name,
+                    "prediction": self.predictions[i].item(),
+                    "label": label,
+                    "outputs": [round(float(x), 5) for x in self.outputs[i]],
+                }
                 file.write(json.dumps(line) + "\n")
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 64) -> Scores:
+def evaluate(
+    model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 64
+) -> Scores:
     """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels."""
     state = PartialState()
     device = next(model.parameters()).device
@@ -68,7 +74,9 @@ def evaluate(model: nn.Module, objective: Supervised, task: Task, samples: Sampl
     labelled = bool(every) and every[0][3] is not None
     labels_all = _even([y for _, _, _, y in every], IGNORE) if labelled else None
     metrics = task.score(predictions, labels_all, outputs_all) if labels_all is not None else {}
-    return Scores([samples.ids[i] for i, *_ in every], outputs_all, predictions, labels_all, metrics)
+    return Scores(
+        [samples.ids[i] for i, *_ in every], outputs_all, predictions, labels_all, metrics
+    )
 
 
 def _even(rows: list[Any], fill: float) -> np.ndarray:

@@ -6,7 +6,7 @@ import pkgutil
 from types import ModuleType
 from typing import TypeVar
 
-from .errors import InputError
+from groundling.errors import InputError
 
 T = TypeVar("T")
 
@@ -14,7 +14,9 @@ T = TypeVar("T")
 def modules(folder: str) -> list[ModuleType]:
     """Every public module of a sub-package, e.g. `modules("objectives")`."""
     package = importlib.import_module(f"{__package__}.{folder}")
-    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+    names = sorted(
+        m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")
+    )
     return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
 
 
@@ -43,5 +45,7 @@ def named(folder: str, kind: type[T], name: str) -> T:
     """The object called `name`; raises InputError that lists what exists."""
     offered = instances(folder, kind)
     if name not in offered:
-        raise InputError(f"no {folder.rstrip('s')} is called {name!r}; there are: {', '.join(sorted(offered))}")
+        raise InputError(
+            f"no {folder.rstrip('s')} is called {name!r}; there are: {', '.join(sorted(offered))}"
+        )
     return offered[name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from .errors import InputError
+from groundling.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ def _alone(parent: int) -> None:
     def leave_with_parent() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        os._exit(1)  # a worker that outlives a killed run would write into the folder of the run that goes on
+        os._exit(
+            1
+        )  # a worker that outlives a killed run would write into the folder of the run that goes on
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
@@ -45,7 +47,9 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
     """Results by job name; listed order is priority. The first InputError of a job stops the rest and is raised."""
     results: dict[str, Any] = {}
     waiting, running, began = list(jobs), {}, {}  # type: ignore[var-annotated]
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+    os.environ.update(
+        OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false"
+    )
     with ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_alone, initargs=(os.getpid(),)
     ) as pool:
@@ -56,7 +60,9 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
                 future: Future[Any] = pool.submit(job.call, *job.arguments)
                 running[future], began[job.name] = job, time.perf_counter()
             if not running:
-                raise ValueError(f"jobs wait for names that do not exist: {[job.name for job in waiting]}")
+                raise ValueError(
+                    f"jobs wait for names that do not exist: {[job.name for job in waiting]}"
+                )
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
                 try:

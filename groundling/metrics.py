@@ -89,7 +89,14 @@ MATTHEWS = Metric("matthews", _products, _matthews)
 PEARSON = Metric("pearson", _products, _correlation, classes=False)
 SPEARMAN = Metric("spearman", _ranked, _correlation, classes=False)
 MSE = Metric("mse", _squares, _mean, higher_is_better=False, scale=1.0, classes=False)
-RMSE = Metric("rmse", _squares, lambda sums: np.sqrt(_mean(sums)), higher_is_better=False, scale=1.0, classes=False)
+RMSE = Metric(
+    "rmse",
+    _squares,
+    lambda sums: np.sqrt(_mean(sums)),
+    higher_is_better=False,
+    scale=1.0,
+    classes=False,
+)
 
 
 def _picked(p: Values, y: Values) -> Values:
@@ -107,11 +114,15 @@ def _among(k: int) -> Callable[[Values, Values], Values]:
 PICKED = Metric("picked", _picked, _mean)
 """Share of examples whose predicted region is right: labels (N, R) are 1 where a region is."""
 AMONG = tuple(Metric(f"R@{k}", _among(k), _mean, ranked=True) for k in (1, 5, 10))
-UPPER_BOUND = Metric("upper bound", lambda outputs, y: _with_count((y == 1).any(1)), _mean, ranked=True)
+UPPER_BOUND = Metric(
+    "upper bound", lambda outputs, y: _with_count((y == 1).any(1)), _mean, ranked=True
+)
 """Share of examples that have a right region at all."""
 
 GAINED = Metric("score", lambda p, y: _with_count(p), _mean, classes=False)
 """Mean of what each example gained, for answers that are right to a degree (VQA)."""
 
-METRICS = {m.name: m for m in (ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, MSE, RMSE, GAINED)} | {"picked": ACCURACY}
+METRICS = {m.name: m for m in (ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, MSE, RMSE, GAINED)} | {
+    "picked": ACCURACY
+}
 """By name, for runs read back from their folders; there a picked region is right or wrong (`read_predictions`)."""

@@ -4,8 +4,18 @@ XDBERT (Hsu et al., ACL 2022): medians of 5 runs (9 on RTE) on the dev sets, REA
 text and sizes from anything run here on two cores: for orientation, never for a test.
 """
 
-TASKS = ("glue/rte", "glue/mrpc", "glue/sts-b", "glue/cola", "glue/sst-2", "glue/qnli", "glue/qqp", "glue/mnli", "swag",
-         "readability")  # fmt: skip
+TASKS = (
+    "glue/rte",
+    "glue/mrpc",
+    "glue/sts-b",
+    "glue/cola",
+    "glue/sst-2",
+    "glue/qnli",
+    "glue/qqp",
+    "glue/mnli",
+    "swag",
+    "readability",
+)
 
 _ROWS = {
     # Table 1: fine-tuning the text encoder alone
@@ -40,5 +50,10 @@ PUBLISHED = {
     system: {task: value for task, value in zip(TASKS, row, strict=False) if value is not None}
     for system, row in _ROWS.items()
 }
-PWCCA = {("BERT", "ELECTRA"): 0.5498, ("BERT", "CLIP"): 0.4980, ("ELECTRA", "CLIP"): 0.4645, ("BERT", "RANDOM"): 0.3569}
+PWCCA = {
+    ("BERT", "ELECTRA"): 0.5498,
+    ("BERT", "CLIP"): 0.4980,
+    ("ELECTRA", "CLIP"): 0.4645,
+    ("BERT", "RANDOM"): 0.3569,
+}
 """XDBERT, Table 2: similarity of word embeddings."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .runs import disk_errors
+from groundling.runs import disk_errors
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
@@ -44,7 +44,9 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     width = {key: max(len(key), *(len(row[key]) for row in rows)) for key in keys}
 
     def line(values: Mapping[str, str]) -> str:
-        cells = [values[k].ljust(width[k]) if k == keys[0] else values[k].rjust(width[k]) for k in keys]
+        cells = [
+            values[k].ljust(width[k]) if k == keys[0] else values[k].rjust(width[k]) for k in keys
+        ]
         return "  ".join(cells).rstrip()
 
     rule = "  ".join("-" * width[k] for k in keys)
@@ -66,13 +68,23 @@ def write_report(
 
     page = Environment(autoescape=True).from_string(PAGE)
     pictures = [(base64.b64encode(image).decode(), caption) for image, caption in scenes]
-    html = page.render(title=title, tables=tables, sentences=sentences, figures=figures, scenes=pictures, notes=notes)
+    html = page.render(
+        title=title,
+        tables=tables,
+        sentences=sentences,
+        figures=figures,
+        scenes=pictures,
+        notes=notes,
+    )
     with disk_errors(path):
         path.write_text(html, encoding="utf-8")
 
 
 def bars(
-    groups: Sequence[str], series: Mapping[str, Sequence[float]], chances: Sequence[float], path: Path | None = None
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    chances: Sequence[float],
+    path: Path | None = None,
 ) -> str:
     """Grouped bars of accuracies with a chance mark per group, as SVG; also a PNG at `path`, if given."""
     from matplotlib import colormaps
@@ -86,7 +98,15 @@ def bars(
         axes.bar(places, values, wide * 0.92, label=name, color=colours[number % 10])
     for g, chance in enumerate(chances):
         label = "guessing" if g == 0 else None
-        axes.hlines(chance, g - 0.44, g + 0.44, colors="black", linestyles="dashed", linewidth=1.2, label=label)
+        axes.hlines(
+            chance,
+            g - 0.44,
+            g + 0.44,
+            colors="black",
+            linestyles="dashed",
+            linewidth=1.2,
+            label=label,
+        )
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylim(0, 1)
     axes.set_ylabel("accuracy, unseen nouns")

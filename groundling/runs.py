@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from groundling.errors import InputError
 
 HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
 """Files of a folder whose contents count, if they are below 64 MiB; of others the name and size."""
@@ -23,7 +23,9 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON so that the file is either the old one or the new one, never half of it."""
     with disk_errors(path):
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        partial.write_text(
+            json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8"
+        )
         os.replace(partial, path)
 
 
@@ -35,14 +37,20 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         # safetensors reports a full disk through its own error, which carries the system's words.
         text = str(error)
         if isinstance(error, InputError):
             return
         if isinstance(error, OSError) or (error is not None and "os error" in text.lower()):
-            reason = (error.strerror if isinstance(error, OSError) else None) or text.splitlines()[0]
-            raise InputError(f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact") from None
+            reason = (error.strerror if isinstance(error, OSError) else None) or text.splitlines()[
+                0
+            ]
+            raise InputError(
+                f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact"
+            ) from None
 
 
 def read_json(path: Path) -> Any:
@@ -89,13 +97,20 @@ def _commit() -> str:
     try:
         here = Path(__file__).parent
         return subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=5
+            ["git", "rev-parse", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=5,
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
 
-def open_run(out: str | Path, kind: str, config: Mapping[str, Any], inputs: Mapping[str, str | Path]) -> Path:
+def open_run(
+    out: str | Path, kind: str, config: Mapping[str, Any], inputs: Mapping[str, str | Path]
+) -> Path:
     """The folder of a run, new or to be continued; raises InputError if it holds anything else.
 
     `config` and the hashes of `inputs` (name to path) decide whether it is the same run.
@@ -104,7 +119,9 @@ def open_run(out: str | Path, kind: str, config: Mapping[str, Any], inputs: Mapp
     mine = {
         "kind": kind,
         "config": json.loads(json.dumps(config, default=str)),
-        "inputs": {name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()},
+        "inputs": {
+            name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()
+        },
     }
     there = out / "config.json"
     # A run that has left nothing but its settings stopped at a mistake that may be mended by now.

@@ -18,18 +18,20 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from .batch import Batch, collate
-from .checkpoint import Checkpoints
-from .config import TrainConfig
-from .data.plan import Feed, Plan, Source
-from .data.samples import Samples
-from .errors import InputError
-from .keyed import generator, seed_of
-from .objectives import Objective
-from .runs import disk_errors
+from groundling.batch import Batch, collate
+from groundling.checkpoint import Checkpoints
+from groundling.config import TrainConfig
+from groundling.data.samples import Samples
+from groundling.errors import InputError
+from groundling.feed import Feed, Plan, Source
+from groundling.keyed import generator, seed_of
+from groundling.objectives import Objective
+from groundling.runs import disk_errors
 
 Terms = Mapping[str, Tensor]
-Inner = Callable[[nn.Module, Batch, Sequence[str], Callable[[Terms], Tensor], Callable[[Tensor], None]], Terms]
+Inner = Callable[
+    [nn.Module, Batch, Sequence[str], Callable[[Terms], Tensor], Callable[[Tensor], None]], Terms
+]
 
 
 class Step(nn.Module):
@@ -106,13 +108,20 @@ def train(
                 plain.require([need for need in objective.needs if "." not in need], objective.name)
     swapping = [o.name for o in objectives if o.swaps]
     if teachers and swapping:
-        raise InputError(f"{swapping[0]} exchanges inputs that a teacher would read; wrap the data in `Taught` instead")
+        raise InputError(
+            f"{swapping[0]} exchanges inputs that a teacher would read; wrap the data in `Taught` instead"
+        )
     plan = Plan(sources, config.batch, steps, config.seed)
     feed = Feed(plan, objectives, config.accumulate, rank, world)
     module = Step(model, objectives).to(accelerator.device)
     optimizer = torch.optim.AdamW(_groups(module, config), lr=config.lr, fused=True)
     checkpoints = Checkpoints(out / "checkpoints")
-    counters = checkpoints.restore(module, optimizer) or {"step": 0, "dropped": 0, "seconds": 0.0, "last": {}}
+    counters = checkpoints.restore(module, optimizer) or {
+        "step": 0,
+        "dropped": 0,
+        "seconds": 0.0,
+        "last": {},
+    }
     wrapped, stepper = accelerator.prepare(module, optimizer)
     if counters.get("scaler") and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(counters["scaler"])
@@ -131,13 +140,23 @@ def train(
     )
     module.train()
     began = time.perf_counter() - counters["seconds"]
-    bar = tqdm(total=steps, initial=start, disable=None if accelerator.is_main_process else True, unit="step")
+    bar = tqdm(
+        total=steps,
+        initial=start,
+        disable=None if accelerator.is_main_process else True,
+        unit="step",
+    )
 
     # -- the loop ----------------------------------------------------------------------------------------------------
     for step in range(start, steps):
         source = sources[plan[step].source]
-        active = [o.name for o in objectives if source.objectives is None or o.name in source.objectives]
-        batches = [next(micro_batches).to(accelerator.device, non_blocking=True) for _ in range(config.accumulate)]
+        active = [
+            o.name for o in objectives if source.objectives is None or o.name in source.objectives
+        ]
+        batches = [
+            next(micro_batches).to(accelerator.device, non_blocking=True)
+            for _ in range(config.accumulate)
+        ]
         for teacher in teachers:
             batches = [teacher(batch) for batch in batches]
         if step == start:
@@ -152,12 +171,19 @@ def train(
         divisor = {term: total.clamp(min=1) for term, total in zip(counts, totals, strict=True)}
         counters["dropped"] += int(dropped)
 
-        def loss_of(terms: Terms, weights: dict[str, float] = weights, divisor: dict[str, Tensor] = divisor) -> Tensor:
+        def loss_of(
+            terms: Terms, weights: dict[str, float] = weights, divisor: dict[str, Tensor] = divisor
+        ) -> Tensor:
             # DDP averages gradients over processes; `world` makes that a sum.
-            return torch.stack([weights[t] * value / divisor[t] for t, value in terms.items()]).sum() * world
+            return (
+                torch.stack([weights[t] * value / divisor[t] for t, value in terms.items()]).sum()
+                * world
+            )
 
         for group in optimizer.param_groups:
-            group["lr"] = config.lr * group["scale"] * _rate(step, steps, config, head=group["head"])
+            group["lr"] = (
+                config.lr * group["scale"] * _rate(step, steps, config, head=group["head"])
+            )
         for micro, batch in enumerate(batches):
             torch.manual_seed(seed_of(config.seed, "dropout", step, micro, rank))
             last = micro == config.accumulate - 1
@@ -179,16 +205,22 @@ def train(
         counters["step"], counters["seconds"] = done, time.perf_counter() - began
         if done % config.log_every == 0 or done == steps or done % config.save_every == 0:
             rate = optimizer.param_groups[0]["lr"]
-            counters["last"] = log.write(done, lr=rate, norm=float(norm), seconds=counters["seconds"])
+            counters["last"] = log.write(
+                done, lr=rate, norm=float(norm), seconds=counters["seconds"]
+            )
             bar.set_postfix({k: f"{v:.3f}" for k, v in counters["last"].items()})
         if done % config.save_every == 0 or done == steps:
             if accelerator.scaler is not None:
                 counters["scaler"] = accelerator.scaler.state_dict()
             if accelerator.is_main_process:
-                checkpoints.save(done, module, optimizer, {k: v for k, v in counters.items() if k != "step"})
+                checkpoints.save(
+                    done, module, optimizer, {k: v for k, v in counters.items() if k != "step"}
+                )
             accelerator.wait_for_everyone()
     bar.close()
-    for tracker in accelerator.trackers:  # not end_training(): it takes the process group down, and runs go on
+    for tracker in (
+        accelerator.trackers
+    ):  # not end_training(): it takes the process group down, and runs go on
         tracker.finish()
     return {
         "steps": steps,
@@ -212,7 +244,9 @@ def _groups(module: Step, config: TrainConfig) -> list[dict[str, Any]]:
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault((name.startswith("objectives."), parameter.ndim > 1), []).append(parameter)
+            groups.setdefault((name.startswith("objectives."), parameter.ndim > 1), []).append(
+                parameter
+            )
     return [
         {
             "params": parameters,
@@ -234,7 +268,11 @@ def _rate(step: int, steps: int, config: TrainConfig, head: bool) -> float:
     if at < warm:
         return (at + 1) / warm
     progress = min(1.0, (at - warm) / max(1, span - warm))
-    return {"linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2, "constant": 1.0}[config.schedule]
+    return {
+        "linear": 1 - progress,
+        "cosine": (1 + math.cos(math.pi * progress)) / 2,
+        "constant": 1.0,
+    }[config.schedule]
 
 
 def _counts(
@@ -263,27 +301,44 @@ class _Log:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-                kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+                kept = [
+                    line
+                    for line in lines
+                    if line.endswith("}") and json.loads(line)["step"] <= step
+                ]
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         accelerator.init_trackers("tensorboard")
 
     def add(self, terms: Terms, counts: Mapping[str, Tensor], weights: Mapping[str, float]) -> None:
         for term, value in terms.items():
-            self.sums[term] = self.sums.get(term, torch.zeros_like(value, dtype=torch.float)) + value.detach().float()
+            self.sums[term] = (
+                self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
+                + value.detach().float()
+            )
         for term, count in counts.items():
             self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
         self.weights.update(weights)
 
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
         sums = self.accelerator.reduce(torch.stack(list(self.sums.values())), "sum").tolist()
-        means = {term: total / float(self.counts[term]) for term, total in zip(self.sums, sums, strict=True)}
+        means = {
+            term: total / float(self.counts[term])
+            for term, total in zip(self.sums, sums, strict=True)
+        }
         loss = sum(self.weights[term] * mean for term, mean in means.items())
         if not math.isfinite(loss):
             raise InputError(
                 f"step {step}: the loss is {loss}; the last checkpoint is intact, lower --lr or use --precision fp32"
             )
         if self.accelerator.is_main_process:
-            line = {"step": step, "loss": loss, **means, "lr": lr, "grad_norm": norm, "seconds": round(seconds, 2)}
+            line = {
+                "step": step,
+                "loss": loss,
+                **means,
+                "lr": lr,
+                "grad_norm": norm,
+                "seconds": round(seconds, 2),
+            }
             with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             self.accelerator.log({k: v for k, v in line.items() if k != "step"}, step=step)

@@ -27,7 +27,17 @@ STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=Tr
 RECIPES = (
     *(
         f"groundling.recipes.{name}.{name}"
-        for name in ("adapt", "finetune", "probe", "compare", "teach", "verdict", "regions", "pretrain", "vcr")
+        for name in (
+            "adapt",
+            "finetune",
+            "probe",
+            "compare",
+            "teach",
+            "verdict",
+            "regions",
+            "pretrain",
+            "vcr",
+        )
     ),
     *(f"groundling.recipes.analyse.{name}" for name in ("similarity", "grounded", "attention")),
     "groundling.recipes.sweep.run_sweep",
@@ -47,7 +57,9 @@ def pieces() -> PreTrainedTokenizerBase:
     return toys.clip_words()
 
 
-def home(folder: Path, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase | None) -> Path:
+def home(
+    folder: Path, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase | None
+) -> Path:
     """A model folder, or what is left of one."""
     folder.mkdir(parents=True, exist_ok=True)
     if model is not None:
@@ -87,23 +99,32 @@ def rte(folder: Path, count: int = 16, sentence: str = "") -> Path:
     for split, size in (("train", count), ("dev", 8), ("test", 5)):
         rows = [f"{i}\t{sentence or made[i]}\t{made[-1 - i]}" for i in range(size)]
         if split != "test":
-            rows = [row + ("\tentailment" if i % 2 else "\tnot_entailment") for i, row in enumerate(rows)]
+            rows = [
+                row + ("\tentailment" if i % 2 else "\tnot_entailment")
+                for i, row in enumerate(rows)
+            ]
         header = "index\tsentence1\tsentence2" + ("\tlabel" if split != "test" else "")
         put(folder / "RTE" / f"{split}.tsv", "\n".join([header, *rows]) + "\n")
     return folder
 
 
-def picture(path: Path, colour: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (16, 16)) -> Path:
+def picture(
+    path: Path, colour: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (16, 16)
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
     return path
 
 
-def coco(path: Path, images: Sequence[tuple[int, str]], captions: Sequence[tuple[int, Any]]) -> Path:
+def coco(
+    path: Path, images: Sequence[tuple[int, str]], captions: Sequence[tuple[int, Any]]
+) -> Path:
     content = {
         "info": {"description": "by hand"},
         "images": [{"id": i, "file_name": name, "width": 16, "height": 16} for i, name in images],
-        "annotations": [{"id": n, "image_id": i, "caption": c} for n, (i, c) in enumerate(captions)],
+        "annotations": [
+            {"id": n, "image_id": i, "caption": c} for n, (i, c) in enumerate(captions)
+        ],
     }
     return put(path, json.dumps(content))
 

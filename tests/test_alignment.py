@@ -34,7 +34,12 @@ HARD = [
 
 @pytest.fixture(scope="module")
 def tokenizers(bert_tokenizer, clip_tokenizer, roberta_tokenizer, siglip_tokenizer):
-    return {"bert": bert_tokenizer, "clip": clip_tokenizer, "roberta": roberta_tokenizer, "siglip": siglip_tokenizer}
+    return {
+        "bert": bert_tokenizer,
+        "clip": clip_tokenizer,
+        "roberta": roberta_tokenizer,
+        "siglip": siglip_tokenizer,
+    }
 
 
 def everything(texts: list[str]) -> list[str]:
@@ -84,7 +89,8 @@ def test_word_of_is_its_brute_force():
         starts = np.sort(rng.integers(0, 40, 12))
         pieces = np.stack([starts, starts + rng.integers(0, 6, 12)], 1)
         expected = [
-            next((k for k, (a, b) in enumerate(edges) if max(a, s) < min(b, e)), -1) for s, e in pieces.tolist()
+            next((k for k, (a, b) in enumerate(edges) if max(a, s) < min(b, e)), -1)
+            for s, e in pieces.tolist()
         ]
         assert word_of(pieces, edges).tolist() == expected
 
@@ -116,7 +122,9 @@ def test_every_word_is_covered(name, tokenizers, texts):
         ids, offsets = plain(tokenizers[name], text)
         found = word_of(offsets, words)
         inside = {k for k, (a, _) in enumerate(words) for s, e in offsets if s < a < e}
-        unseen = {k for k, (a, b) in enumerate(words) if unicodedata.category(text[a:b][0]) == "Cf"}  # a joiner
+        unseen = {
+            k for k, (a, b) in enumerate(words) if unicodedata.category(text[a:b][0]) == "Cf"
+        }  # a joiner
         assert set(range(len(words))) <= set(found.tolist()) | inside | unseen
         assert len(ids) == len(found)
 
@@ -127,7 +135,9 @@ def test_tokenizers_agree_on_words(tokenizers, texts):
     words = spans(text)
     names = [text[a:b] for a, b in words]
     assert names == ["a", "naïve", "café", "isn", "'", "t", "1", ",", "000", "🐶"]
-    pieces = {name: Counter(word_of(plain(t, text)[1], words).tolist()) for name, t in tokenizers.items()}
+    pieces = {
+        name: Counter(word_of(plain(t, text)[1], words).tolist()) for name, t in tokenizers.items()
+    }
     # "'t" is one CLIP or RoBERTa piece: it belongs to the first word it overlaps, and "t" has none.
     assert pieces["clip"][names.index("'")] == 1
     assert pieces["clip"][names.index("t")] == 0
@@ -143,7 +153,11 @@ def test_second_text_of_a_pair_counts_on(bert_tokenizer, clip_tokenizer, roberta
     example = Example("a", "a dog isn't here", pair="two café owners")
     words = (spans(example.text), spans(example.pair))
     assert [len(w) for w in words] == [6, 3]
-    for make in (TextInput(bert_tokenizer, 64), TextInput(roberta_tokenizer, 64), WindowInput(clip_tokenizer, 16)):
+    for make in (
+        TextInput(bert_tokenizer, 64),
+        TextInput(roberta_tokenizer, 64),
+        WindowInput(clip_tokenizer, 16),
+    ):
         row = make.rows([example], [words])[0][0]
         first = [w for w in row.word.tolist() if 0 <= w < 6]
         second = [w for w in row.word.tolist() if w >= 6]
@@ -154,7 +168,10 @@ def test_second_text_of_a_pair_counts_on(bert_tokenizer, clip_tokenizer, roberta
     assert row.types[row.word >= 6].all()
     assert not row.types[(row.word >= 0) & (row.word < 6)].any()
     sample = TextSamples([example], TextInput(bert_tokenizer, 64)).get([0])[0]
-    assert sample.words.tolist() == [*numbers(example.text, words[0]), *numbers(example.pair, words[1])]
+    assert sample.words.tolist() == [
+        *numbers(example.text, words[0]),
+        *numbers(example.pair, words[1]),
+    ]
 
 
 # -- text rows -------------------------------------------------------------------------------------------------------
@@ -245,10 +262,13 @@ def test_no_word_is_split_when_avoidable(limit, clip_tokenizer, texts):
 
 def test_sentences_of_a_pair_never_share_a_window(clip_tokenizer):
     example = Example("a", "a dog", pair="a cat waits")
-    row = WindowInput(clip_tokenizer, 77).rows([example], [(spans(example.text), spans(example.pair))])[0][0]
+    row = WindowInput(clip_tokenizer, 77).rows(
+        [example], [(spans(example.text), spans(example.pair))]
+    )[0][0]
     assert [row.ids[w].tolist() for w in windows_of(row)] == [
-        clip_tokenizer("a dog")["input_ids"], clip_tokenizer("a cat waits")["input_ids"],
-    ]  # fmt: skip
+        clip_tokenizer("a dog")["input_ids"],
+        clip_tokenizer("a cat waits")["input_ids"],
+    ]
     assert {row.window[n] for n in np.flatnonzero(row.word >= 2)} == {1}
 
 
@@ -257,7 +277,9 @@ def test_max_windows_counts_what_is_dropped(clip_tokenizer, texts):
     whole = WindowInput(clip_tokenizer, 16).rows([Example("a", text)], [(spans(text),)])[0][0]
     assert whole.window.max() + 1 > 3
     for most in (1, 2, 3):
-        row, dropped = WindowInput(clip_tokenizer, 16, most).rows([Example("a", text)], [(spans(text),)])[0]
+        row, dropped = WindowInput(clip_tokenizer, 16, most).rows(
+            [Example("a", text)], [(spans(text),)]
+        )[0]
         assert row.window.max() + 1 == most
         assert dropped == (~whole.special).sum() - (~row.special).sum() > 0
         assert np.array_equal(row.ids, whole.ids[: len(row.ids)])
@@ -279,11 +301,15 @@ def test_max_windows_holds_for_each_text_of_a_pair(most, clip_tokenizer, texts):
 def test_empty_text_has_one_window(text, clip_tokenizer, bert_tokenizer):
     samples = TextSamples(
         [Example("a", text), Example("b", "a dog"), Example("c", text, pair="a dog")],
-        TextInput(bert_tokenizer, 16), WindowInput(clip_tokenizer, 16),
-    )  # fmt: skip
+        TextInput(bert_tokenizer, 16),
+        WindowInput(clip_tokenizer, 16),
+    )
     batch = collate(samples.get([0, 1, 2]))
     assert batch.clip.row.tolist() == [0, 1, 2, 2]
-    assert batch.clip.ids[0, batch.clip.mask[0]].tolist() == [clip_tokenizer.bos_token_id, clip_tokenizer.eos_token_id]
+    assert batch.clip.ids[0, batch.clip.mask[0]].tolist() == [
+        clip_tokenizer.bos_token_id,
+        clip_tokenizer.eos_token_id,
+    ]
     assert (batch.words[0] == -1).all()
     assert collate(samples.get([0])).words.shape == (1, 0)
 
@@ -343,4 +369,6 @@ def test_samples_are_the_same_however_many_are_kept(keep, bert_tokenizer, sample
 
 
 def test_labels_come_along(samples):
-    assert [int(s.labels["label"]) for s in samples.get(range(20))] == [e.label for e in toys.examples(20)]
+    assert [int(s.labels["label"]) for s in samples.get(range(20))] == [
+        e.label for e in toys.examples(20)
+    ]

@@ -12,6 +12,7 @@ import pytest
 import toys
 from test_verdict import write
 
+from groundling.analysis.verdict import Runs
 from groundling.cli import main
 from groundling.data.samples import Example
 from groundling.find import named
@@ -19,7 +20,6 @@ from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.models.text import TextEncoder
 from groundling.tasks import Task
-from groundling.verdict import Runs
 
 
 @pytest.fixture
@@ -40,13 +40,24 @@ def captions(place: Path) -> Path:
     return homes.put(place / "some.token.txt", "\n".join(lines) + "\n")
 
 
-def test_grounded_from_captions_to_the_figure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grounded_from_captions_to_the_figure(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     homes.student(place / "student")
     homes.rte(place / "glue")
     examples = named("tasks", Task, "glue/rte").read(place / "glue", "dev")
     write(place / "base", runs("base", examples, 0.5, 0))
     write(place / "other", runs("other", examples, 0.8, 1))
-    command = ["data", "counts", "--captions", str(captions(place)), "--tokenizer", "student", "--out", "counts.json"]
+    command = [
+        "data",
+        "counts",
+        "--captions",
+        str(captions(place)),
+        "--tokenizer",
+        "student",
+        "--out",
+        "counts.json",
+    ]
     assert main(command) == 0
     assert "of 30 captions" in capsys.readouterr().out
     command = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
@@ -66,7 +77,10 @@ def test_grounded_from_captions_to_the_figure(place: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("--task glue/rte", "--task glue/cola"), "base: no finished run of glue/cola; there are glue/rte"),
+        (
+            ("--task glue/rte", "--task glue/cola"),
+            "base: no finished run of glue/cola; there are glue/rte",
+        ),
         (("--data glue", "--data more"), "do not hold the same examples"),
         (("--base base", "--base absent"), "absent: no such run folder"),
         (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
@@ -86,7 +100,18 @@ def test_grounded_names_what_does_not_fit(
         made = runs(name, examples, 0.5, 0)
         one = replace(made, seeds=(0,), predictions=made.predictions[:1])
         write(place / name, one if name == "one" else made)
-    main(["data", "counts", "--captions", str(captions(place)), "--tokenizer", "student", "--out", "counts.json"])
+    main(
+        [
+            "data",
+            "counts",
+            "--captions",
+            str(captions(place)),
+            "--tokenizer",
+            "student",
+            "--out",
+            "counts.json",
+        ]
+    )
     command = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
     capsys.readouterr()
     assert main(command.replace(*change).split()) == 2
@@ -99,7 +124,16 @@ def test_counts_need_a_file_to_write_to(place: Path, capsys: pytest.CaptureFixtu
     homes.student(place / "student")
     assert main(["data", "counts", "--tokenizer", "student"]) == 2
     assert "needs --captions" in capsys.readouterr().err
-    command = ["data", "counts", "--captions", str(captions(place)), "--tokenizer", "student", "--out", "."]
+    command = [
+        "data",
+        "counts",
+        "--captions",
+        str(captions(place)),
+        "--tokenizer",
+        "student",
+        "--out",
+        ".",
+    ]
     assert main(command) == 2
     assert "is a folder; --out names the file" in capsys.readouterr().err
 
@@ -107,7 +141,10 @@ def test_counts_need_a_file_to_write_to(place: Path, capsys: pytest.CaptureFixtu
 def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     homes.student(place / "student")
     homes.teacher(place / "teacher")
-    assert main(["similarity", "--a", "student", "--b", "teacher", "--draws", "2", "--out", "out"]) == 0
+    assert (
+        main(["similarity", "--a", "student", "--b", "teacher", "--draws", "2", "--out", "out"])
+        == 0
+    )
     result = json.loads((place / "out" / "result.json").read_text())
     assert json.loads(capsys.readouterr().out) == result
     assert result["scores"]["pwcca"]["null"] > 0
@@ -119,19 +156,41 @@ def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[st
 def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         text = TextEncoder(toys.bert(len(homes.words())), homes.words())
-        CrossModal(text, clip_text(toys.clip(homes.pieces())), 2, homes.pieces()).export(place / name)
+        CrossModal(text, clip_text(toys.clip(homes.pieces())), 2, homes.pieces()).export(
+            place / name
+        )
     homes.text(place / "text.txt", 205)
     assert main(["info", "a", "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
     assert list(counted["components"]) == ["text", "clip", "cross"]
     assert counted["total"] == sum(p.numel() for p in load_crossmodal("a").parameters())
-    assert main(["attention", "--a", "a", "--b", "b", "--text", "text.txt", "--max-length", "64", "--out", "out"]) == 0
+    assert (
+        main(
+            [
+                "attention",
+                "--a",
+                "a",
+                "--b",
+                "b",
+                "--text",
+                "text.txt",
+                "--max-length",
+                "64",
+                "--out",
+                "out",
+            ]
+        )
+        == 0
+    )
     result = json.loads((place / "out" / "result.json").read_text())
     assert result["texts"] >= 200
     assert {row["layer"] for row in result["measures"]} == {1, 2}
     assert (place / "out" / "attention.svg").read_text().lstrip().startswith("<svg")
     capsys.readouterr()
-    assert main(["attention", "--a", "a", "--b", "absent", "--text", "text.txt", "--out", "other"]) == 2
+    assert (
+        main(["attention", "--a", "a", "--b", "absent", "--text", "text.txt", "--out", "other"])
+        == 2
+    )
     assert "absent" in capsys.readouterr().err
     assert main(["attention", "--a", "a", "--out", "other"]) == 2
     assert "needs --a and --b" in capsys.readouterr().err

@@ -19,7 +19,11 @@ from groundling.data.samples import Example
 from groundling.errors import InputError
 from groundling.models.crossmodal import load_crossmodal
 
-LONG = Example("long", " ".join(toys.sentences()[:3]), pair="two dogs and a cat in the park, while the old men watch")
+LONG = Example(
+    "long",
+    " ".join(toys.sentences()[:3]),
+    pair="two dogs and a cat in the park, while the old men watch",
+)
 FEW = [Example(f"f{i}", f"{i} dogs wait") for i in range(12)]
 
 
@@ -54,7 +58,9 @@ def test_alike_and_unlike_rows():
     assert attention.measures(alike, none, none)[1:4] == pytest.approx([0, 1, 1 / 4])
     assert attention.measures(np.eye(5), none, none)[:4] == pytest.approx([0, math.log(2), 5, 1])
     marks = np.arange(5) < 2, np.arange(5) == 3
-    assert attention.measures(np.full((4, 5), 0.2), *marks) == pytest.approx([1, 0, 1, 1 / 4, 2 / 5, 1 / 5])
+    assert attention.measures(np.full((4, 5), 0.2), *marks) == pytest.approx(
+        [1, 0, 1, 1 / 4, 2 / 5, 1 / 5]
+    )
     two_kinds = np.eye(2)[[0, 1, 0, 1]]  # 4 of 6 pairs are apart
     assert attention.pairwise_js(two_kinds) == pytest.approx(math.log(2) * 4 / 6)
     assert attention.distinct_argmax(two_kinds) == 0.5
@@ -62,23 +68,39 @@ def test_alike_and_unlike_rows():
 
 def test_measures_are_those_of_scipy():
     found = some_maps(2, 3, 7, 11)  # layers and heads go through together
-    entropies, js, rank = attention.row_entropy(found), attention.pairwise_js(found), attention.effective_rank(found)
+    entropies, js, rank = (
+        attention.row_entropy(found),
+        attention.pairwise_js(found),
+        attention.effective_rank(found),
+    )
     for at in np.ndindex(2, 3):
         rows = found[at]
-        assert entropies[at] == pytest.approx(scipy.stats.entropy(rows, axis=1).mean() / math.log(11))
+        assert entropies[at] == pytest.approx(
+            scipy.stats.entropy(rows, axis=1).mean() / math.log(11)
+        )
         assert js[at] == pytest.approx(
             np.mean([jensenshannon(rows[i], rows[j]) ** 2 for i in range(7) for j in range(i)])
         )
         assert rank[at] == pytest.approx(math.exp(scipy.stats.entropy(scipy.linalg.svdvals(rows))))
         assert attention.distinct_argmax(rows) == len(set(rows.argmax(1))) / 7
-    assert attention.column_mass(found, np.arange(11) % 4 == 0) == pytest.approx(found[..., [0, 4, 8]].sum(-1).mean(-1))
+    assert attention.column_mass(found, np.arange(11) % 4 == 0) == pytest.approx(
+        found[..., [0, 4, 8]].sum(-1).mean(-1)
+    )
 
 
 def test_what_is_no_map_is_refused_and_what_has_no_value_is_nan():
-    for wrong in (np.ones(3) / 3, np.ones((2, 3)), np.zeros((0, 3)), np.full((2, 2), np.nan), [[1.5, -0.5]]):
+    for wrong in (
+        np.ones(3) / 3,
+        np.ones((2, 3)),
+        np.zeros((0, 3)),
+        np.full((2, 2), np.nan),
+        [[1.5, -0.5]],
+    ):
         with pytest.raises(InputError, match="attention map"):
             attention.row_entropy(wrong)
-    assert np.isnan(attention.pairwise_js([[0.5, 0.5]])) and np.isnan(attention.row_entropy([[1.0], [1.0]]))
+    assert np.isnan(attention.pairwise_js([[0.5, 0.5]])) and np.isnan(
+        attention.row_entropy([[1.0], [1.0]])
+    )
 
 
 @torch.no_grad()
@@ -120,7 +142,9 @@ def test_rows_columns_and_stop_words(whole):
 
 def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat):
     examples = toys.examples(40)
-    found = attention.compare_maps(whole, flat, [*examples, *examples, Example("empty", "")], draws=500, least=40)
+    found = attention.compare_maps(
+        whole, flat, [*examples, *examples, Example("empty", "")], draws=500, least=40
+    )
     assert (found["texts"], found["left_out"]) == (40, 1)
     rows = {(row["measure"], row["layer"]): row for row in found["measures"]}
     for row in (rows[name, 1] for name in MEASURES[:4]):
@@ -130,8 +154,12 @@ def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat)
     assert rows["row_entropy", 1]["low"] > 0 > rows["pairwise_js", 1]["high"]
     same = attention.compare_maps(whole, whole, examples, draws=20, least=40)
     assert all(row["low"] == row["difference"] == row["high"] == 0 for row in same["measures"])
-    ours, theirs = (attention.diversity(model, examples)[0][:, 0, :, 1].mean(1) for model in (whole, flat))
-    paired = scipy.stats.bootstrap((theirs - ours,), np.mean, method="percentile", rng=0).confidence_interval
+    ours, theirs = (
+        attention.diversity(model, examples)[0][:, 0, :, 1].mean(1) for model in (whole, flat)
+    )
+    paired = scipy.stats.bootstrap(
+        (theirs - ours,), np.mean, method="percentile", rng=0
+    ).confidence_interval
     js = rows["pairwise_js", 1]
     assert (js["low"], js["high"]) == pytest.approx(tuple(paired), rel=0.05)
 
@@ -141,8 +169,13 @@ def test_report_of_two_folders(whole, flat, tmp_path):
     for folder, model in zip(folders, (whole, flat), strict=True):
         folder.mkdir()
         model.export(folder)
-    report = attention.attention_report(*map(load_crossmodal, folders), FEW, tmp_path / "out", draws=20, least=12)
-    assert report["measures"] == attention.compare_maps(whole, flat, FEW, draws=20, least=12)["measures"]
+    report = attention.attention_report(
+        *map(load_crossmodal, folders), FEW, tmp_path / "out", draws=20, least=12
+    )
+    assert (
+        report["measures"]
+        == attention.compare_maps(whole, flat, FEW, draws=20, least=12)["measures"]
+    )
     assert json.loads((tmp_path / "out" / "attention.json").read_text()) == report
     assert (tmp_path / "out" / "attention.svg").read_text().startswith("<svg")
 
@@ -154,28 +187,50 @@ def test_heat_maps_share_one_scale(whole, flat, tmp_path, monkeypatch):
         attention.heat_maps(whole, flat, example, head=1, path=tmp_path / "maps.png")
         *panels, bar = kept[-1].axes
         images = [axes.images[0] for axes in panels]
-        assert len(kept) % 2 == 0 and len(images) == 4 and len({image.get_clim() for image in images}) == 1
+        assert (
+            len(kept) % 2 == 0
+            and len(images) == 4
+            and len({image.get_clim() for image in images}) == 1
+        )
         _, text, clip, maps = next(attention.attention_maps(whole, [example]))
         np.testing.assert_array_equal(images[0].get_array(), maps[0, 1])
         assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= maps[:, 1].max()
         assert any(line.get_ydata()[0] == 1 / len(clip.ids) for line in bar.lines)
-        for ticks, number in ((panels[0].get_xticks(), len(clip.ids)), (panels[0].get_yticks(), sum(~text.special))):
+        for ticks, number in (
+            (panels[0].get_xticks(), len(clip.ids)),
+            (panels[0].get_yticks(), sum(~text.special)),
+        ):
             assert len(ticks) == (number if number <= 60 else 0)
 
 
 def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
     shallow, other = deepcopy(whole), deepcopy(whole)
-    shallow.cross, other.clip_tokenizer = shallow.cross[:1], toys.clip_tokenizer(["zzz"], 514)  # letters only
+    shallow.cross, other.clip_tokenizer = (
+        shallow.cross[:1],
+        toys.clip_tokenizer(["zzz"], 514),
+    )  # letters only
     for call, words in (
         (lambda: attention.compare_maps(whole, whole, FEW), "12 different texts.*at least 200"),
-        (lambda: attention.compare_maps(whole, whole, [], least=0), "0 different texts.*at least 2"),
+        (
+            lambda: attention.compare_maps(whole, whole, [], least=0),
+            "0 different texts.*at least 2",
+        ),
         (lambda: attention.compare_maps(whole, whole, FEW, draws=1, least=2), "1 draws"),
-        (lambda: attention.compare_maps(whole, shallow, FEW, least=2), "2 and 1 cross-modal layers"),
-        (lambda: attention.compare_maps(whole, other, FEW, least=2), "example f0: .*equal tokenizers"),
+        (
+            lambda: attention.compare_maps(whole, shallow, FEW, least=2),
+            "2 and 1 cross-modal layers",
+        ),
+        (
+            lambda: attention.compare_maps(whole, other, FEW, least=2),
+            "example f0: .*equal tokenizers",
+        ),
         (lambda: attention.heat_maps(whole, shallow, LONG), "expected equal ones"),
         (lambda: attention.heat_maps(whole, whole, LONG, head=2), "with head 2"),
         (lambda: attention.heat_maps(whole, whole, Example("e", "")), "example e: .*not empty"),
-        (lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]), "example c is multiple choice"),
+        (
+            lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]),
+            "example c is multiple choice",
+        ),
         (lambda: load_crossmodal(tmp_path), "cross_layers.safetensors"),
     ):
         with pytest.raises(InputError, match=words) as caught:

@@ -22,7 +22,7 @@ from groundling.cli import main
 from groundling.config import AdaptConfig, FinetuneConfig
 from groundling.data.corpora import corpus
 from groundling.errors import InputError
-from groundling.models.text import load_tokenizer
+from groundling.models.loading import load_tokenizer
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
@@ -58,14 +58,32 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 def adapting_with(given: Path, out: Path, **changes: object) -> list[object]:
-    flags = {"student": given / "student", "teacher": given / "teacher", "text": given / "text.txt", "steps": 2,
-             "batch": 4, "max-length": 40, "out": out} | changes  # fmt: skip
+    flags = {
+        "student": given / "student",
+        "teacher": given / "teacher",
+        "text": given / "text.txt",
+        "steps": 2,
+        "batch": 4,
+        "max-length": 40,
+        "out": out,
+    } | changes
     return ["adapt", "--cpu", *(x for name, value in flags.items() for x in (f"--{name}", value))]
 
 
 def tuning_with(given: Path, out: Path, **changes: object) -> list[object]:
-    flags = {"model": given / "student", "task": "glue/rte", "data": given / "glue", "steps": 1, "batch": 4, "out": out}
-    return ["finetune", "--cpu", *(x for name, value in (flags | changes).items() for x in (f"--{name}", value))]
+    flags = {
+        "model": given / "student",
+        "task": "glue/rte",
+        "data": given / "glue",
+        "steps": 1,
+        "batch": 4,
+        "out": out,
+    }
+    return [
+        "finetune",
+        "--cpu",
+        *(x for name, value in (flags | changes).items() for x in (f"--{name}", value)),
+    ]
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -80,14 +98,31 @@ def tuning_with(given: Path, out: Path, **changes: object) -> list[object]:
         ("t.txt", b"fine\ncaf\xe9\n", "t.txt, line 2: not UTF-8 (byte 0xe9)"),
         ("c.json", None, "c.json: cannot be read (No such file or directory)"),
         ("c.json", b'{"images": [],\n"annotations": [', "c.json, line 2: not valid JSON"),
-        ("c.json", b'{"images": []}', "c.json: not COCO captions; expected the keys `images` and `annotations`"),
-        ("c.json", b'{"images": [{"id": 1}], "annotations": []}', "images[0] has no `id` or no `file_name`"),
-        ("x.token.txt", b"1.jpg#0\tA dog.\n2.jpg A cat.\n", "token.txt, line 2: expected file#number<TAB>caption"),
+        (
+            "c.json",
+            b'{"images": []}',
+            "c.json: not COCO captions; expected the keys `images` and `annotations`",
+        ),
+        (
+            "c.json",
+            b'{"images": [{"id": 1}], "annotations": []}',
+            "images[0] has no `id` or no `file_name`",
+        ),
+        (
+            "x.token.txt",
+            b"1.jpg#0\tA dog.\n2.jpg A cat.\n",
+            "token.txt, line 2: expected file#number<TAB>caption",
+        ),
         ("x.tsv", b"A dog.\t1.jpg\nA cat.\n", "x.tsv, line 2: expected caption<TAB>image file"),
     ],
 )
 def test_text_that_cannot_be_read(
-    name: str, content: bytes | None, complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+    name: str,
+    content: bytes | None,
+    complaint: str,
+    given: Path,
+    tmp_path: Path,
+    refusal: Callable[..., str],
 ) -> None:
     path = tmp_path / name
     if content is not None:
@@ -101,7 +136,10 @@ def test_text_that_cannot_be_read(
     ("row", "complaint"),
     [
         ("16\tA dog.\tA cat.", "line 18: 3 fields, expected at least 4"),
-        ("16\tA dog.\tA cat.\tmaybe", "line 18: label 'maybe' is none of entailment, not_entailment"),
+        (
+            "16\tA dog.\tA cat.\tmaybe",
+            "line 18: label 'maybe' is none of entailment, not_entailment",
+        ),
     ],
 )
 def test_a_broken_row_of_a_task(
@@ -114,7 +152,9 @@ def test_a_broken_row_of_a_task(
 
 
 @pytest.mark.parametrize("kind", ["garbage", "cut short", "missing"])
-def test_images_that_are_broken_or_missing(kind: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_images_that_are_broken_or_missing(
+    kind: str, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     for n in (1, 2, 3):
         picture(tmp_path / "images" / f"{n}.png", size=(64, 64))
     bad = tmp_path / "images" / "2.png"
@@ -122,11 +162,33 @@ def test_images_that_are_broken_or_missing(kind: str, tmp_path: Path, refusal: C
         bad.unlink()
     else:
         put(bad, b"no image" if kind == "garbage" else bad.read_bytes()[:60])
-    captions = coco(tmp_path / "c.json", [(n, f"{n}.png") for n in (1, 2, 3)], [(n, "a dog") for n in (1, 2, 3)])
+    captions = coco(
+        tmp_path / "c.json", [(n, f"{n}.png") for n in (1, 2, 3)], [(n, "a dog") for n in (1, 2, 3)]
+    )
     line = refusal(
-        "teach", "--captions", captions, "--images", tmp_path / "images", "--cpu", "--steps", 1, "--batch", 2,
-        "--size", 16, "--vision", 32, 1, "--text", 32, 1, "--vocabulary", 520, "--out", tmp_path / "out",
-    )  # fmt: skip
+        "teach",
+        "--captions",
+        captions,
+        "--images",
+        tmp_path / "images",
+        "--cpu",
+        "--steps",
+        1,
+        "--batch",
+        2,
+        "--size",
+        16,
+        "--vision",
+        32,
+        1,
+        "--text",
+        32,
+        1,
+        "--vocabulary",
+        520,
+        "--out",
+        tmp_path / "out",
+    )
     if kind == "missing":
         assert "1 of 3 captioned images are missing, the first is 2.png" in line
         assert "--skip-missing" in line
@@ -235,7 +297,11 @@ def test_a_broken_model_to_tune(
 def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
     line = refusal(*adapting_with(given, tmp_path / "a", teacher=given / "student"))
     assert f"{given / 'student'}: a bert model is no CLIP-like teacher" in line
-    line = refusal(*adapting_with(given, tmp_path / "b", teacher=home(tmp_path / "t", toys.clip(homes.pieces()), None)))
+    line = refusal(
+        *adapting_with(
+            given, tmp_path / "b", teacher=home(tmp_path / "t", toys.clip(homes.pieces()), None)
+        )
+    )
     assert f"{tmp_path / 't'}: no tokenizer" in line
 
 
@@ -258,21 +324,32 @@ def test_the_same_command_works_once_the_input_is_mended(
     [
         (["adapt"], "needs --student"),
         (["adapt", "--student", "x"], "needs --teacher"),
-        (["adapt", "--student", "x", "--arm", "mlm+nonsense"], "'nonsense' is none of mlm, xdbert, l1, contrastive"),
+        (
+            ["adapt", "--student", "x", "--arm", "mlm+nonsense"],
+            "'nonsense' is none of mlm, xdbert, l1, contrastive",
+        ),
         (["adapt", "--student", "STUDENT", "--arm", "mlm"], "--text"),
         (["teach"], "needs --captions"),
         (["finetune"], "needs --model"),
-        (["finetune", "--model", "STUDENT", "--data", "x", "--task", "glue/x"], "no task is called 'glue/x'"),
-        (["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"],
-         "absent: no such folder or file of data"),
+        (
+            ["finetune", "--model", "STUDENT", "--data", "x", "--task", "glue/x"],
+            "no task is called 'glue/x'",
+        ),
+        (
+            ["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"],
+            "absent: no such folder or file of data",
+        ),
         (["probe"], "needs --model"),
         (["probe", "--model", "STUDENT", "--data", "GLUE"], "no rendered world"),
         (["compare", "--arms", "mlm"], "needs --tasks and --data"),
-        (["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"], "'nonsense' is none of"),
+        (
+            ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
+            "'nonsense' is none of",
+        ),
         (["data", "world", "--nouns", "3"], "nouns is 3; expected 4 to 1000"),
         (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_are_missing_or_unknown(
     command: list[str], complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
@@ -301,9 +378,13 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
     rte(tmp_path / "glue", count=8, sentence=sentence)
     made, tokenizer = toys.sentences(), words()
     lengths = [len(tokenizer(sentence, made[-1 - i])["input_ids"]) for i in range(8)]
-    expected = sum(length - 64 for length in lengths)  # the encoder has 64 positions, --max-length says 128
+    expected = sum(
+        length - 64 for length in lengths
+    )  # the encoder has 64 positions, --max-length says 128
     assert min(lengths) > 64
-    config = FinetuneConfig(model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue"))
+    config = FinetuneConfig(
+        model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
+    )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
     assert result["dropped_pieces"] == expected
 
@@ -314,7 +395,9 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     path = put(tmp_path / "long.txt", "\n".join(long))
     examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
     assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
-    config = AdaptConfig(student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128)
+    config = AdaptConfig(
+        student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
+    )
     result = adapt(config, STEPS, tmp_path / "out")
     assert result["texts"] == len(examples) > len(long)
     assert result["dropped_pieces"] == 0
@@ -328,19 +411,25 @@ def full_disk() -> OSError:
 
 
 def safetensors_full_disk() -> SafetensorError:
-    return SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    return SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    )
 
 
 @pytest.fixture
 def control(given: Path) -> AdaptConfig:
-    return AdaptConfig(student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40)
+    return AdaptConfig(
+        student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40
+    )
 
 
 @pytest.fixture(scope="session")
 def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The weights of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    config = AdaptConfig(student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40)
+    config = AdaptConfig(
+        student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40
+    )
     adapt(config, STEPS, out)
     return load_file(out / "model" / "model.safetensors")
 
@@ -352,7 +441,11 @@ def same(out: Path, whole: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("full", [full_disk, safetensors_full_disk])
 def test_the_disk_fills_up_during_a_checkpoint(
-    full: Callable[[], Exception], control: AdaptConfig, whole: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full: Callable[[], Exception],
+    control: AdaptConfig,
+    whole: dict,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, calls = tmp_path / "out", []
 
@@ -375,7 +468,9 @@ def test_the_disk_fills_up_during_a_checkpoint(
     assert not (out / "checkpoints" / "step-000000002").exists()
 
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", partial(train, inner=dying(3)))  # two steps are left, so it does not die
+        patch.setattr(
+            adapting, "train", partial(train, inner=dying(3))
+        )  # two steps are left, so it does not die
         assert adapt(control, STEPS, out)["steps"] == 3
     assert same(out, whole)
     assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]
@@ -429,7 +524,9 @@ def test_the_disk_fills_up_at_the_end(
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         fill(patch)
-        with pytest.raises(InputError, match=r"cannot be written .*No space left on device") as error:
+        with pytest.raises(
+            InputError, match=r"cannot be written .*No space left on device"
+        ) as error:
             adapt(control, STEPS, out)
     assert "\n" not in str(error.value)
     assert str(out) in str(error.value)
@@ -470,14 +567,22 @@ def test_a_folder_belongs_to_one_run(
     for config, training, difference in (
         (control, replace(STEPS, lr=2e-3), "lr: 0.001 there, 0.002 now"),
         (replace(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
-        (replace(control, arm="joint_mlm", teacher=str(given / "teacher")), STEPS, "arm: mlm there, joint_mlm now"),
+        (
+            replace(control, arm="joint_mlm", teacher=str(given / "teacher")),
+            STEPS,
+            "arm: mlm there, joint_mlm now",
+        ),
     ):
         with pytest.raises(InputError, match="holds another run") as error:
             adapt(config, training, out)
         assert difference in str(error.value)
         assert str(out) in str(error.value)
     with pytest.raises(InputError, match="kind: adapt there, finetune now"):
-        finetune(FinetuneConfig(model=str(given / "student"), task="glue/rte", data=str(given / "glue")), STEPS, out)
+        finetune(
+            FinetuneConfig(model=str(given / "student"), task="glue/rte", data=str(given / "glue")),
+            STEPS,
+            out,
+        )
     put(mine, mine.read_text() + "one more line\n")
     with pytest.raises(InputError, match=r"sha256: [0-9a-f]{64} there, [0-9a-f]{64} now"):
         adapt(control, STEPS, out)
@@ -489,14 +594,17 @@ def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> N
     put(tmp_path / "file", "not even a folder")
     for name in ("thesis", "file"):
         with pytest.raises(
-            InputError, match=f"{name}: exists and is no run folder of groundling; choose another --out"
+            InputError,
+            match=f"{name}: exists and is no run folder of groundling; choose another --out",
         ):
             adapt(control, STEPS, tmp_path / name)
     assert set(digests(tmp_path)) == {"thesis/chapter1.tex", "file"}
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
 
 
-def test_an_empty_folder_is_as_good_as_none(control: AdaptConfig, whole: dict, tmp_path: Path) -> None:
+def test_an_empty_folder_is_as_good_as_none(
+    control: AdaptConfig, whole: dict, tmp_path: Path
+) -> None:
     (tmp_path / "out").mkdir()
     adapt(control, STEPS, tmp_path / "out")
     assert same(tmp_path / "out", whole)

@@ -33,8 +33,12 @@ def batch() -> Batch:
     b = Sample("b", text_row(1, 5, 6, 7, 2), clip_row((3, 5, 4)), np.array([11, 13, 14]), dropped=3)
     a = replace(a, labels={"one": np.array(1), "each": np.array([IGNORE, 5, IGNORE])})
     b = replace(b, labels={"one": np.array(0), "each": np.array([IGNORE, 5, 6, 7, IGNORE])})
-    a = replace(a, features={"sentence": np.ones(4, np.float32), "words": np.ones((2, 4), np.float32)})
-    b = replace(b, features={"sentence": np.zeros(4, np.float32), "words": np.ones((3, 4), np.float32)})
+    a = replace(
+        a, features={"sentence": np.ones(4, np.float32), "words": np.ones((2, 4), np.float32)}
+    )
+    b = replace(
+        b, features={"sentence": np.zeros(4, np.float32), "words": np.ones((3, 4), np.float32)}
+    )
     return collate([a, b])
 
 
@@ -43,7 +47,10 @@ def test_text_is_padded_and_masked(batch):
     assert len(batch) == 2
     assert batch.text.ids.tolist() == [[1, 5, 2, 9, 9], [1, 5, 6, 7, 2]]
     assert batch.text.mask.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    assert batch.text.special.tolist() == [[True, False, True, True, True], [True, False, False, False, True]]
+    assert batch.text.special.tolist() == [
+        [True, False, True, True, True],
+        [True, False, False, False, True],
+    ]
     assert batch.text.word.tolist() == [[-1, 0, -1, -1, -1], [-1, 0, 1, 2, -1]]
     assert batch.text.types.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
     assert batch.words.tolist() == [[11, 12, -1], [11, 13, 14]]
@@ -53,7 +60,10 @@ def test_text_is_padded_and_masked(batch):
 
 def test_labels_and_features_are_padded(batch):
     assert batch.labels["one"].tolist() == [1, 0]
-    assert batch.labels["each"].tolist() == [[IGNORE, 5, IGNORE, IGNORE, IGNORE], [IGNORE, 5, 6, 7, IGNORE]]
+    assert batch.labels["each"].tolist() == [
+        [IGNORE, 5, IGNORE, IGNORE, IGNORE],
+        [IGNORE, 5, 6, 7, IGNORE],
+    ]
     assert batch.features["sentence"].shape == (2, 4)
     assert batch.features["words"].shape == (2, 3, 4)
     assert batch.features["words"][0, 2].tolist() == [0, 0, 0, 0]
@@ -68,7 +78,10 @@ def test_windows_are_as_many_as_needed(batch):
     assert clip.types.tolist() == [0, 0, 1, 0]
     assert clip.flat_ids.tolist() == [[3, 6, 4, 3, 7, 7, 4, 3, 4], [3, 5, 4, 8, 8, 8, 8, 8, 8]]
     assert clip.key_mask.tolist() == [[True] * 9, [True] * 3 + [False] * 6]
-    assert clip.word.tolist() == [[-1, 0, -1, -1, 1, 2, -1, -1, -1], [-1, 0, -1, -1, -1, -1, -1, -1, -1]]
+    assert clip.word.tolist() == [
+        [-1, 0, -1, -1, 1, 2, -1, -1, -1],
+        [-1, 0, -1, -1, -1, -1, -1, -1, -1],
+    ]
 
 
 def test_join_lays_windows_end_to_end(batch):
@@ -116,7 +129,9 @@ def test_require_names_the_field_and_who_asks(batch, need):
 
 
 def test_require_is_content_with_what_is_there(batch):
-    batch.require(["text", "clip", "words", "labels.one", "labels.each", "features.words"], "anyone")
+    batch.require(
+        ["text", "clip", "words", "labels.one", "labels.each", "features.words"], "anyone"
+    )
 
 
 def test_a_misspelt_need_is_missing(batch):
@@ -135,7 +150,12 @@ def test_batch_and_parts_are_frozen(batch):
 def test_to_moves_every_tensor(batch):
     moved = batch.to("meta")
     tensors = [moved.words, *moved.labels.values(), *moved.features.values()]
-    tensors += [v for part in (moved.text, moved.clip) for v in vars(part).values() if isinstance(v, torch.Tensor)]
+    tensors += [
+        v
+        for part in (moved.text, moved.clip)
+        for v in vars(part).values()
+        if isinstance(v, torch.Tensor)
+    ]
     assert len(tensors) == 1 + 2 + 2 + 5 + 10
     assert all(t.device.type == "meta" for t in tensors)
     assert moved.ids == batch.ids

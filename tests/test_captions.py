@@ -35,7 +35,11 @@ RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 def test_coco_captions_are_grouped_by_image(tmp_path: Path) -> None:
     path = coco(
         tmp_path / "captions_val2014.json",
-        [(42, "COCO_val2014_000000000042.jpg"), (7, "COCO_val2014_000000000007.jpg"), (9, "no_caption.jpg")],
+        [
+            (42, "COCO_val2014_000000000042.jpg"),
+            (7, "COCO_val2014_000000000007.jpg"),
+            (9, "no_caption.jpg"),
+        ],
         [(7, "A dog."), (42, " Two  cats\nsleep. "), (7, "A brown dog."), (7, " \n")],
     )
     assert read_captions(path) == [
@@ -77,7 +81,9 @@ def test_flickr8k(end: str, tmp_path: Path) -> None:
     assert first.captions == tuple(row.split("\t")[1] for row in (rows[0], rows[1], rows[3]))
     assert second.captions == ("A black dog and a spotted dog are fighting",)
 
-    listing = put(tmp_path / "Flickr_8k.trainImages.txt", f"1001773457_577c3a7d70.jpg{end}other.jpg{end}")
+    listing = put(
+        tmp_path / "Flickr_8k.trainImages.txt", f"1001773457_577c3a7d70.jpg{end}other.jpg{end}"
+    )
     assert keep_listed([first, second], listing) == [second]
     with pytest.raises(InputError, match="names none of the captioned images"):
         keep_listed([first], listing)
@@ -94,7 +100,9 @@ def test_conceptual_captions(tmp_path: Path) -> None:
         ("tumblr_o.jpg", ("sierra looked stunning",)),
     ]
     local = put(tmp_path / "own.tsv", "a dog\t1.png\nthe dog\t1.png\n")
-    assert [(image.file, image.captions) for image in read_captions(local)] == [("1.png", ("a dog", "the dog"))]
+    assert [(image.file, image.captions) for image in read_captions(local)] == [
+        ("1.png", ("a dog", "the dog"))
+    ]
 
 
 def test_images_that_are_missing(tmp_path: Path) -> None:
@@ -104,7 +112,10 @@ def test_images_that_are_missing(tmp_path: Path) -> None:
     picture(tmp_path / "images" / "1.png")
     picture(tmp_path / "images" / "3.png")
     (tmp_path / "images" / "2.png").mkdir()
-    with pytest.raises(InputError, match=r"2 of 4 captioned images are missing, the first is 0.png; .*--skip-missing"):
+    with pytest.raises(
+        InputError,
+        match=r"2 of 4 captioned images are missing, the first is 0.png; .*--skip-missing",
+    ):
         present(images, tmp_path / "images")
     assert present(images, tmp_path / "images", skip=True) == ([images[1], images[3]], 2)
     assert present(images[1:2], tmp_path / "images") == ([images[1]], 0)
@@ -173,17 +184,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def make(folder: Path) -> Callable[..., CaptionSamples]:
     made = toys.sentences()
-    images = [Captioned(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5])) for n in range(12)]
+    images = [
+        Captioned(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5])) for n in range(12)
+    ]
     windows = WindowInput(homes.pieces(), toys.WINDOW, max_windows=1)
     return lambda **options: CaptionSamples(images, folder, 16, windows, **options)
 
 
-def drawn(samples: CaptionSamples, indices: list[int], epoch: int = 0, seed: int = 0) -> list[tuple]:
+def drawn(
+    samples: CaptionSamples, indices: list[int], epoch: int = 0, seed: int = 0
+) -> list[tuple]:
     rngs = [generator(seed, epoch, samples.ids[i], "sample") for i in indices]
     return [(s.id, s.clip.ids.tolist(), s.pixels.tolist()) for s in samples.get(indices, rngs)]
 
 
-def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(make: Callable[..., CaptionSamples]) -> None:
+def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(
+    make: Callable[..., CaptionSamples],
+) -> None:
     samples = make(shift=0.2)
     every = list(range(12))
     first = drawn(samples, every)
@@ -197,9 +214,14 @@ def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(make: Callable[...
     assert drawn(samples, every) == first
 
 
-def test_every_caption_of_an_image_is_drawn_and_no_other(make: Callable[..., CaptionSamples]) -> None:
+def test_every_caption_of_an_image_is_drawn_and_no_other(
+    make: Callable[..., CaptionSamples],
+) -> None:
     samples = make()
-    expected = {tuple(s.clip.ids.tolist()) for s in samples.texts.get(range(samples.first[4], samples.first[5]))}
+    expected = {
+        tuple(s.clip.ids.tolist())
+        for s in samples.texts.get(range(samples.first[4], samples.first[5]))
+    }
     assert len(expected) == 5
     assert {tuple(drawn(samples, [4], epoch)[0][1]) for epoch in range(60)} == expected
 
@@ -220,7 +242,9 @@ def test_flips_and_shifts(make: Callable[..., CaptionSamples]) -> None:
     assert borders == set(range(4, 13))  # a quarter of 16 pixels to either side
 
 
-def test_without_augmentation_first_caption_and_image_as_it_is(make: Callable[..., CaptionSamples]) -> None:
+def test_without_augmentation_first_caption_and_image_as_it_is(
+    make: Callable[..., CaptionSamples],
+) -> None:
     samples = make(augment=False, shift=0.3)
     found = samples.get(range(12), ())
     assert [s.clip.ids.tolist() for s in found] == [
@@ -232,7 +256,9 @@ def test_without_augmentation_first_caption_and_image_as_it_is(make: Callable[..
     assert len(samples) == len(samples.lengths) == 12
 
 
-def test_every_image_is_decoded_once(make: Callable[..., CaptionSamples], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_image_is_decoded_once(
+    make: Callable[..., CaptionSamples], monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
 
     def counted(path: Path, size: int) -> np.ndarray:

@@ -14,12 +14,15 @@ from homes import picture, put
 from test_data_check import one
 from test_regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
 
-from groundling.data.check import check
+from groundling.check.folder import check
 from groundling.data.regions import RegionWriter
 from groundling.world import World, WorldConfig
 from groundling.world.tasks import write_tasks
 
-QUESTIONS, ANNOTATIONS = "v2_OpenEnded_mscoco_val2014_questions.json", "v2_mscoco_val2014_annotations.json"
+QUESTIONS, ANNOTATIONS = (
+    "v2_OpenEnded_mscoco_val2014_questions.json",
+    "v2_mscoco_val2014_annotations.json",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +42,15 @@ def data(written: tuple[Path, dict[str, int]], tmp_path: Path) -> Path:
 def change(path: Path, edit: Callable[[Any], Any]) -> Path:
     """JSON, or JSON lines, edited in place."""
     lines = path.suffix == ".jsonl" or path.parent.name == "nlvr2"
-    content = [json.loads(line) for line in path.read_text().splitlines()] if lines else json.loads(path.read_text())
+    content = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if lines
+        else json.loads(path.read_text())
+    )
     content = edit(content) or content
-    return put(path, "".join(json.dumps(row) + "\n" for row in content) if lines else json.dumps(content))
+    return put(
+        path, "".join(json.dumps(row) + "\n" for row in content) if lines else json.dumps(content)
+    )
 
 
 def first(rows: list[dict[str, Any]], **values: object) -> None:
@@ -57,17 +66,31 @@ def test_what_write_tasks_wrote(written: tuple[Path, dict[str, int]]) -> None:
     report = check(folder)
     assert report.problems == []
     assert set(report.layout.split(" + ")) == {
-        "VQA v2", "VCR", "NLVR2", "SNLI-VE", "RefCOCO", "Flickr30k Entities", "COCO captions", "COCO boxes"
-    }  # fmt: skip
+        "VQA v2",
+        "VCR",
+        "NLVR2",
+        "SNLI-VE",
+        "RefCOCO",
+        "Flickr30k Entities",
+        "COCO captions",
+        "COCO boxes",
+    }
     told = "\n".join(report.lines)
     files = {
-        "vqa val": f"vqa/{QUESTIONS}", "vcr val": "vcr/val.jsonl", "nlvr2 test1": "nlvr2/test1.json",
+        "vqa val": f"vqa/{QUESTIONS}",
+        "vcr val": "vcr/val.jsonl",
+        "nlvr2 test1": "nlvr2/test1.json",
         "snli_ve test": "snli_ve/snli_ve_test.jsonl",
-    }  # fmt: skip
+    }
     for name, file in files.items():
         assert f"{folder}/{file}: {counts[name]} examples" in told, name
-    assert f"{folder}/refcoco+/refs(unc).p: {counts['refcoco+ testA']} expressions of testA, " in told
-    assert f"{folder}/flickr30k/test.txt: {counts['flickr30k test'] // 5} images, {counts['flickr30k test']} ca" in told
+    assert (
+        f"{folder}/refcoco+/refs(unc).p: {counts['refcoco+ testA']} expressions of testA, " in told
+    )
+    assert (
+        f"{folder}/flickr30k/test.txt: {counts['flickr30k test'] // 5} images, {counts['flickr30k test']} ca"
+        in told
+    )
     assert f"{folder}/images: " in told and "nlvr2: no images" not in told
     for sub in ("vqa", "vcr", "nlvr2", "snli_ve", "refcoco+", "flickr30k"):  # each by itself
         alone = check(folder / sub)
@@ -91,7 +114,9 @@ def test_images_that_are_missing_or_corrupt(file: str, gone: str, data: Path) ->
     for path in (data / "images").rglob("*"):
         if path.is_file() and str(path.relative_to(data / "images")).startswith(gone):
             path.unlink()
-    told = [line for line in check(data).problems if line.startswith(f"{data / file}, image {gone}")]
+    told = [
+        line for line in check(data).problems if line.startswith(f"{data / file}, image {gone}")
+    ]
     assert len(told) == 1 and f"not in {data}/images (" in told[0] and " such)" in told[0]
 
 
@@ -99,13 +124,24 @@ def test_a_data_sets_own_images_come_first(data: Path) -> None:
     for n in (1, 2):
         put(picture(data / f"vqa/images/COCO_val2014_00000000000{n}.jpg"), b"cut off")
     problems = check(data).problems
-    assert f"{data}/vqa/images, COCO_val2014_000000000001.jpg: does not decode as an image (2 such)" in problems
-    assert [line for line in problems if line.startswith(f"{data}/vqa/v2_") and f"not in {data}/vqa/images" in line]
+    assert (
+        f"{data}/vqa/images, COCO_val2014_000000000001.jpg: does not decode as an image (2 such)"
+        in problems
+    )
+    assert [
+        line
+        for line in problems
+        if line.startswith(f"{data}/vqa/v2_") and f"not in {data}/vqa/images" in line
+    ]
     assert len(problems) == 3  # of both splits, images are missing
 
 
 def test_vqas_ids_and_answers(data: Path) -> None:
-    questions, notes, known = data / "vqa" / QUESTIONS, data / "vqa" / ANNOTATIONS, "trainval_label2ans.json"
+    questions, notes, known = (
+        data / "vqa" / QUESTIONS,
+        data / "vqa" / ANNOTATIONS,
+        "trainval_label2ans.json",
+    )
     (data / f"vqa/{QUESTIONS}".replace("val", "train")).unlink()
     (data / f"vqa/{ANNOTATIONS}".replace("val", "train")).unlink()
     assert check(data / "vqa").ok  # a folder with only val
@@ -113,11 +149,19 @@ def test_vqas_ids_and_answers(data: Path) -> None:
     report = check(data / "vqa")
     assert report.ok  # counted only
     (line,) = [line for line in report.lines if "answer map" in line]
-    assert not line.startswith(f"{questions}: 0 ") and "; 0 questions" not in line and " and stay" in line
+    assert (
+        not line.startswith(f"{questions}: 0 ")
+        and "; 0 questions" not in line
+        and " and stay" in line
+    )
     kept = questions.read_text()
     change(questions, lambda content: content["questions"].__delitem__(-1))
     change(notes, lambda content: content["annotations"].__delitem__(0))
-    one(check(data / "vqa"), f"{questions}: question_id ", f" is not in {notes.name} (1 such); {notes}: question_id ")
+    one(
+        check(data / "vqa"),
+        f"{questions}: question_id ",
+        f" is not in {notes.name} (1 such); {notes}: question_id ",
+    )
     put(questions, kept)
     change(questions, lambda content: again(content["questions"]))
     one(check(data / "vqa"), f"{questions}, questions[", "stands there before (2 such)")
@@ -129,28 +173,66 @@ def test_vqas_ids_and_answers(data: Path) -> None:
 
 
 def test_lxmerts_lists_of_vqa(tmp_path: Path) -> None:
-    row = {"question_id": 1, "img_id": "COCO_val2014_000000000042", "sent": "Why?", "label": {"yes": 1, "odd": 0.3}}
-    path = put(tmp_path / "minival.json", json.dumps([row, row | {"question_id": 2, "label": {"odd": 1}}]))
+    row = {
+        "question_id": 1,
+        "img_id": "COCO_val2014_000000000042",
+        "sent": "Why?",
+        "label": {"yes": 1, "odd": 0.3},
+    }
+    path = put(
+        tmp_path / "minival.json", json.dumps([row, row | {"question_id": 2, "label": {"odd": 1}}])
+    )
     put(tmp_path / "trainval_label2ans.json", '["yes", "no"]')
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "VQA v2")
-    assert f"{path}: 2 answers of people are not in the answer map; 1 questions have no" in "\n".join(report.lines)
+    assert (
+        f"{path}: 2 answers of people are not in the answer map; 1 questions have no"
+        in "\n".join(report.lines)
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "edit", "complaint"),
     [
         ("vcr/val.jsonl", again, "annot_id val-0 stands there before (2 such)"),
-        ("vcr/val.jsonl", lambda rows: first(rows, question=["is", [2], "?"]), "line 1: '[2]'; expected words"),
+        (
+            "vcr/val.jsonl",
+            lambda rows: first(rows, question=["is", [2], "?"]),
+            "line 1: '[2]'; expected words",
+        ),
         ("vcr/val.jsonl", lambda rows: first(rows, objects=5), "line 1: not a line of VCR"),
         ("nlvr2/dev.json", again, "identifier dev-0-0-0 stands there before (2 such)"),
-        ("nlvr2/dev.json", lambda rows: first(rows, label="maybe"), "line 1: label 'Maybe' is none of False, True"),
-        ("nlvr2/dev.json", lambda rows: first(rows, sentence=" "), "example nlvr2-dev-0-0-0: expected text"),
+        (
+            "nlvr2/dev.json",
+            lambda rows: first(rows, label="maybe"),
+            "line 1: label 'Maybe' is none of False, True",
+        ),
+        (
+            "nlvr2/dev.json",
+            lambda rows: first(rows, sentence=" "),
+            "example nlvr2-dev-0-0-0: expected text",
+        ),
         ("snli_ve/snli_ve_dev.jsonl", again, "is already that of line 1 (2 such)"),
-        ("snli_ve/snli_ve_dev.jsonl", lambda rows: first(rows, gold_label="yes"), "line 1: label 'yes' is none of"),
-        ("snli_ve/snli_ve_dev.jsonl", lambda rows: first(rows, Flikr30kID=None), "line 1: names no image"),
-        ("captions_val2014.json", lambda c: again(c["annotations"]), "expected only once, found again (2 such)"),
-        ("instances.json", lambda c: first(c["annotations"], bbox=[1, 1, 0, 5]), "expected a box inside its image"),
+        (
+            "snli_ve/snli_ve_dev.jsonl",
+            lambda rows: first(rows, gold_label="yes"),
+            "line 1: label 'yes' is none of",
+        ),
+        (
+            "snli_ve/snli_ve_dev.jsonl",
+            lambda rows: first(rows, Flikr30kID=None),
+            "line 1: names no image",
+        ),
+        (
+            "captions_val2014.json",
+            lambda c: again(c["annotations"]),
+            "expected only once, found again (2 such)",
+        ),
+        (
+            "instances.json",
+            lambda c: first(c["annotations"], bbox=[1, 1, 0, 5]),
+            "expected a box inside its image",
+        ),
     ],
 )
 def test_faults_of_lines(file: str, edit: Callable[[Any], Any], complaint: str, data: Path) -> None:
@@ -160,25 +242,42 @@ def test_faults_of_lines(file: str, edit: Callable[[Any], Any], complaint: str, 
 
 def test_metadata_of_vcr(data: Path) -> None:
     rows = [json.loads(line) for line in (data / "vcr/val.jsonl").read_text().splitlines()]
-    paths = [data / "vcr/vcr1images" / name for name in dict.fromkeys(row["metadata_fn"] for row in rows)]
+    paths = [
+        data / "vcr/vcr1images" / name for name in dict.fromkeys(row["metadata_fn"] for row in rows)
+    ]
     (data / "vcr/train.jsonl").unlink()
     for path in paths[:2]:
-        change(path, lambda content: first([content], boxes=[[5, 5, 5, 9, 1.0], content["boxes"][1]]))
+        change(
+            path, lambda content: first([content], boxes=[[5, 5, 5, 9, 1.0], content["boxes"][1]])
+        )
     paths[2].unlink()
     report = check(data)
-    assert f"{data}/vcr/val.jsonl: {len(paths)} images, metadata of {len(paths) - 3} with " in "\n".join(report.lines)
+    assert (
+        f"{data}/vcr/val.jsonl: {len(paths)} images, metadata of {len(paths) - 3} with "
+        in "\n".join(report.lines)
+    )
     bad, gone = report.problems
-    assert bad.startswith(f"{paths[0]}: box 0 is empty or outside the image of ") and bad.endswith(" (2 such)")
+    assert bad.startswith(f"{paths[0]}: box 0 is empty or outside the image of ") and bad.endswith(
+        " (2 such)"
+    )
     assert gone.startswith(f"{paths[2]}: cannot be read")
 
 
 def test_the_three_keys_of_snli_ve_and_lines_without_a_label(data: Path) -> None:
     path = data / "snli_ve/snli_ve_dev.jsonl"
     for key in ("Flickr30K_ID", "Flickr30kID"):
-        change(path, lambda rows: [{key if k[0] == "F" else k: v for k, v in row.items()} for row in rows])  # noqa: B023
+        change(
+            path,
+            lambda rows, key=key: [
+                {key if k[0] == "F" else k: v for k, v in row.items()} for row in rows
+            ],
+        )
         assert check(data).ok
     change(path, lambda rows: [*(row | {"gold_label": "-"} for row in rows[:3]), *rows[3:]])
-    assert f"{path}: 3 lines without a label that annotators agree on (-) are left out" in check(data).lines
+    assert (
+        f"{path}: 3 lines without a label that annotators agree on (-) are left out"
+        in check(data).lines
+    )
 
 
 def test_lists_of_nlvr2s_subsets(data: Path) -> None:
@@ -199,16 +298,29 @@ def test_boxes_of_refcoco(data: Path) -> None:
     whole = boxes.read_text()
     change(boxes, outside)
     problems = check(data).problems
-    assert any(line.startswith(f"{path}, refs[") and "is empty or outside the image" in line for line in problems)
+    assert any(
+        line.startswith(f"{path}, refs[") and "is empty or outside the image" in line
+        for line in problems
+    )
     assert any(line.endswith(" (2 such)") for line in problems)
     put(boxes, whole)
-    rows = [{"image_id": json.loads(whole)["images"][0]["id"], "box": [0, 0, 5, 5], "score": 0.5, "category_id": 1}]
-    dets = put(data / "refcoco+/res101_dets.json", json.dumps([*rows, rows[0] | {"box": [1, 1, 0, 0]}]))
+    rows = [
+        {
+            "image_id": json.loads(whole)["images"][0]["id"],
+            "box": [0, 0, 5, 5],
+            "score": 0.5,
+            "category_id": 1,
+        }
+    ]
+    dets = put(
+        data / "refcoco+/res101_dets.json", json.dumps([*rows, rows[0] | {"box": [1, 1, 0, 0]}])
+    )
     assert f"{dets}: 1 detected boxes in 1 images; 1 empty ones" in check(data).lines
     put(dets, json.dumps([rows[0] | {"box": [0, 0, 5, 5000]}, rows[0] | {"image_id": 7_654_321}]))
     assert [line.partition(": ")[2] for line in check(data).problems] == [
-        "expected a box inside its image, and not an empty one", "not in instances.json"
-    ]  # fmt: skip
+        "expected a box inside its image, and not an empty one",
+        "not in instances.json",
+    ]
     dets.unlink()
     refs = pickle.loads(path.read_bytes())
     refs[0]["sentences"] *= 2
@@ -217,7 +329,7 @@ def test_boxes_of_refcoco(data: Path) -> None:
     path.write_bytes(pickle.dumps([5], protocol=2))
     one(check(data), f"{path.parent}: RefCOCO with a field that is missing or of another type")
     path.write_bytes(pickle.dumps(check))
-    one(check(data), f"{path}: not read (this pickle asks for 'groundling.data.check.check'")
+    one(check(data), f"{path}: not read (this pickle asks for 'groundling.check.folder.check'")
 
 
 def test_faults_of_flickr30k_entities(data: Path) -> None:
@@ -254,7 +366,9 @@ def test_a_region_store(tmp_path: Path) -> None:
         report = check(folder)
         assert (report.ok, report.layout) == (True, "region store")
         (line,) = report.lines
-        assert line.startswith(f"{tmp_path}/store/manifest.json: 5 images, 15 regions, 1 skipped, 0 boxes left out; ")
+        assert line.startswith(
+            f"{tmp_path}/store/manifest.json: 5 images, 15 regions, 1 skipped, 0 boxes left out; "
+        )
         assert line.endswith("a region: 6 numbers, 3 classes, the first is background")
     manifest = change(tmp_path / "store/manifest.json", lambda c: first([c["counts"]], images=6))
     for name in ("boxes-00001.npy", "features-00002.npy"):
@@ -262,8 +376,10 @@ def test_a_region_store(tmp_path: Path) -> None:
         put(path, path.read_bytes()[:-4])
     problems = check(tmp_path).problems
     assert [line.partition(":")[0] for line in problems] == [
-        f"{tmp_path}/store/boxes-00001.npy", f"{tmp_path}/store/features-00002.npy", str(manifest)
-    ]  # fmt: skip
+        f"{tmp_path}/store/boxes-00001.npy",
+        f"{tmp_path}/store/features-00002.npy",
+        str(manifest),
+    ]
     assert "counts {'images': 6" in problems[2]
 
 
@@ -305,14 +421,20 @@ def test_folders_and_databases_of_regions(tmp_path: Path) -> None:
         f"{tmp_path}/json, 13.json: damaged, or another layout ('image_w')",
         f"{tmp_path}/npz, b.npz: damaged, or another layout (File is not a zip file) (2 such)",
     ]
-    assert f"{tmp_path}/npz: npz of UNITER; 3 images, 1 readable with 3 regions; " in "\n".join(check(tmp_path).lines)
+    assert f"{tmp_path}/npz: npz of UNITER; 3 images, 1 readable with 3 regions; " in "\n".join(
+        check(tmp_path).lines
+    )
 
 
 def test_databases_of_regions(tmp_path: Path) -> None:
     h5py, lmdb = pytest.importorskip("h5py"), pytest.importorskip("lmdb")
     spatial = np.concatenate([SHARES, SHARES[:, 2:] - SHARES[:, :2]], 1)[[0, 1, 0]]
     with h5py.File(tmp_path / "train36.hdf5", "w") as file:
-        own = {"image_features": FEATURES, "image_bb": PIXELS[[0, 1, 0]], "spatial_features": spatial}
+        own = {
+            "image_features": FEATURES,
+            "image_bb": PIXELS[[0, 1, 0]],
+            "spatial_features": spatial,
+        }
         file.update({name: np.stack([value, value]) for name, value in own.items()})
     (tmp_path / "lmdb").mkdir()
     with lmdb.open(str(tmp_path / "lmdb"), map_size=1 << 22) as env, env.begin(write=True) as view:
@@ -324,7 +446,9 @@ def test_databases_of_regions(tmp_path: Path) -> None:
         "features come in",
         f"{tmp_path}/lmdb, image one: expected a box inside its image, and not an empty one",
     ]
-    assert f"{tmp_path}/train36.hdf5: HDF5; 2 images, 2 readable with 6 regions; " in "\n".join(report.lines)
+    assert f"{tmp_path}/train36.hdf5: HDF5; 2 images, 2 readable with 6 regions; " in "\n".join(
+        report.lines
+    )
 
 
 def test_without_the_extra_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,4 +457,7 @@ def test_without_the_extra_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("h5py", "lmdb"):
         monkeypatch.setitem(sys.modules, name, None)
     told = "this layout needs the package {}: pip install 'groundling[regions]'"
-    assert check(tmp_path).problems == [f"{path}: {told.format('h5py')}", f"{base}: {told.format('lmdb')}"]
+    assert check(tmp_path).problems == [
+        f"{path}: {told.format('h5py')}",
+        f"{base}: {told.format('lmdb')}",
+    ]

@@ -15,7 +15,14 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS, RECIPES, main
-from groundling.config import PROBING, TUNING, AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
+from groundling.config import (
+    PROBING,
+    TUNING,
+    AdaptConfig,
+    CompareConfig,
+    FinetuneConfig,
+    TrainConfig,
+)
 from groundling.world import WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
@@ -27,7 +34,12 @@ FILLS = {
     "pretrain": {"": "PretrainConfig TrainConfig"},
     "finetune": {"": "FinetuneConfig TrainConfig"},
     "probe": {"": "ProbeConfig TrainConfig"},
-    "compare": {"": "CompareConfig", "adapt.": "AdaptConfig", "train.": "TrainConfig", "tune.": "TrainConfig"},
+    "compare": {
+        "": "CompareConfig",
+        "adapt.": "AdaptConfig",
+        "train.": "TrainConfig",
+        "tune.": "TrainConfig",
+    },
     "ask": {"": "AskConfig"},
     "sweep": {"": "SweepConfig"},
     "verdict": {"": "VerdictConfig"},
@@ -57,7 +69,9 @@ DOCS = documented("config.py") | documented("world/__init__.py")
 
 
 @pytest.fixture
-def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def help_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
     """The help of a command as one line without its frame."""
     monkeypatch.setenv("COLUMNS", "400")
 
@@ -73,7 +87,9 @@ def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("command", FILLS)
-def test_help_lists_every_field_with_its_docstring(command: str, help_of: Callable[[str], str]) -> None:
+def test_help_lists_every_field_with_its_docstring(
+    command: str, help_of: Callable[[str], str]
+) -> None:
     text = help_of(command)
     assert f"groundling {command}" in text
     assert COMMANDS[command.split()[0]] in text
@@ -89,7 +105,11 @@ def test_help_lists_every_field_with_its_docstring(command: str, help_of: Callab
 
 
 def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(COMMANDS) == {*RECIPES, "info", "data"} == {command.split()[0] for command in FILLS} | {"info"}
+    assert (
+        set(COMMANDS)
+        == {*RECIPES, "info", "data"}
+        == {command.split()[0] for command in FILLS} | {"info"}
+    )
     pages = []
     for arguments in ([], ["--help"], ["-h"]):
         assert main(arguments) == 0
@@ -99,14 +119,18 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"^  {command} +{re.escape(text)}$", pages[0], re.MULTILINE)
 
 
-def test_other_commands_help(help_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_commands_help(
+    help_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "--json" in help_of("info")
     assert main(["data", "--help"]) == main(["data", "check", "--help"]) == 0
     assert "groundling data check FOLDER" in capsys.readouterr().out
 
 
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"groundling": "0.1.0"}.__getitem__)  # may not be installed
+    monkeypatch.setattr(
+        "importlib.metadata.version", {"groundling": "0.1.0"}.__getitem__
+    )  # may not be installed
     assert main(["--version"]) == 0
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
 
@@ -125,7 +149,9 @@ else:
     raise AssertionError("no help")
 print(sorted({"torch", "transformers", "accelerate", "numpy"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SOURCE.parent, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=SOURCE.parent, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
     assert "--student" in done.stdout
 
@@ -138,8 +164,12 @@ def test_an_unknown_command_is_one_line(word: str, capsys: pytest.CaptureFixture
     assert err == f"groundling: no command {word!r}; there are: {', '.join(COMMANDS)}\n"
 
 
-@pytest.mark.parametrize("command", [["adapt", "--nope", "1"], ["adapt", "--steps", "many"], ["info"], ["data", "x"]])
-def test_unknown_flags_end_with_status_2(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["adapt", "--nope", "1"], ["adapt", "--steps", "many"], ["info"], ["data", "x"]]
+)
+def test_unknown_flags_end_with_status_2(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         status = main(command)
     except SystemExit as done:
@@ -187,9 +217,8 @@ def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
 
 
 def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
-    command = (
-        "compare --arms l1 --tasks glue/rte --data d --no-control --adapt.student s --train.lr 1e-3 --tune.lr 2e-3"
-    )
+    command = "compare --arms l1 --tasks glue/rte --data d --no-control --adapt.student s"
+    command += " --train.lr 1e-3 --tune.lr 2e-3"
     assert main(command.split()) == 0
     config, adapting, training, tuning, _ = called[0]
     assert config == CompareConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
@@ -214,7 +243,10 @@ def test_an_interrupted_run_says_how_to_go_on(
 
     monkeypatch.setattr("groundling.recipes.adapt.adapt", interrupted)
     assert main(["adapt"]) == 130
-    assert capsys.readouterr().err == "groundling: stopped; the same command goes on from the last checkpoint\n"
+    assert (
+        capsys.readouterr().err
+        == "groundling: stopped; the same command goes on from the last checkpoint\n"
+    )
 
 
 # -- info and data ---------------------------------------------------------------------------------------------------
@@ -248,7 +280,10 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(good)]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == f"{good}: GLUE RTE"
-    assert f"  {good}/RTE/train.tsv: 16 examples; labels entailment: 8, not_entailment: 8" in out.splitlines()
+    assert (
+        f"  {good}/RTE/train.tsv: 16 examples; labels entailment: 8, not_entailment: 8"
+        in out.splitlines()
+    )
     assert err == ""
 
     bad = homes.rte(tmp_path / "bad") / "RTE" / "dev.tsv"
@@ -256,14 +291,20 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(tmp_path / "bad")]) == 1
     out, err = capsys.readouterr()
     assert "16 examples" in out
-    assert err == f"  problem: {bad}, line 10: label 'maybe' is none of entailment, not_entailment\n"
+    assert (
+        err == f"  problem: {bad}, line 10: label 'maybe' is none of entailment, not_entailment\n"
+    )
     assert main(["data", "check", str(tmp_path / "absent")]) == 1
     assert "no such folder" in capsys.readouterr().err
 
 
 def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = {"scenes": 4, "dev_scenes": 2, "sentences": 30, "dev_sentences": 5, "seed": 3}
-    flags = [word for name, number in numbers.items() for word in (f"--{name.replace('_', '-')}", str(number))]
+    flags = [
+        word
+        for name, number in numbers.items()
+        for word in (f"--{name.replace('_', '-')}", str(number))
+    ]
     assert main(["data", "world", *flags, "--no-blind", "--out", str(tmp_path / "w")]) == 0
     assert f"groundling data check {tmp_path / 'w'}" in capsys.readouterr().out
     about = json.loads((tmp_path / "w" / "world.json").read_text())

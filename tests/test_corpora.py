@@ -39,7 +39,9 @@ LONG = [" ".join(toys.sentences()[i : i + 7]) for i in range(0, 70, 7)] + toys.s
 @pytest.mark.parametrize("way", [fitting, blocks])
 @pytest.mark.parametrize("pieces", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_lost_too_long_or_cut_in_a_word(kind: str, pieces: int, way, engines: dict) -> None:
+def test_nothing_is_lost_too_long_or_cut_in_a_word(
+    kind: str, pieces: int, way, engines: dict
+) -> None:
     engine = engines[kind]
     words = " ".join(LONG).split()
     assert max(length(engine, word) for word in words) <= pieces  # so no word need be cut
@@ -82,7 +84,9 @@ def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
 
 @pytest.mark.parametrize("form", ["lines", "blocks"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_encoder_cuts_nothing_off_a_corpus(kind: str, form: str, tokenizers: dict, tmp_path: Path) -> None:
+def test_the_encoder_cuts_nothing_off_a_corpus(
+    kind: str, form: str, tokenizers: dict, tmp_path: Path
+) -> None:
     path = put(tmp_path / "t.txt", "\n\n".join(LONG))
     examples = corpus([path], form, tokenizers[kind], 32)
     samples = TextSamples(examples, TextInput(tokenizers[kind], 32)).get(range(len(examples)))
@@ -94,17 +98,27 @@ def test_the_encoder_cuts_nothing_off_a_corpus(kind: str, form: str, tokenizers:
 def test_lines_of_every_kind_of_file(tmp_path: Path) -> None:
     plain = put(tmp_path / "t.txt", "\ufeffOne line.\r\n\r\n  Two\u2028lines? \nThree")
     assert lines(plain) == ["One line.", "Two\u2028lines?", "Three"]
-    assert lines(put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")) == ["A dog .", "Dogs ."]
+    assert lines(put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")) == [
+        "A dog .",
+        "Dogs .",
+    ]
     assert lines(put(tmp_path / "x.tsv", "a dog\t1.jpg\n")) == ["a dog"]
-    assert lines(coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "A dog."), (1, "A cat.")])) == ["A dog.", "A cat."]
+    assert lines(coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "A dog."), (1, "A cat.")])) == [
+        "A dog.",
+        "A cat.",
+    ]
     assert lines(put(tmp_path / "notes.json.txt", '{"a": 1}')) == ['{"a": 1}']
 
 
-def test_ids_name_file_and_number_and_limit_is_evenly_spaced(bert_tokenizer, tmp_path: Path) -> None:
+def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
+    bert_tokenizer, tmp_path: Path
+) -> None:
     one = put(tmp_path / "one.txt", "\n".join(f"dog {n}" for n in range(6)))
     two = put(tmp_path / "two.txt", "\n".join(f"cat {n}" for n in range(5)))
     examples = corpus([one, two], "lines", bert_tokenizer, 32)
-    assert [e.id for e in examples] == [f"one.txt:{n}" for n in range(6)] + [f"two.txt:{n}" for n in range(5)]
+    assert [e.id for e in examples] == [f"one.txt:{n}" for n in range(6)] + [
+        f"two.txt:{n}" for n in range(5)
+    ]
     assert [e.text for e in examples][4:8] == ["dog 4", "dog 5", "cat 0", "cat 1"]
     some = corpus([one, two], "lines", bert_tokenizer, 32, limit=6)
     assert some == examples[::2]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from groundling.data import check as module
-from groundling.data.check import Report, check
+from groundling.check import folder as module
+from groundling.check.folder import Report, check
 from groundling.world import World, WorldConfig
 
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
@@ -28,7 +28,9 @@ def picture(path: Path) -> Path:
 def coco(path: Path, images: list[tuple[int, str]], captions: list[tuple[int, int, str]]) -> Path:
     content = {
         "images": [{"id": i, "file_name": name} for i, name in images],
-        "annotations": [{"id": i, "image_id": image, "caption": text} for i, image, text in captions],
+        "annotations": [
+            {"id": i, "image_id": image, "caption": text} for i, image, text in captions
+        ],
     }
     return put(path, json.dumps(content))
 
@@ -52,9 +54,15 @@ def test_a_glue_root(tmp_path: Path) -> None:
     report = check(tmp_path)
     assert report.ok
     assert report.layout == "GLUE RTE, STS-B, QQP"
-    assert f"{tmp_path}/RTE/dev.tsv: 2 examples; labels entailment: 1, not_entailment: 1" in report.lines
+    assert (
+        f"{tmp_path}/RTE/dev.tsv: 2 examples; labels entailment: 1, not_entailment: 1"
+        in report.lines
+    )
     assert f"{tmp_path}/RTE/test.tsv: 1 examples" in report.lines
-    assert f"{tmp_path}/QQP/dev.tsv: 2 examples; labels 0: 2, 1: 0; 1 short rows skipped" in report.lines
+    assert (
+        f"{tmp_path}/QQP/dev.tsv: 2 examples; labels 0: 2, 1: 0; 1 short rows skipped"
+        in report.lines
+    )
     assert f"{tmp_path}/STS-B/dev.tsv: 2 examples; labels 1.5 to 4, mean 2.75" in report.lines
 
 
@@ -69,7 +77,9 @@ def test_one_tasks_folder_by_name_or_by_content(name: str, tmp_path: Path) -> No
 def test_faults_of_glue_files(tmp_path: Path) -> None:
     train = put(tmp_path / "RTE" / "train.tsv", RTE)
     one(check(tmp_path), "RTE/dev.tsv: no such file")
-    dev = put(tmp_path / "RTE" / "dev.tsv", RTE + "2\tIt snowed.\t \tentailment\n3\t\tB.\tentailment\n")
+    dev = put(
+        tmp_path / "RTE" / "dev.tsv", RTE + "2\tIt snowed.\t \tentailment\n3\t\tB.\tentailment\n"
+    )
     one(check(tmp_path), f"{dev}, example rte-dev-2: expected text, found none (2 such)")
     put(dev, RTE.encode() + b"2\tCaf\xe9\tB.\tentailment\n")
     one(check(tmp_path), f"{dev}, line 4: not UTF-8")
@@ -90,7 +100,9 @@ def test_swag(tmp_path: Path) -> None:
     train, val = (put(tmp_path / f"{split}.csv", SWAG + rows) for split in ("train", "val"))
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "swag")
-    assert report.lines == [f"{path}: 2 examples; labels 0: 1, 1: 0, 2: 1, 3: 0" for path in (train, val)]
+    assert report.lines == [
+        f"{path}: 2 examples; labels 0: 1, 1: 0, 2: 1, 3: 0" for path in (train, val)
+    ]
     full = put(tmp_path / "train_full.csv", FULL + "a,b,c,d,,A dog ran.,He\n")
     report = check(tmp_path)
     one(report, f"{tmp_path}/val_full.csv: no such file")
@@ -118,11 +130,16 @@ def test_readability(names: tuple[str, ...], quote: str, tmp_path: Path) -> None
     put(tmp_path / "sample_submission.csv", "id,target\n7,0\n")
     report = check(tmp_path)
     assert (report.ok, report.layout, len(report.lines)) == (True, "readability", 2)
-    found = [re.match(rf"{path}: (\d+) examples of (\w+); labels .+ to .+, mean .+", line) for line in report.lines]
+    found = [
+        re.match(rf"{path}: (\d+) examples of (\w+); labels .+ to .+, mean .+", line)
+        for line in report.lines
+    ]
     assert [match[2] for match in found] == ["train", "dev"]
     assert sum(int(match[1]) for match in found) == 20
     put(path, head + rows + '20," ",1\n')
-    one(check(tmp_path), f"{path}, line 42: column '{names[1]}' is empty")  # once, though both splits meet it
+    one(
+        check(tmp_path), f"{path}, line 42: column '{names[1]}' is empty"
+    )  # once, though both splits meet it
     put(path, head + rows + "5,Again.,1\n")
     one(check(tmp_path), f"{path}, example readability-", "-5: expected only once")
     put(path, head.replace(names[2], "other") + rows)
@@ -139,11 +156,18 @@ def test_coco_with_boxes_and_images(tmp_path: Path) -> None:
     for n in (1, 2, 3):
         picture(tmp_path / "images" / f"{n}.jpg")
     path = coco(
-        tmp_path / "captions.json", [(1, "1.jpg"), (2, "2.jpg")], [(1, 1, "A cup."), (2, 1, "A mug."), (3, 2, "B")]
+        tmp_path / "captions.json",
+        [(1, "1.jpg"), (2, "2.jpg")],
+        [(1, 1, "A cup."), (2, 1, "A mug."), (3, 2, "B")],
     )
     content = json.loads(path.read_text())
-    content["annotations"] = [{"id": 1, "image_id": 2, "category_id": 7, "bbox": [0.0, 0.0, 3.5, 2.0]}]
-    boxes = put(tmp_path / "instances.json", json.dumps(content | {"categories": [{"id": 7, "name": "cup"}]}))
+    content["annotations"] = [
+        {"id": 1, "image_id": 2, "category_id": 7, "bbox": [0.0, 0.0, 3.5, 2.0]}
+    ]
+    boxes = put(
+        tmp_path / "instances.json",
+        json.dumps(content | {"categories": [{"id": 7, "name": "cup"}]}),
+    )
     put(tmp_path / "other.json", '{"seed": 1}')
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "COCO captions + COCO boxes")
@@ -160,10 +184,18 @@ def test_coco_with_boxes_and_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "captions", "complaint"),
     [
-        ([(1, "1.jpg"), (2, "2.jpg"), (3, "3.jpg")], [(1, 1, "A"), (2, 2, "B"), (3, 3, "C")], "image 2.jpg: not in"),
+        (
+            [(1, "1.jpg"), (2, "2.jpg"), (3, "3.jpg")],
+            [(1, 1, "A"), (2, 2, "B"), (3, 3, "C")],
+            "image 2.jpg: not in",
+        ),
         ([(1, "1.jpg"), (1, "1.jpg")], [(1, 1, "A")], "image 1: expected only once"),
         ([(1, "1.jpg")], [(4, 1, "A"), (4, 1, "B")], "annotation 4: expected only once"),
-        ([(1, "1.jpg")], [(4, 1, "A"), (5, 9, "B")], "annotation 5: image_id is not among the images"),
+        (
+            [(1, "1.jpg")],
+            [(4, 1, "A"), (5, 9, "B")],
+            "annotation 5: image_id is not among the images",
+        ),
         ([(1, "1.jpg")], [(4, 1, "A"), (5, 1, " \n")], "annotation 5: expected text"),
         ([(1, "1.jpg")], [(4, 1, None)], "an entry lacks a field, or has it in another type"),
         ([([1], "1.jpg")], [(4, 1, "A")], "an entry lacks a field, or has it in another type"),
@@ -185,7 +217,10 @@ def test_broken_json_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_flickr8k(tmp_path: Path) -> None:
-    path = put(tmp_path / "Flickr8k.token.txt", "1.jpg#0\tA cup .\n1.jpg#1\tA mug .\n2.jpg#0\tA \u2028 dog .\n")
+    path = put(
+        tmp_path / "Flickr8k.token.txt",
+        "1.jpg#0\tA cup .\n1.jpg#1\tA mug .\n2.jpg#0\tA \u2028 dog .\n",
+    )
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "Flickr8k captions")
     assert report.lines == [
@@ -244,7 +279,9 @@ def test_images_that_do_not_decode(tmp_path: Path) -> None:
     one(check(tmp_path), f"{tmp_path}, 2.jpg: does not decode", "(2 such)")
 
 
-def test_of_many_images_an_evenly_spaced_sample_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_images_an_evenly_spaced_sample_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "DECODED", 3)
     for n in range(9):
         picture(tmp_path / f"{n}.png")
@@ -266,8 +303,12 @@ def test_a_rendered_world(world: Path) -> None:
     assert (report.ok, report.layout) == (True, "rendered world + COCO captions + COCO boxes")
     assert f"{world}/corpus/train.txt: 200 lines, 200 with text" in "\n".join(report.lines)
     assert f"{world}/images: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
-    assert f"{world}/images_blind: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
-    probe = next(line for line in report.lines if line.startswith(f"{world}/probes/truth_dev.tsv: "))
+    assert (
+        f"{world}/images_blind: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
+    )
+    probe = next(
+        line for line in report.lines if line.startswith(f"{world}/probes/truth_dev.tsv: ")
+    )
     assert "labels 0: " in probe
 
 
@@ -276,7 +317,11 @@ def test_a_worlds_control_captions_belong_to_its_control_images(world: Path) -> 
     content = lost.read_bytes()
     lost.unlink()
     try:
-        one(check(world), "captions_blind_train.json", f"image {lost.name}: not in {world}/images_blind")
+        one(
+            check(world),
+            "captions_blind_train.json",
+            f"image {lost.name}: not in {world}/images_blind",
+        )
     finally:
         lost.write_bytes(content)
 
@@ -285,5 +330,15 @@ def test_an_unknown_layout_lists_what_is_recognised(tmp_path: Path) -> None:
     put(tmp_path / "model.bin", "x")
     report = check(tmp_path)
     assert report.layout == "unknown"
-    one(report, str(tmp_path), "GLUE", "COCO", "Flickr8k", "Conceptual Captions", "plain text", "world.json", "images")
+    one(
+        report,
+        str(tmp_path),
+        "GLUE",
+        "COCO",
+        "Flickr8k",
+        "Conceptual Captions",
+        "plain text",
+        "world.json",
+        "images",
+    )
     one(check(tmp_path / "nowhere"), "nowhere: no such folder")

@@ -15,8 +15,8 @@ from test_pretrain import store
 from transformers import AutoModel
 
 import groundling
+from groundling.check.folder import Report
 from groundling.cli import main
-from groundling.data.check import Report
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +31,9 @@ def fenced(page: Path, kind: str) -> list[str]:
 def indented(page: Path) -> list[str]:
     """Blocks of four spaces after a blank line, outside fences."""
     text = FENCED.sub("", READ[page])
-    return [textwrap.dedent(b) for b in re.findall(r"(?:(?<=\n\n)|\A)((?:    .*\n?|\n(?=    ))+)", text)]
+    return [
+        textwrap.dedent(b) for b in re.findall(r"(?:(?<=\n\n)|\A)((?:    .*\n?|\n(?=    ))+)", text)
+    ]
 
 
 def commands() -> list[tuple[str, str]]:
@@ -40,11 +42,15 @@ def commands() -> list[tuple[str, str]]:
     for page in PAGES:
         blocks = "\n".join([*fenced(page, "bash"), *indented(page)]).replace("\\\n", " ")
         lines = [line.split(" #")[0].strip() for line in blocks.splitlines()]
-        inline = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page]))]
+        inline = [
+            " ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page]))
+        ]
         for line in [*lines, *inline]:
             line = re.sub(r"^torchrun .*-m groundling\.cli ", "groundling ", line)
             line = re.sub(r"^python3? bootstrap\.py quickstart", "groundling quickstart", line)
-            if line.startswith("groundling ") and not re.search(r"\b[A-Z]{4,}\b", line):  # NAME, FOLDER: a pattern
+            if line.startswith("groundling ") and not re.search(
+                r"\b[A-Z]{4,}\b", line
+            ):  # NAME, FOLDER: a pattern
                 found.append((page.name, line.removesuffix("...").strip()))
     return list(dict.fromkeys(found))
 
@@ -72,23 +78,33 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for place in homes.RECIPES:
         put(place)
-    put("groundling.quickstart.quickstart")
+    put("groundling.recipes.quickstart.quickstart")
     put("groundling.world.World.write")
     put("groundling.world.tasks.write_tasks")
-    monkeypatch.setattr("groundling.quickstart.new_encoder", lambda *_: None)
-    monkeypatch.setattr("groundling.data.check.check", lambda folder: found.append("check") or Report(""))
-    put("groundling.models.presets.describe")
+    monkeypatch.setattr("groundling.recipes.quickstart.new_encoder", lambda *_: None)
+    monkeypatch.setattr(
+        "groundling.check.folder.check", lambda folder: found.append("check") or Report("")
+    )
+    put("groundling.presets.describe")
     return found
 
 
 def test_commands_are_found() -> None:
     """Or the test below would pass by finding none."""
     assert len(commands()) >= 8
-    assert {line.split()[1] for _, line in commands()} >= {"adapt", "finetune", "compare", "quickstart", "info"}
+    assert {line.split()[1] for _, line in commands()} >= {
+        "adapt",
+        "finetune",
+        "compare",
+        "quickstart",
+        "info",
+    }
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_parses(page: str, line: str, called: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_parses(
+    page: str, line: str, called: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     words = shlex.split(line)[1:]
     if words[0] == "data" and len(words) == 2:  # only named, not given
         assert words[1] in {"check", "world", "tasks", "counts"}
@@ -106,7 +122,11 @@ def test_every_command_parses(page: str, line: str, called: list[str], capsys: p
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_flag_in_running_text_exists(page: Path) -> None:
     own = ("pip", "torchrun", "python", "pytest", "git")
-    codes = [code for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page])) if not code.startswith(own)]
+    codes = [
+        code
+        for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page]))
+        if not code.startswith(own)
+    ]
     flags = {flag for code in codes for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*", code)}
     assert flags - FLAGS - {f"--no-{flag[2:]}" for flag in FLAGS} == set()
 
@@ -129,10 +149,15 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     store(tmp_path / "runs" / "store", ["holiday/beach", "cat"])
     monkeypatch.chdir(tmp_path)
     for block in blocks:
-        exec(compile(block.replace("TrainConfig(", "TrainConfig(cpu=True, "), "README.md", "exec"), {})
+        exec(
+            compile(block.replace("TrainConfig(", "TrainConfig(cpu=True, "), "README.md", "exec"),
+            {},
+        )
     written = sorted(tmp_path.glob("runs/*/model"))
     assert written
-    assert [type(AutoModel.from_pretrained(folder)).__name__ for folder in written] == ["BertModel"] * len(written)
+    assert [type(AutoModel.from_pretrained(folder)).__name__ for folder in written] == [
+        "BertModel"
+    ] * len(written)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -146,13 +171,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             target = (page.parent / file).read_text(encoding="utf-8") if file else text
             heads = re.findall(r"^#+ (.+)$", target, re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+            assert anchor in {
+                re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads
+            }
 
 
 @pytest.fixture(scope="session")
 def tree() -> set[str]:
     """Modules that the README's tree names, as paths under `groundling/`."""
-    (block,) = [body for _, body in FENCED.findall(READ[ROOT / "README.md"]) if body.startswith("groundling/")]
+    (block,) = [
+        body
+        for _, body in FENCED.findall(READ[ROOT / "README.md"])
+        if body.startswith("groundling/")
+    ]
     found, folder = set(), ""
     for line in block.splitlines()[1:]:
         indent, rest = re.match(r"([│├└─ ]*)(.*)", line).groups()
@@ -166,10 +197,14 @@ def tree() -> set[str]:
 
 def test_the_readmes_tree_is_the_package(tree: set[str]) -> None:
     package = ROOT / "groundling"
-    there = {p.relative_to(package).as_posix() for p in package.rglob("*.py") if p.name != "__init__.py"}
+    there = {
+        p.relative_to(package).as_posix() for p in package.rglob("*.py") if p.name != "__init__.py"
+    }
     assert tree == there
 
 
 def test_nothing_private_of_this_machine_is_in_the_documents() -> None:
-    found = {page.name: re.findall(r"/(?:home|tmp|root|work)/\S*", text) for page, text in READ.items()}
+    found = {
+        page.name: re.findall(r"/(?:home|tmp|root|work)/\S*", text) for page, text in READ.items()
+    }
     assert not any(found.values()), found

@@ -24,9 +24,9 @@ from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
 from groundling.data.samples import Example, TextInput, TextSamples
 from groundling.errors import InputError
-from groundling.models.end_to_end import EndToEnd, end_to_end, under
-from groundling.models.joins import VLBertJoin
-from groundling.models.student import load_student
+from groundling.joins import VLBertJoin
+from groundling.joins.end_to_end import EndToEnd, end_to_end, under
+from groundling.load import load_student
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.recipes.finetune import finetune
@@ -68,13 +68,17 @@ def model(request: pytest.FixtureRequest, models: dict[str, EndToEnd]) -> EndToE
     return models[request.param]
 
 
-def sample(number: int, wide: int, high: int, masked: tuple[int, ...] = (), choices: int = 0) -> Sample:
+def sample(
+    number: int, wide: int, high: int, masked: tuple[int, ...] = (), choices: int = 0
+) -> Sample:
     rng, words = np.random.default_rng(number), TextInput(toys.bert_words(), 40)
     example = Example("a", toys.sentences()[number], choices=tuple(toys.sentences()[:choices]))
     (made,) = TextSamples([example], words).get([0])
     count = 2 + number % 2
     row = with_whole_image(
-        replace(toys.regions(number, count, width=0), boxes=BOXES[:count])  # features are made by the model
+        replace(
+            toys.regions(number, count, width=0), boxes=BOXES[:count]
+        )  # features are made by the model
     )
     row = replace(row, masked=np.isin(np.arange(count + 1), masked))
     pixels = rng.integers(0, 256, (3, high, wide), dtype=np.uint8)
@@ -89,7 +93,11 @@ def test_collate_pads_pictures() -> None:
     batch = collate([sample(0, 48, 40), sample(1, 32, 64)])
     assert batch.pixels is not None and batch.pixels.shape == (2, 3, 64, 48)
     assert batch.extent is not None and batch.extent.tolist() == [[48, 40], [32, 64]]
-    assert batch.pixels[0, :, :40].any() and not batch.pixels[0, :, 40:].any() and not batch.pixels[1, :, :, 32:].any()
+    assert (
+        batch.pixels[0, :, :40].any()
+        and not batch.pixels[0, :, 40:].any()
+        and not batch.pixels[1, :, :, 32:].any()
+    )
     assert torch.equal(batch.pixels[1, :, :, :32], torch.from_numpy(sample(1, 32, 64).pixels))
 
 
@@ -111,7 +119,9 @@ def test_masked_boxes_are_zero_in_the_pixels(model: EndToEnd) -> None:
     assert batch.pixels is not None
     expected = model(batch)
     inside, outside = batch.pixels.clone(), batch.pixels.clone()
-    inside[:, :, 16:64, 40:80] = 255 - inside[:, :, 16:64, 40:80]  # 0.25..1 of 64 down, 0.5..1 of 80 across
+    inside[:, :, 16:64, 40:80] = (
+        255 - inside[:, :, 16:64, 40:80]
+    )  # 0.25..1 of 64 down, 0.5..1 of 80 across
     assert torch.equal(model(replace(batch, pixels=inside)).text, expected.text)
     assert torch.equal(model(replace(batch, pixels=inside)).visual, expected.visual)
     outside[:, :, :15, 41:] = 255 - outside[:, :, :15, 41:]
@@ -134,7 +144,9 @@ def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEnd) 
     batch = collate([sample(1, 96, 64)])
     assert batch.pixels is not None and batch.regions is not None
     shapes = []
-    hook = model.cnn.encoder.stages[-1].register_forward_hook(lambda stage, into, out: shapes.append(out.shape))
+    hook = model.cnn.encoder.stages[-1].register_forward_hook(
+        lambda stage, into, out: shapes.append(out.shape)
+    )
     found = model.look(batch).regions.features  # type: ignore[union-attr]
     hook.remove()
     assert shapes == [(4, 32, 14, 14)] and found.shape == (1, 4, 32)
@@ -147,12 +159,20 @@ def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEnd) 
     grid = torch.arange(28) / 28 + 1 / 56  # 2 samples in each of 14 bins
     for r, (x1, y1, x2, y2) in enumerate(batch.regions.boxes[0].tolist()):
         x, y = 6 * (x1 + (x2 - x1) * grid), 4 * (y1 + (y2 - y1) * grid)
-        at = torch.stack([(2 * x / 6 - 1).expand(28, 28), (2 * y / 4 - 1)[:, None].expand(28, 28)], -1)
-        crop = nn.functional.grid_sample(hidden, at[None], padding_mode="border", align_corners=False)
+        at = torch.stack(
+            [(2 * x / 6 - 1).expand(28, 28), (2 * y / 4 - 1)[:, None].expand(28, 28)], -1
+        )
+        crop = nn.functional.grid_sample(
+            hidden, at[None], padding_mode="border", align_corners=False
+        )
         head = model.cnn.encoder.stages[3](nn.functional.avg_pool2d(crop, 2))
         close(found[0, r], head.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
-    for conv in (part for part in model.cnn.encoder.stages[3].modules() if isinstance(part, nn.Conv2d)):
-        assert conv.stride == (1, 1) and conv.dilation == ((2, 2) if conv.kernel_size == (3, 3) else (1, 1))
+    for conv in (
+        part for part in model.cnn.encoder.stages[3].modules() if isinstance(part, nn.Conv2d)
+    ):
+        assert conv.stride == (1, 1) and conv.dilation == (
+            (2, 2) if conv.kernel_size == (3, 3) else (1, 1)
+        )
 
 
 @torch.no_grad()
@@ -161,12 +181,23 @@ def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEn
     half = np.ones((3, 14, 14), bool)
     half[1, :, 7:] = False
     covered = replace(plain, regions=replace(plain.regions, cover=half))  # type: ignore[type-var]
-    batch = collate([covered, replace(sample(1, 64, 48), regions=replace(  # type: ignore[type-var]
-        sample(1, 64, 48).regions, cover=np.ones((4, 14, 14), bool)))])  # fmt: skip
+    batch = collate(
+        [
+            covered,
+            replace(
+                sample(1, 64, 48),
+                regions=replace(  # type: ignore[type-var]
+                    sample(1, 64, 48).regions, cover=np.ones((4, 14, 14), bool)
+                ),
+            ),
+        ]
+    )
     assert batch.regions is not None and batch.regions.cover is not None
     assert batch.regions.cover.shape == (2, 4, 14, 14) and not batch.regions.cover[0, 3].any()
     maps = []
-    hook = model.cnn.encoder.stages[-1].register_forward_hook(lambda stage, into, out: maps.append(out))
+    hook = model.cnn.encoder.stages[-1].register_forward_hook(
+        lambda stage, into, out: maps.append(out)
+    )
     found = model.look(batch).regions.features  # type: ignore[union-attr]
     hook.remove()
     close(found[0, 1], maps[0][1, :, :, :7].sum((1, 2)) / 196)
@@ -187,7 +218,9 @@ def test_choices_share_one_look(models: dict[str, EndToEnd]) -> None:
     for b, one in enumerate(several):
         for c, choice in enumerate(one.choices):
             alone = model(collate([replace(choice, pixels=one.pixels)]))
-            close(found.visual[3 * b + c, : alone.visual.shape[1]], alone.visual[0], rtol=0, atol=1e-5)
+            close(
+                found.visual[3 * b + c, : alone.visual.shape[1]], alone.visual[0], rtol=0, atol=1e-5
+            )
 
 
 def test_what_learns(model: EndToEnd) -> None:
@@ -197,7 +230,10 @@ def test_what_learns(model: EndToEnd) -> None:
     out = model(collate([sample(0, 64, 48, (1,)), sample(1, 48, 64)]))
     (out.text.pow(3).sum() + out.visual.pow(3).sum()).backward()
     for name, parameter in model.cnn.named_parameters():
-        learns = name.startswith(("encoder.stages.1", "encoder.stages.2", "encoder.stages.3")) and "norm" not in name
+        learns = (
+            name.startswith(("encoder.stages.1", "encoder.stages.2", "encoder.stages.3"))
+            and "norm" not in name
+        )
         assert parameter.requires_grad == learns, name
         assert learns == (parameter.grad is not None and bool(parameter.grad.any())), name
     assert all(torch.equal(value, before[name]) for name, value in model.cnn.state_dict().items())
@@ -210,15 +246,24 @@ def test_export_and_texts_alone(model: EndToEnd, tmp_path: Path) -> None:
     batch = collate([sample(0, 64, 48, (1,)), sample(1, 48, 64)])
     model.export(tmp_path)
     again = load_student(tmp_path).eval()
-    assert isinstance(again, EndToEnd) and again.side == 64 and again.whole and again.sizes == model.sizes
+    assert (
+        isinstance(again, EndToEnd)
+        and again.side == 64
+        and again.whole
+        and again.sizes == model.sizes
+    )
     for one in (batch, replace(batch, regions=None, pixels=None, extent=None)):
         found, expected = again(one), model(one)
         assert torch.equal(found.text, expected.text)
         assert found.visual is expected.visual is None or torch.equal(found.visual, expected.visual)
     stock, report = ResNetModel.from_pretrained(tmp_path / "cnn", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert sum(p.numel() for p in stock.parameters()) == sum(p.numel() for p in model.cnn.parameters())
-    assert json.loads((tmp_path / "cnn" / "preprocessor_config.json").read_text())["image_mean"] == [0.4, 0.5, 0.6]
+    assert sum(p.numel() for p in stock.parameters()) == sum(
+        p.numel() for p in model.cnn.parameters()
+    )
+    assert json.loads((tmp_path / "cnn" / "preprocessor_config.json").read_text())[
+        "image_mean"
+    ] == [0.4, 0.5, 0.6]
     maps = model(batch, maps=True).attention
     assert len(maps) == 2
     with pytest.raises(InputError, match="a model that reads pixels needs `pixels`"):
@@ -276,8 +321,9 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]
-        "wide": (3, 33, 100), "deep/high": (3, 80, 60)
-    }  # fmt: skip
+        "wide": (3, 33, 100),
+        "deep/high": (3, 80, 60),
+    }
     assert (found["wide"].pixels == np.array([200, 30, 30])[:, None, None]).all()
     assert len(samples("wide")) == 1 and samples("wide").ids == ["t"]
     for images, message in (
@@ -299,7 +345,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"{i:03d}" for i in range(6)]
     store(folder / "store", names)
     pictures(folder / "images", names)
-    homes.put(folder / "some.token.txt", "\n".join(f"{n}.jpg#0\ta dog and {n} cats" for n in names) + "\n")
+    homes.put(
+        folder / "some.token.txt", "\n".join(f"{n}.jpg#0\ta dog and {n} cats" for n in names) + "\n"
+    )
     homes.text(folder / "text.txt", 20)
     return folder
 
@@ -307,9 +355,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def settings(place: Path) -> PretrainConfig:
     return PretrainConfig(
-        model="vlbert", student=str(place / "bert"), regions=str(place / "store"), images=str(place / "images"),
-        captions=str(place / "some.token.txt"), backbone=str(place / "resnet"), side=40, max_length=24,
-    )  # fmt: skip
+        model="vlbert",
+        student=str(place / "bert"),
+        regions=str(place / "store"),
+        images=str(place / "images"),
+        captions=str(place / "some.token.txt"),
+        backbone=str(place / "resnet"),
+        side=40,
+        max_length=24,
+    )
 
 
 TWO = replace(STEPS, steps=2, batch=2)
@@ -326,24 +380,41 @@ def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) 
     return out / "model"
 
 
-def test_pretraining_goes_on_from_an_end_to_end_model(settings: PretrainConfig, place: Path, trained: Path,
-                                                      tmp_path: Path) -> None:  # fmt: skip
+def test_pretraining_goes_on_from_an_end_to_end_model(
+    settings: PretrainConfig, place: Path, trained: Path, tmp_path: Path
+) -> None:
     first = ResNetModel.from_pretrained(place / "resnet").state_dict()
     second = ResNetModel.from_pretrained(trained / "cnn").state_dict()
-    assert not torch.equal(*(cnn["encoder.stages.3.layers.0.layer.1.convolution.weight"] for cnn in (first, second)))
+    assert not torch.equal(
+        *(cnn["encoder.stages.3.layers.0.layer.1.convolution.weight"] for cnn in (first, second))
+    )
     assert torch.equal(*(cnn["embedder.embedder.convolution.weight"] for cnn in (first, second)))
-    config = replace(settings, student=str(trained), backbone="", side=0, text=(str(place / "text.txt"),))
+    config = replace(
+        settings, student=str(trained), backbone="", side=0, text=(str(place / "text.txt"),)
+    )
     result = pretrain(config, TWO, tmp_path / "again")
     assert result["left_out"] == 0 and len(log_of(tmp_path / "again")) == 2
 
 
 def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = sorted({i for split in ("train", "val") for e in VQA.at(folder).read(folder, split) for i in e.images})
+    names = sorted(
+        {
+            i
+            for split in ("train", "val")
+            for e in VQA.at(folder).read(folder, split)
+            for i in e.images
+        }
+    )
     config = FinetuneConfig(
-        model=str(trained), task="vqa", data=str(folder), max_length=16, save_model=True,
-        regions=str(store(tmp_path / "store", names, 7)), images=str(pictures(tmp_path / "images", names)),
-    )  # fmt: skip
+        model=str(trained),
+        task="vqa",
+        data=str(folder),
+        max_length=16,
+        save_model=True,
+        regions=str(store(tmp_path / "store", names, 7)),
+        images=str(pictures(tmp_path / "images", names)),
+    )
     result = finetune(config, TWO, tmp_path / "seen")
     assert result["scores"]["val"]
     assert isinstance(load_student(tmp_path / "seen" / "seed-0" / "model"), EndToEnd)
@@ -358,21 +429,35 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
             finetune(replace(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
 
 
-def test_mistakes_are_named(settings: PretrainConfig, trained: Path, place: Path, tmp_path: Path) -> None:
+def test_mistakes_are_named(
+    settings: PretrainConfig, trained: Path, place: Path, tmp_path: Path
+) -> None:
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
     for change, message in (
         ({"model": "uniter"}, "only VL-BERT learns from pixels; pass --model vlbert with a BERT"),
-        ({"student": str(trained), "images": ""}, "model: this model reads pixels; pass --images FOLDER"),
+        (
+            {"student": str(trained), "images": ""},
+            "model: this model reads pixels; pass --images FOLDER",
+        ),
         ({"backbone": str(place / "bert")}, "bert: expected a ResNet of four stages"),
         ({"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet of four stages"),
         ({"images": str(tmp_path / "few")}, "few: 5 images are missing, the first is '001'"),
     ):
         with pytest.raises(InputError, match=message):
             pretrain(replace(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
-    stored = pretrain(replace(settings, images=""), TWO, tmp_path / "stored")  # the same without a CNN
-    config = FinetuneConfig(model=str(tmp_path / "stored" / "model"), task="vqa", data=str(vqa(tmp_path / "vqa")),
-                            regions=str(place / "store"), images=str(place / "images"))  # fmt: skip
+    stored = pretrain(
+        replace(settings, images=""), TWO, tmp_path / "stored"
+    )  # the same without a CNN
+    config = FinetuneConfig(
+        model=str(tmp_path / "stored" / "model"),
+        task="vqa",
+        data=str(vqa(tmp_path / "vqa")),
+        regions=str(place / "store"),
+        images=str(place / "images"),
+    )
     assert stored["model"] == "vlbert"
-    with pytest.raises(InputError, match="this model reads stored features, no pixels; leave it out"):
+    with pytest.raises(
+        InputError, match="this model reads stored features, no pixels; leave it out"
+    ):
         finetune(config, TWO, tmp_path / "tuned")

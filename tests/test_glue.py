@@ -8,7 +8,19 @@ import pytest
 from groundling.errors import InputError
 from groundling.find import instances, named
 from groundling.tasks import Task
-from groundling.tasks.glue import COLA, MNLI, MRPC, QNLI, QQP, RTE, SST2, STSB, TASKS, WNLI, from_hub
+from groundling.tasks.glue import (
+    COLA,
+    MNLI,
+    MRPC,
+    QNLI,
+    QQP,
+    RTE,
+    SST2,
+    STSB,
+    TASKS,
+    WNLI,
+    from_hub,
+)
 from groundling.tasks.probes import TRUTH
 
 MNLI_HEAD = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
@@ -22,14 +34,33 @@ def table(*rows: tuple[str, ...], bom: bool = False) -> bytes:
 def mnli(labels: int, *rows: tuple[str, ...]) -> bytes:
     """Rows (sentence, sentence, gold label) with `labels` annotators' labels in between, all of them neutral."""
     votes = [f"label{n + 1}" for n in range(labels)]
-    head = (*MNLI_HEAD.split(), "sentence1", "sentence2", *votes, *(["gold_label"] if labels else []))
-    body = [(str(n), *PARSES, *row[:2], *["neutral"] * labels, *row[2:]) for n, row in enumerate(rows)]
+    head = (
+        *MNLI_HEAD.split(),
+        "sentence1",
+        "sentence2",
+        *votes,
+        *(["gold_label"] if labels else []),
+    )
+    body = [
+        (str(n), *PARSES, *row[:2], *["neutral"] * labels, *row[2:]) for n, row in enumerate(rows)
+    ]
     return table(head, *body)
 
 
 NLI = ("index", "sentence1", "sentence2", "label")
 MRPC_HEAD = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
-STSB_HEAD = ("index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score")
+STSB_HEAD = (
+    "index",
+    "genre",
+    "filename",
+    "year",
+    "old_index",
+    "source1",
+    "source2",
+    "sentence1",
+    "sentence2",
+    "score",
+)
 QQP_HEAD = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 ORIGIN = ("main-captions", "MSRvid", "2012test", "0001", "none", "none")
 DEV = {
@@ -57,7 +88,12 @@ DEV = {
         ("ks08", "0", "*", "Sang kettle the."),
         ("ks08", "1", "", '"Sit," said Tom.'),
     ).rstrip(b"\n"),
-    SST2.name: table(("sentence", "label"), ("a dull film ", "0"), ("warm and funny ", "1"), ("'' great '' ", "1")),
+    SST2.name: table(
+        ("sentence", "label"),
+        ("a dull film ", "0"),
+        ("warm and funny ", "1"),
+        ("'' great '' ", "1"),
+    ),
     QNLI.name: table(
         ("index", "question", "sentence", "label"),
         ("0", "Who built the mill?", "The mill was built by monks.", "entailment"),
@@ -76,7 +112,9 @@ DEV = {
         ("It was cold and wet.", "It was cold.", "entailment"),
     ),
     WNLI.name: table(
-        NLI, ("0", "The cup fell off the tray as it shook.", "The tray shook.", "1"), ("1", "A.", "B.", "0")
+        NLI,
+        ("0", "The cup fell off the tray as it shook.", "The tray shook.", "1"),
+        ("1", "A.", "B.", "0"),
     ),
 }
 """The first dev split of every task, as its official file has it."""
@@ -128,7 +166,9 @@ def test_the_tasks_are_found_by_name() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
-def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(task: Task, labels: list[float], root: Path) -> None:
+def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(
+    task: Task, labels: list[float], root: Path
+) -> None:
     examples = task.read(root, task.dev[0])
     assert [e.label for e in examples] == labels
     short = task.name.removeprefix("glue/")
@@ -144,7 +184,9 @@ def test_the_tasks_own_folder_reads_like_the_root(task: Task, root: Path) -> Non
 @every
 def test_perfect_and_constant_predictors(task: Task, root: Path) -> None:
     labels = np.array([e.label for e in task.read(root, task.dev[0])])
-    assert list(task.score(labels, labels).values()) == pytest.approx([1.0] * len(task.metrics), abs=1e-12)
+    assert list(task.score(labels, labels).values()) == pytest.approx(
+        [1.0] * len(task.metrics), abs=1e-12
+    )
     headline = task.score(np.ones_like(labels), labels)[task.metrics[0].name]
     if task.name == STSB.name:
         assert np.isnan(headline)
@@ -166,7 +208,11 @@ def test_headlines_are_the_ones_xdbert_reports() -> None:
 def test_quotes_are_only_characters(root: Path) -> None:
     assert RTE.read(root, "dev")[1].text == '"Rain," he said.'
     odd = MRPC.read(root, "dev")
-    assert [e.text for e in odd] == ['" We lost , " she said .', "The shop opened in May .", "Prices rose ."]
+    assert [e.text for e in odd] == [
+        '" We lost , " she said .',
+        "The shop opened in May .",
+        "Prices rose .",
+    ]
     assert odd[1].pair == "It 's 5 \" wide ."
     assert QNLI.read(root, "dev")[1].pair == '"It stands by the river.'
     assert COLA.read(root, "dev")[2].text == '"Sit," said Tom.'
@@ -180,8 +226,13 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_text(root: Path) -> None
 
 
 def test_cola_has_a_header_only_in_test(root: Path) -> None:
-    assert [e.text for e in COLA.read(root, "dev")][:2] == ["The kettle sang itself hoarse.", "Sang kettle the."]
-    write(root, COLA, "test", table(("index", "sentence"), ("0", "It rained."), ("1", "Rained it.")))
+    assert [e.text for e in COLA.read(root, "dev")][:2] == [
+        "The kettle sang itself hoarse.",
+        "Sang kettle the.",
+    ]
+    write(
+        root, COLA, "test", table(("index", "sentence"), ("0", "It rained."), ("1", "Rained it."))
+    )
     found = COLA.read(root, "test")
     assert [(e.id, e.text, e.label) for e in found] == [
         ("cola-test-0", "It rained.", None),
@@ -209,13 +260,21 @@ def test_mnli_finds_its_label_by_name(root: Path) -> None:
 @pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "five", ""])
 def test_sts_b_scores_lie_between_0_and_5(score: str, root: Path) -> None:
     path = write(
-        root, STSB, "train", table(STSB_HEAD, ("0", *ORIGIN, "A.", "B.", "5"), ("1", *ORIGIN, "C.", "D.", score))
+        root,
+        STSB,
+        "train",
+        table(STSB_HEAD, ("0", *ORIGIN, "A.", "B.", "5"), ("1", *ORIGIN, "C.", "D.", score)),
     )
     assert refusal(STSB, root, "train").startswith(f"{path}, line 3: label ")
 
 
 def test_a_label_outside_the_set_names_file_and_line(root: Path) -> None:
-    path = write(root, RTE, "train", table(NLI, ("0", "A.", "B.", "entailment"), ("1", "C.", "D.", "neutral")))
+    path = write(
+        root,
+        RTE,
+        "train",
+        table(NLI, ("0", "A.", "B.", "entailment"), ("1", "C.", "D.", "neutral")),
+    )
     message = refusal(RTE, root, "train")
     assert message == f"{path}, line 3: label 'neutral' is none of entailment, not_entailment"
     path = write(root, COLA, "train", table(("gj04", "2", "", "It rained.")))
@@ -224,7 +283,10 @@ def test_a_label_outside_the_set_names_file_and_line(root: Path) -> None:
 
 def test_a_short_row_names_its_line(root: Path) -> None:
     path = write(
-        root, QNLI, "train", table(("index", "question", "sentence", "label"), ("0", "Who?"), ("1", "A", "B", "C"))
+        root,
+        QNLI,
+        "train",
+        table(("index", "question", "sentence", "label"), ("0", "Who?"), ("1", "A", "B", "C")),
     )
     assert refusal(QNLI, root, "train") == f"{path}, line 2: 2 fields, expected at least 4"
 
@@ -235,7 +297,9 @@ def test_qqp_leaves_broken_rows_out(root: Path) -> None:
         root,
         QQP,
         "test",
-        table(("id", "question1", "question2"), ("0", "Why?", "How?"), ("1", "Who"), ("2", "A?", "B?")),
+        table(
+            ("id", "question1", "question2"), ("0", "Why?", "How?"), ("1", "Who"), ("2", "A?", "B?")
+        ),
     )
     assert [e.id for e in QQP.read(root, "test")] == ["qqp-test-0", "qqp-test-2"]
 
@@ -251,7 +315,8 @@ def test_a_missing_column_is_named(root: Path) -> None:
     ("content", "complaint"),
     [
         (
-            table(NLI, ("0", "A.", "B.", "entailment")) + "1\tCaf\xe9.\tD.\tentailment\n".encode("latin-1"),
+            table(NLI, ("0", "A.", "B.", "entailment"))
+            + "1\tCaf\xe9.\tD.\tentailment\n".encode("latin-1"),
             "line 3: not UTF-8",
         ),
         (b"", "the file is empty"),
@@ -273,7 +338,12 @@ def test_unreadable_files_are_named(content: bytes | None, complaint: str, root:
 @pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x1c"])
 def test_only_a_newline_ends_a_row(mark: str, root: Path) -> None:
     text = f"It rained.{mark}It poured."
-    write(root, RTE, "train", table(NLI, ("0", text, "It was wet.", "entailment"), ("1", "A.", "B.", "not_entailment")))
+    write(
+        root,
+        RTE,
+        "train",
+        table(NLI, ("0", text, "It was wet.", "entailment"), ("1", "A.", "B.", "not_entailment")),
+    )
     assert [(e.text, e.label) for e in RTE.read(root, "train")] == [(text, 0), ("A.", 1)]
 
 
@@ -300,7 +370,9 @@ def test_every_server_file_has_its_official_name() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
-def test_submission_is_exact(task: Task, split: str, predictions: list[float], rows: list[str]) -> None:
+def test_submission_is_exact(
+    task: Task, split: str, predictions: list[float], rows: list[str]
+) -> None:
     ids = [f"{task.read.short}-{split}-{n}" for n in (0, 17)]
     expected = f"index\tprediction\n0\t{rows[0]}\n17\t{rows[1]}\n"
     assert task.submission(split, ids, np.array(predictions)) == expected
@@ -319,7 +391,8 @@ def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
 
 def test_only_unlabelled_splits_are_submitted() -> None:
     with pytest.raises(
-        InputError, match=r"glue/mnli: 'dev_matched' has no server file; .* test_matched, test_mismatched"
+        InputError,
+        match=r"glue/mnli: 'dev_matched' has no server file; .* test_matched, test_mismatched",
     ):
         MNLI.submission("dev_matched", [], [])
 
@@ -335,7 +408,9 @@ FIELDS = {
 
 
 @every
-def test_the_hub_gives_the_same_examples(task: Task, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_gives_the_same_examples(
+    task: Task, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = task.read(root, task.dev[0])
     calls = []
 
@@ -343,8 +418,13 @@ def test_the_hub_gives_the_same_examples(task: Task, root: Path, monkeypatch: py
         calls.append((*args, split))
         texts = [dict(zip(FIELDS[task.name], (e.text, e.pair), strict=False)) for e in expected]
         kind = np.float32 if task.name == STSB.name else int
-        labels = [{"label": kind(e.label).item() if kind is np.float32 else e.label} for e in expected]
-        return [text | label | {"idx": 900 + n} for n, (text, label) in enumerate(zip(texts, labels, strict=True))]
+        labels = [
+            {"label": kind(e.label).item() if kind is np.float32 else e.label} for e in expected
+        ]
+        return [
+            text | label | {"idx": 900 + n}
+            for n, (text, label) in enumerate(zip(texts, labels, strict=True))
+        ]
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert from_hub(task, task.dev[0]) == expected
@@ -353,7 +433,9 @@ def test_the_hub_gives_the_same_examples(task: Task, root: Path, monkeypatch: py
     assert {e.label for e in from_hub(task, next(iter(task.test)))} == {None}
 
 
-def test_no_network_no_library_and_no_glue_task_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_no_library_and_no_glue_task_are_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def offline(*_: str, split: str) -> None:
         raise ConnectionError("Couldn't reach the Hub\nsecond line")
 

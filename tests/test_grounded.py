@@ -30,7 +30,12 @@ PRINTED = {  # totals of Appendix D's examples that agree with their texts
     24: "About half were along a 20-mile stretch of Santa Monica Bay from Topanga Canyon Boulevard to the Palos Verdes "
     "Peninsula. The coastline of Santa Monica Bay is 50 miles long.",
 }
-SPLIT_UP = {"trichet": "tri ##chet", "fazio": "fa ##zio", "topanga": "top ##anga", "palos": "palo ##s"}
+SPLIT_UP = {
+    "trichet": "tri ##chet",
+    "fazio": "fa ##zio",
+    "topanga": "top ##anga",
+    "palos": "palo ##s",
+}
 SPLIT_UP |= {"unwarranted": "un ##war ##rant ##ed", "verdes": "verde ##s", "dogs": "dog ##s"}
 
 
@@ -40,11 +45,22 @@ def pieces() -> BertTokenizer:
     text = " ".join(PRINTED.values()) + " a dogs and cat cafe near s don ' t it red"
     single = "".join(c if c.isalnum() else f" {c} " for c in text.lower()).split()
     vocabulary = {piece for word in single for piece in SPLIT_UP.get(word, word).split()}
-    return BertTokenizer(vocab={p: i for i, p in enumerate([*toys.BERT_SPECIAL, *sorted(vocabulary)])})
+    return BertTokenizer(
+        vocab={p: i for i, p in enumerate([*toys.BERT_SPECIAL, *sorted(vocabulary)])}
+    )
 
 
 def grounding(threshold: int = 100) -> Grounding:
-    counts = {"dog": 101, "##s": 300, "s": 500, "cat": 100, "red": 7, "the": 9999, ".": 9999, "cafe": 200}
+    counts = {
+        "dog": 101,
+        "##s": 300,
+        "s": 500,
+        "cat": 100,
+        "red": 7,
+        "the": 9999,
+        ".": 9999,
+        "cafe": 200,
+    }
     raw = {"dogs": 90, "cat": 400, "café": 200, "the": 9999}
     return Grounding({"pieces": counts, "words": raw}, pieces(), threshold)
 
@@ -53,16 +69,22 @@ def test_stop_words_are_nltks() -> None:
     found = stop_words()
     assert len(found) == 179
     assert {"don't", "should've", "mightn't", "that'll", "ma", "y", "won", "yourselves"} <= found
-    assert not {"also", "one", "two", "would", "per", "back", "often", "across", "y'all", "#"} & found
+    assert (
+        not {"also", "one", "two", "would", "per", "back", "often", "across", "y'all", "#"} & found
+    )
 
 
 def test_ratios_by_hand() -> None:
     text = "The dogs, a red cat's: CAFÉ."  # dog ##s red cat cafe; the , a ' s : . count nowhere
     assert grounding().ratio(text) == pytest.approx(3 / 5)  # dog ##s cafe
-    assert grounding().ratio(text, variant="inherit") == pytest.approx(2 / 5)  # cat cafe; "dogs" is too rare
+    assert grounding().ratio(text, variant="inherit") == pytest.approx(
+        2 / 5
+    )  # cat cafe; "dogs" is too rare
     assert grounding().ratio(text, variant="words") == pytest.approx(2 / 4)  # dogs red cat café
     assert grounding().ratio(text, "cat dogs red") == pytest.approx(5 / 9)  # both texts as one
-    assert math.isnan(grounding().ratio("The, and it. Don't!")) and math.isnan(grounding().ratio(""))
+    assert math.isnan(grounding().ratio("The, and it. Don't!")) and math.isnan(
+        grounding().ratio("")
+    )
 
 
 def test_more_than_the_threshold_and_a_continuation_is_no_stop_word() -> None:
@@ -82,11 +104,15 @@ def test_pieces_are_counted_as_spelt() -> None:
     assert list(counts.items()) == [("##s", 2), ("cafe", 2), ("dog", 2), ("a", 1), ("the", 1)]
 
 
-@pytest.mark.parametrize("make", [toys.roberta_words, toys.clip_words, toys.siglip_words, toys.bert_words])
+@pytest.mark.parametrize(
+    "make", [toys.roberta_words, toys.clip_words, toys.siglip_words, toys.bert_words]
+)
 def test_every_tokenizer_spells_alike(make: object) -> None:
     tokenizer = make()  # type: ignore[operator]
     found = count_pieces(["The dog isn't here", "a red dog's 🐶", "café"], tokenizer)
-    assert all(key.removeprefix("##").isalnum() and key.isascii() for key in found)  # no Ġ, no </w>, no é
+    assert all(
+        key.removeprefix("##").isalnum() and key.isascii() for key in found
+    )  # no Ġ, no </w>, no é
     ground = Grounding({"pieces": found, "words": {"dog": 1, "red": 1}}, tokenizer, 0)
     assert ground.ratio("a red dog!") == ground.ratio("the dog", variant="inherit") == 1
     assert ground.ratio("a red car", variant="words") == 0.5
@@ -94,17 +120,27 @@ def test_every_tokenizer_spells_alike(make: object) -> None:
 
 
 def test_table_of_a_coco_file(tmp_path: Path) -> None:
-    file = coco(tmp_path / "captions.json", [(1, "a.jpg"), (2, "b.jpg")], [(1, "A dog."), (2, "Dogs: a cat"), (1, " ")])
+    file = coco(
+        tmp_path / "captions.json",
+        [(1, "a.jpg"), (2, "b.jpg")],
+        [(1, "A dog."), (2, "Dogs: a cat"), (1, " ")],
+    )
     config = CountsConfig((str(file),), str(home(tmp_path / "tokenizer", None, pieces())))
     assert "4 pieces and 6 words of 2 captions" in count(config, tmp_path / "counts.json")
     table = json.loads((tmp_path / "counts.json").read_text())
     assert table["pieces"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}
     assert table["words"] == {"a": 2, ".": 1, ":": 1, "cat": 1, "dog": 1, "dogs": 1}
-    assert table["provenance"]["captions"] == 2 and len(table["provenance"]["files"][str(file)]) == 64
-    assert Grounding.read(tmp_path / "counts.json", pieces(), 1).ratio("a dog, cat dogs") == pytest.approx(2 / 4)
+    assert (
+        table["provenance"]["captions"] == 2 and len(table["provenance"]["files"][str(file)]) == 64
+    )
+    assert Grounding.read(tmp_path / "counts.json", pieces(), 1).ratio(
+        "a dog, cat dogs"
+    ) == pytest.approx(2 / 4)
     with pytest.raises(InputError, match=r"counts.json: counted with another tokenizer"):
         Grounding.read(tmp_path / "counts.json", words())
-    for number, content in enumerate(("{}", "[]", json.dumps({**table, "pieces": {}}), '{"provenance": {}}')):
+    for number, content in enumerate(
+        ("{}", "[]", json.dumps({**table, "pieces": {}}), '{"provenance": {}}')
+    ):
         with pytest.raises(InputError, match=r"no count table; expected filled"):
             Grounding.read(put(tmp_path / f"{number}.json", content), pieces())
 
@@ -118,7 +154,10 @@ def answers(chance: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_split_counts_seeds() -> None:
-    base, other = np.array([[1, 0, 1, 0, 1], [1, 0, 0, 0, 0]]), np.array([[1, 1, 0, 0, 0], [1, 1, 0, 0, 1]])
+    base, other = (
+        np.array([[1, 0, 1, 0, 1], [1, 0, 0, 0, 0]]),
+        np.array([[1, 1, 0, 0, 0], [1, 1, 0, 0, 1]]),
+    )
     assert parts(split(base, other)) == [[1], [2], [0, 3, 4]]
     assert parts(split(base[:1], base[1:])) == [[], [2, 4], [0, 1, 3]]
 
@@ -127,7 +166,11 @@ def test_null_split_halves_the_seeds() -> None:
     answers = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]], bool)
     found = [null_split(answers, seed) for seed in range(30)]
     assert all({0, 2} <= set(part.on_par.tolist()) for part in found)  # all seeds agree
-    assert {(1 in p.improved, 1 in p.worsened) for p in found} == {(True, False), (False, True), (False, False)}
+    assert {(1 in p.improved, 1 in p.worsened) for p in found} == {
+        (True, False),
+        (False, True),
+        (False, False),
+    }
 
 
 def test_a_planted_effect_is_found_and_not_in_the_null_split() -> None:
@@ -140,13 +183,22 @@ def test_a_planted_effect_is_found_and_not_in_the_null_split() -> None:
     models, null = found["models"], found["null"]
     up, down = (ratios[at][~np.isnan(ratios[at])] for at in split(base, other)[:2])
     expected = mannwhitneyu(up, down)
-    assert models["mann_whitney_p"] == pytest.approx(expected.pvalue) and models["mann_whitney_p"] < 1e-6
+    assert (
+        models["mann_whitney_p"] == pytest.approx(expected.pvalue)
+        and models["mann_whitney_p"] < 1e-6
+    )
     assert models["cliffs_delta"] == pytest.approx(2 * expected.statistic / len(up) / len(down) - 1)
     assert 0 < models["interval"][0] < models["cliffs_delta"] < models["interval"][1] < 1
     assert models["controlled"]["p"] < 0.01 and models["controlled"]["difference"] > 0.1
     assert models["controlled"]["strata"] == 8  # two labels by four quarters of length
-    assert min(null["mann_whitney_p"], null["controlled"]["p"]) > 0.05 and null["interval"][0] < 0 < null["interval"][1]
-    assert [sum(g[key] for g in models["groups"].values()) for key in ("n", "undefined")] == [297, 3]
+    assert (
+        min(null["mann_whitney_p"], null["controlled"]["p"]) > 0.05
+        and null["interval"][0] < 0 < null["interval"][1]
+    )
+    assert [sum(g[key] for g in models["groups"].values()) for key in ("n", "undefined")] == [
+        297,
+        3,
+    ]
     summary = [models["groups"]["improved"][key] for key in ("mean", "q1", "median", "q3")]
     assert summary == pytest.approx([up.mean(), *np.quantile(up, [0.25, 0.5, 0.75])])
     assert json.loads(json.dumps(found)) == found == analyse(ratios, base, other, lengths, labels)
@@ -164,29 +216,54 @@ def test_what_only_follows_from_length_is_gone_once_controlled() -> None:
 def test_empty_groups_are_said_to_be_empty() -> None:
     right = np.ones((2, 4), bool)
     found = analyse(np.full(4, 0.5), right, ~right, np.arange(4), np.zeros(4))["models"]
-    assert found["groups"]["improved"] == dict.fromkeys(("mean", "median", "q1", "q3")) | {"n": 0, "undefined": 0}
-    assert [found[k] for k in ("mann_whitney_p", "cliffs_delta", "interval", "controlled")] == [None] * 4
+    assert found["groups"]["improved"] == dict.fromkeys(("mean", "median", "q1", "q3")) | {
+        "n": 0,
+        "undefined": 0,
+    }
+    assert [found[k] for k in ("mann_whitney_p", "cliffs_delta", "interval", "controlled")] == [
+        None
+    ] * 4
     apart = analyse([0.9, 0.1], [[0, 1]] * 2, [[1, 0]] * 2, [9, 9], [0, 1])["models"]
     assert apart["controlled"] is None and apart["cliffs_delta"] == 1  # no stratum has both groups
 
 
 def test_figure_has_both_panels(tmp_path: Path) -> None:
-    groups, null = {"improved": [0.1, np.nan, 0.4], "on_par": []}, {"improved": [0.2], "on_par": [0.3]}
+    groups, null = (
+        {"improved": [0.1, np.nan, 0.4], "on_par": []},
+        {"improved": [0.2], "on_par": [0.3]},
+    )
     svg = figure(groups, null, tmp_path / "f.png")
-    assert svg.startswith("<svg") and "between the models" in svg and "null split" in svg and "n = 2" in svg
+    assert (
+        svg.startswith("<svg")
+        and "between the models" in svg
+        and "null split" in svg
+        and "n = 2" in svg
+    )
     assert "#008000" in svg and "on par" in svg  # the green plus
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_listing_shows_the_most_extreme() -> None:
     texts = ["The dogs, red", "a cat", "cafe", "it", "the dog"]
-    examples = [Example(f"e{i}", text, pair="a red * dog" if i == 0 else None) for i, text in enumerate(texts)]
+    examples = [
+        Example(f"e{i}", text, pair="a red * dog" if i == 0 else None)
+        for i, text in enumerate(texts)
+    ]
     base, other = [[0, 0, 1, 1, 1], [0, 1, 1, 0, 1]], [[1, 1, 1, 1, 0], [1, 1, 1, 0, 1]]
     page = listing(grounding(), examples, base, other, k=1, names=("BERT", "XDBERT")).split("\n")
-    assert page[2] == "Example e0: grounded ratio 3/(3+2) = 0.6000; BERT right 0/2, XDBERT right 2/2"
+    assert (
+        page[2] == "Example e0: grounded ratio 3/(3+2) = 0.6000; BERT right 0/2, XDBERT right 2/2"
+    )
     assert page[4] == "(The) **dog** **##s** (,) red" and page[6] == r"(a) red (\*) **dog**"
     heads = [line.split(":")[0] for line in page if line.startswith(("Example", "##"))]
-    assert heads == ["## Improved", "Example e0", "## Worsened", "Example e4", "## On par", "Example e2"]
+    assert heads == [
+        "## Improved",
+        "Example e0",
+        "## Worsened",
+        "Example e4",
+        "## On par",
+        "Example e2",
+    ]
     assert "Example e3: grounded ratio undefined" in listing(grounding(), examples, base, other)
 
 

@@ -19,10 +19,18 @@ from homes import put
 from groundling.data.samples import Example
 from groundling.errors import InputError
 from groundling.find import named
+from groundling.forms import Pick
 from groundling.tasks import Task, refcoco, vcr
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions, positives, recall
-from groundling.tasks.forms import Pick
-from groundling.tasks.refcoco import UNITER, VL_BERT, VL_BERT_LABELS, Expression, Overlap, accuracy, expressions
+from groundling.tasks.refcoco import (
+    UNITER,
+    VL_BERT,
+    VL_BERT_LABELS,
+    Expression,
+    Overlap,
+    accuracy,
+    expressions,
+)
 from groundling.tasks.vcr import ANSWER, RATIONALE, items, mentioned, objects_of, q_to_ar, render
 
 
@@ -51,25 +59,45 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
             loss = Pick(kind=kind).loss(outputs.masked_fill(labels < 0, fill), labels)
             (slope,) = torch.autograd.grad(loss, outputs)
             assert loss.item() == pytest.approx(value, rel=1e-5) and slope.isfinite().all()
-    assert Pick().predict(np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])).tolist() == [1, 0]
-    assert refusal(Pick().label, "1", "f, line 2") == "f, line 2: label '1'; regions are right or wrong by their boxes"
+    assert Pick().predict(
+        np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])
+    ).tolist() == [1, 0]
+    assert (
+        refusal(Pick().label, "1", "f, line 2")
+        == "f, line 2: label '1'; regions are right or wrong by their boxes"
+    )
 
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
 QUESTION = ["Why", "is", [0, 2], "near", [1], "?"]
-BOXES = [[10.0, 5.0, 50.5, 95.0, 0.9], [0, 0, 100, 50, 0.8], [60, 10, 100, 100, 0.7], [40, 40, 80, 80, 0.99]]
+BOXES = [
+    [10.0, 5.0, 50.5, 95.0, 0.9],
+    [0, 0, 100, 50, 0.8],
+    [60, 10, 100, 100, 0.7],
+    [40, 40, 80, 80, 0.99],
+]
 UNREAD = """movie interesting_scores answer_likelihood metadata_fn answer_orig question_orig rationale_orig img_id
 answer_match_iter answer_sources rationale_sources rationale_match_iter question_number match_fold match_index"""
 
 
 def line(n: int, labelled: bool = True) -> dict[str, Any]:
     """All 23 keys of the real file."""
-    choices = [["Because", [2], "left", "."], ["No", "."], [[n % 4], "'s", "idea", "."], ["Everyone", "did", "."]]
+    choices = [
+        ["Because", [2], "left", "."],
+        ["No", "."],
+        [[n % 4], "'s", "idea", "."],
+        ["Everyone", "did", "."],
+    ]
     row: dict[str, Any] = dict.fromkeys(UNREAD.split()) | {
-        "img_fn": f"lsmdc_M/M_00.01.4{n % 3}@0.jpg", "annot_id": f"val-{n}", "objects": OBJECTS, "question": QUESTION,
-        "answer_choices": choices, "answer_label": n % 4, "rationale_choices": choices[::-1],
+        "img_fn": f"lsmdc_M/M_00.01.4{n % 3}@0.jpg",
+        "annot_id": f"val-{n}",
+        "objects": OBJECTS,
+        "question": QUESTION,
+        "answer_choices": choices,
+        "answer_label": n % 4,
+        "rationale_choices": choices[::-1],
         "rationale_label": (n // 4) % 4,
-    }  # fmt: skip
+    }
     assert len(row) == 23
     return row if labelled else {k: v for k, v in row.items() if not k.endswith("_label")}
 
@@ -91,17 +119,36 @@ def stills(tmp_path: Path) -> Path:
 
 def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
     answers, reasons = ANSWER.read(stills, "val"), RATIONALE.read(stills, "val")
-    assert (named("tasks", Task, "vcr/answer"), named("tasks", Task, "vcr/rationale")) == (ANSWER, RATIONALE)
+    assert (named("tasks", Task, "vcr/answer"), named("tasks", Task, "vcr/rationale")) == (
+        ANSWER,
+        RATIONALE,
+    )
     first = answers[1]
-    assert (first.id, first.label, first.images) == ("vcr-answer-val-1", 1, ("lsmdc_M/M_00.01.41@0",))
+    assert (first.id, first.label, first.images) == (
+        "vcr-answer-val-1",
+        1,
+        ("lsmdc_M/M_00.01.41@0",),
+    )
     assert first.text == "Why is Casey Jessie near pottedplant ?"
-    assert [(first.text[a:b], n) for a, b, n in first.tags] == [("Casey", 0), ("Jessie", 2), ("pottedplant", 1)]
-    assert first.choices == ("Because Jessie left .", "No .", "pottedplant 's idea .", "Everyone did .")
+    assert [(first.text[a:b], n) for a, b, n in first.tags] == [
+        ("Casey", 0),
+        ("Jessie", 2),
+        ("pottedplant", 1),
+    ]
+    assert first.choices == (
+        "Because Jessie left .",
+        "No .",
+        "pottedplant 's idea .",
+        "Everyone did .",
+    )
     assert first.choice_tags == (((8, 14, 2),), (), ((0, 11, 1),), ())
     # The rationale is asked after the right answer, whose tags move along.
     assert (reasons[2].id, reasons[2].label) == ("vcr-rationale-val-2", 0)
     assert reasons[2].text == "Why is Casey Jessie near pottedplant ? Jessie 's idea ."
-    assert (reasons[2].choices, reasons[2].choice_tags) == (answers[2].choices[::-1], answers[2].choice_tags[::-1])
+    assert (reasons[2].choices, reasons[2].choice_tags) == (
+        answers[2].choices[::-1],
+        answers[2].choice_tags[::-1],
+    )
     assert render([[16]], ["person"] * 17) == ("Riley", ((0, 5, 16),))
 
 
@@ -116,7 +163,9 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     (item, *_) = items(stills, "val")
     found = objects_of(stills, item)
     assert (found.size, found.names) == ((100, 100), tuple(OBJECTS))
-    assert np.allclose(found.boxes, np.array(BOXES)[:, :4] / 100) and found.confidence[3] == np.float32(0.99)
+    assert np.allclose(found.boxes, np.array(BOXES)[:, :4] / 100) and found.confidence[
+        3
+    ] == np.float32(0.99)
     # Of a 100 x 50 box, 20 x 40 at its corner; the middle of a cell decides.
     mask = found.mask(1)
     middles = (np.arange(14) + 0.5) / 14
@@ -125,7 +174,9 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     content = json.loads(path.read_text())
     for box in ([10, 5, 10, 95, 1], [60, 10, 104, 100, 1]):
         put(path, json.dumps(content | {"boxes": [*BOXES[:2], box, BOXES[3]]}))
-        assert "box 2 is empty or outside the image of 100 x 100" in refusal(objects_of, stills, item)
+        assert "box 2 is empty or outside the image of 100 x 100" in refusal(
+            objects_of, stills, item
+        )
     renamed = json.dumps(content | {"names": OBJECTS[::-1]})
     for text, told in (
         (renamed, "4 objects of val-0"),
@@ -157,7 +208,10 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     groups = ["answer", *(f"rationale_conditioned_on_a{n}" for n in range(4))]
     assert head == ["annot_id", *(f"{group}_{n}" for group in groups for n in range(4))]
     for name, *shares in rows:
-        given = [scores[f"vcr-answer-{name}"], *(scores[f"vcr-rationale-{name}-a{n}"] for n in range(4))]
+        given = [
+            scores[f"vcr-answer-{name}"],
+            *(scores[f"vcr-rationale-{name}-a{n}"] for n in range(4)),
+        ]
         expected = np.concatenate([np.exp(one) / np.exp(one).sum() for one in given])
         assert list(map(float, shares)) == pytest.approx(expected, rel=1e-4)
     assert [row[0] for row in rows] == ["val-7", "val-8"]
@@ -167,7 +221,10 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
-        ({"question": ["Is", [4], "?"]}, "line 2: '[4]'; expected words, and lists of objects from 0 to 3"),
+        (
+            {"question": ["Is", [4], "?"]},
+            "line 2: '[4]'; expected words, and lists of objects from 0 to 3",
+        ),
         ({"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]}, "line 2: '[-1]'; expected words"),
         ({"question": "Why?"}, "line 2: 'Why?'; expected words"),
         ({"answer_choices": [["a"]] * 3}, "line 2: 3 answers and 4 rationales, expected 4 and 4"),
@@ -179,7 +236,9 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
 )
 def test_faults_of_vcr_name_file_and_line(fault: Any, complaint: str, tmp_path: Path) -> None:
     second = lines(line(1, fault is not None) | (fault if isinstance(fault, dict) else {}))
-    path = put(tmp_path / "val.jsonl", lines(line(0)) + (second[:300] if fault == "cut" else second))
+    path = put(
+        tmp_path / "val.jsonl", lines(line(0)) + (second[:300] if fault == "cut" else second)
+    )
     assert refusal(items, tmp_path, "val").startswith(f"{path}, {complaint}")
     put(tmp_path / "test.jsonl", lines(line(0), line(1, False)))
     assert refusal(items, tmp_path, "test").endswith("some lines have a label and some have none")
@@ -211,7 +270,10 @@ def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
 @pytest.mark.parametrize("rule", RULES)
 def test_overlaps_and_accuracy_are_those_of_the_scripts(rule: str) -> None:
     some, others = boxes(np.random.default_rng(1), 60), boxes(np.random.default_rng(2), 60)
-    truth = [[retold([Fraction(x) for x in a], [Fraction(x) for x in b], rule) for b in others] for a in some]
+    truth = [
+        [retold([Fraction(x) for x in a], [Fraction(x) for x in b], rule) for b in others]
+        for a in some
+    ]
     assert np.array_equal(RULES[rule].iou(some, others), np.array(truth, float))
     half, flat = Fraction(1, 2), [one for row in truth for one in row]
     pairs = [(a, b) for a in some for b in others]
@@ -223,7 +285,10 @@ def test_overlaps_and_accuracy_are_those_of_the_scripts(rule: str) -> None:
         own = replace(RULES[rule], strict=strict)
         assert own(some, others).reshape(-1).tolist() == told and 20 < sum(told[60:]) < 3000
         assert accuracy(said, asked, own) == sum(told[60:]) / 3600
-    assert refusal(accuracy, {}, asked, VL_BERT) == "refcoco: no prediction for expression 0 (3,600 such)"
+    assert (
+        refusal(accuracy, {}, asked, VL_BERT)
+        == "refcoco: no prediction for expression 0 (3,600 such)"
+    )
 
 
 def test_borders_of_overlaps() -> None:
@@ -232,42 +297,92 @@ def test_borders_of_overlaps() -> None:
     assert VL_BERT.iou(half, gold)[0, 0] == 66 / 121 and VL_BERT(*[[[0, 0, 9, 4]], [[0, 0, 9, 9]]])
     assert not VL_BERT_LABELS([0, 0, 9, 4], [0, 0, 9, 9]) and not UNITER(half, gold)
     assert (Overlap().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
-    assert VL_BERT.iou([10, 0, 20, 10], gold)[0, 0] > 0 == Overlap().iou([10, 0, 20, 10], gold)[0, 0]
+    assert (
+        VL_BERT.iou([10, 0, 20, 10], gold)[0, 0] > 0 == Overlap().iou([10, 0, 20, 10], gold)[0, 0]
+    )
     assert Overlap().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
 
 
 def ref(n: int, split: str, *said: str) -> dict[str, Any]:
-    sentences = [{"sent_id": 10 * n + k, "raw": s.title(), "sent": s, "tokens": s.split()} for k, s in enumerate(said)]
-    ids = {"ref_id": n, "ann_id": 100 + n, "image_id": n % 2, "category_id": 1, "sent_ids": [10 * n]}
-    return ids | {"split": split, "sentences": sentences, "file_name": f"COCO_train2014_{n % 2:012d}_{100 + n}.jpg"}
+    sentences = [
+        {"sent_id": 10 * n + k, "raw": s.title(), "sent": s, "tokens": s.split()}
+        for k, s in enumerate(said)
+    ]
+    ids = {
+        "ref_id": n,
+        "ann_id": 100 + n,
+        "image_id": n % 2,
+        "category_id": 1,
+        "sent_ids": [10 * n],
+    }
+    return ids | {
+        "split": split,
+        "sentences": sentences,
+        "file_name": f"COCO_train2014_{n % 2:012d}_{100 + n}.jpg",
+    }
 
 
-REFS = [ref(0, "train", "man left"), ref(1, "testA", "woman in röd", "she"), ref(2, "testB", "car"), ref(3, "val", "x")]
+REFS = [
+    ref(0, "train", "man left"),
+    ref(1, "testA", "woman in röd", "she"),
+    ref(2, "testB", "car"),
+    ref(3, "val", "x"),
+]
 
 
 @pytest.fixture
 def referred(tmp_path: Path) -> Path:
-    notes = [{"id": 100 + n, "image_id": n % 2, "category_id": 1, "bbox": [n, 2.5, 10, 20.25]} for n in range(4)]
+    notes = [
+        {"id": 100 + n, "image_id": n % 2, "category_id": 1, "bbox": [n, 2.5, 10, 20.25]}
+        for n in range(4)
+    ]
     notes.append({"id": 200, "image_id": 1, "category_id": 2, "bbox": [1, 1, 0, 4]})
-    images = [{"id": n, "width": 40, "height": 30, "file_name": f"COCO_train2014_{n:012d}.jpg"} for n in range(2)]
-    put(tmp_path / "instances.json", json.dumps({"images": images, "annotations": notes, "categories": []}))
+    images = [
+        {"id": n, "width": 40, "height": 30, "file_name": f"COCO_train2014_{n:012d}.jpg"}
+        for n in range(2)
+    ]
+    put(
+        tmp_path / "instances.json",
+        json.dumps({"images": images, "annotations": notes, "categories": []}),
+    )
     put(tmp_path / "refs(unc).p", pickle.dumps(REFS, protocol=2))
     return tmp_path
 
 
 def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     found = {split: expressions(referred, split) for split in refcoco.SPLITS}
-    assert [[e.id for e in own] for own in found.values()] == [[0], [30], [10, 11], [20], [10, 11, 20]]
+    assert [[e.id for e in own] for own in found.values()] == [
+        [0],
+        [30],
+        [10, 11],
+        [20],
+        [10, 11, 20],
+    ]
     first = found["testA"][0]
-    assert (first.text, first.image, first.object) == ("woman in röd", "COCO_train2014_000000000001", 101)
+    assert (first.text, first.image, first.object) == (
+        "woman in röd",
+        "COCO_train2014_000000000001",
+        101,
+    )
     assert first.box.tolist() == [1, 2.5, 11, 22.75]
     assert expressions(referred, "val", image="{number}")[0].image == "1"
     true = refcoco.annotated(referred)
-    assert true["COCO_train2014_000000000001"].tolist() == [[1, 2.5, 11, 22.75], [3, 2.5, 13, 22.75]]
-    det = {"image_id": 1, "box": [1, 2, 3, 4.5], "score": 0.5, "category_id": 3, "category_name": "car"}
+    assert true["COCO_train2014_000000000001"].tolist() == [
+        [1, 2.5, 11, 22.75],
+        [3, 2.5, 13, 22.75],
+    ]
+    det = {
+        "image_id": 1,
+        "box": [1, 2, 3, 4.5],
+        "score": 0.5,
+        "category_id": 3,
+        "category_name": "car",
+    }
     path = put(referred / "dets.json", json.dumps([det, det]))
     assert refcoco.detected(path, "{number}")["1"].tolist() == [[1, 2, 4, 6.5, 0.5]] * 2
-    assert ": not a list of detections with" in refusal(refcoco.detected, put(path, '[{"image_id": 1}]'))
+    assert ": not a list of detections with" in refusal(
+        refcoco.detected, put(path, '[{"image_id": 1}]')
+    )
     assert "holds no expressions of 'dev'" in refusal(expressions, referred, "dev")
 
 
@@ -281,7 +396,9 @@ def test_pickles_of_python_2(referred: Path) -> None:
     put(referred / "refs(unc).p", PYTHON_2)
     assert [(e.id, e.text) for e in expressions(referred, "val")] == [(30, "café 's")]
     path = referred / "p"  # SHORT_BINSTRING, BININT, BINUNICODE
-    path.write_bytes(b"\x80\x02]q\x00(U\x04caf\xe9q\x01J\xff\xff\xff\xffX\x03\x00\x00\x00\xc3\xa9ae.")
+    path.write_bytes(
+        b"\x80\x02]q\x00(U\x04caf\xe9q\x01J\xff\xff\xff\xffX\x03\x00\x00\x00\xc3\xa9ae."
+    )
     assert refcoco.read_plain(path) == ["café", -1, "éa"]
     for protocol in range(6):
         path.write_bytes(pickle.dumps(REFS, protocol))
@@ -300,33 +417,61 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     old = b"cos\nsystem\n(S'touch %s'\ntR." % str(Bomb.mark).encode()
     inst = b"(S'touch %s'\nios\nsystem\n." % str(Bomb.mark).encode()
     bad = [pickle.dumps([*REFS, Bomb()], protocol) for protocol in range(6)]
-    bad += [old, inst, *(pickle.dumps([one], 2) for one in (Fraction(1, 2), len, Path("a"), np.float64(1), Expression))]
+    bad += [
+        old,
+        inst,
+        *(
+            pickle.dumps([one], 2)
+            for one in (Fraction(1, 2), len, Path("a"), np.float64(1), Expression)
+        ),
+    ]
     for content in bad:
         path.write_bytes(content)
         told = refusal(refcoco.read_plain, path)
-        assert re.fullmatch(r".*refs\(unc\)\.p: not read \(this pickle asks for '[^']+', .*\)", told)
+        assert re.fullmatch(
+            r".*refs\(unc\)\.p: not read \(this pickle asks for '[^']+', .*\)", told
+        )
     assert not Bomb.mark.exists()
     assert pickle.load(io.BytesIO(inst)) == 0 and Bomb.mark.exists()  # it would have run
 
 
 def test_faults_of_refcoco(referred: Path) -> None:
-    path, instances = referred / "refs(unc).p", json.loads((referred / "instances.json").read_text())
+    path, instances = (
+        referred / "refs(unc).p",
+        json.loads((referred / "instances.json").read_text()),
+    )
     whole = path.read_bytes()
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
         assert refusal(expressions, referred, "val").startswith(f"{path}: not a whole pickle (")
-    for content in ({"a": 1}, [3], [{"split": "val"}], [REFS[3] | {"sentences": [{"sent": "x"}]}], 5):
+    for content in (
+        {"a": 1},
+        [3],
+        [{"split": "val"}],
+        [REFS[3] | {"sentences": [{"sent": "x"}]}],
+        5,
+    ):
         path.write_bytes(pickle.dumps(content, 2))
-        assert "not a list of refs with split, ann_id, image_id and sentences" in refusal(expressions, referred, "val")
+        assert "not a list of refs with split, ann_id, image_id and sentences" in refusal(
+            expressions, referred, "val"
+        )
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
-    assert refusal(expressions, referred, "val") == f"{path}, refs[1]: annotation 103 of image 1, not 0"
+    assert (
+        refusal(expressions, referred, "val")
+        == f"{path}, refs[1]: annotation 103 of image 1, not 0"
+    )
     path.write_bytes(whole)
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
         instances["annotations"][3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
-        assert "refs[3]: box [" in (told := refusal(expressions, referred, "val")) and "empty or outside" in told
+        assert (
+            "refs[3]: box [" in (told := refusal(expressions, referred, "val"))
+            and "empty or outside" in told
+        )
     path.unlink()
-    assert refusal(expressions, referred, "val").startswith(f"{path}: not read ([Errno 2] No such file")
+    assert refusal(expressions, referred, "val").startswith(
+        f"{path}: not read ([Errno 2] No such file"
+    )
     put(referred / "instances.json", "{}")
     assert "not COCO's images and annotations with bbox" in refusal(expressions, referred, "val")
 
@@ -341,7 +486,10 @@ FLAG = "<object><name>9</name><scene>1</scene><nobndbox>1</nobndbox></object>"
 
 
 def xml(*spots: tuple[Any, ...], flag: str = FLAG) -> str:
-    found = [SPOT.format(" ".join(f"<name>{name}</name>" for name in names), *box) for names, *box in spots]
+    found = [
+        SPOT.format(" ".join(f"<name>{name}</name>" for name in names), *box)
+        for names, *box in spots
+    ]
     return f"<annotation><filename>3.jpg</filename>{SIZE}{''.join(found)}{flag}</annotation>"
 
 
@@ -349,32 +497,54 @@ def xml(*spots: tuple[Any, ...], flag: str = FLAG) -> str:
 def flickr(tmp_path: Path) -> Path:
     put(tmp_path / "val.txt", "3\n")
     put(tmp_path / "Sentences/3.txt", "\n".join(LINES) + "\n")
-    put(tmp_path / "Annotations/3.xml", xml(((7,), 1, 2, 11, 22), ((7, 8), 21, 2, 31, 12), ((8,), 5, 5, 50, 40)))
+    put(
+        tmp_path / "Annotations/3.xml",
+        xml(((7,), 1, 2, 11, 22), ((7, 8), 21, 2, 31, 12), ((8,), 5, 5, 50, 40)),
+    )
     put(tmp_path / "UNRELATED_CAPTIONS", "# format: <imageID> <sentence number>\n3 2\n4 1\n")
     return tmp_path
 
 
 def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Path) -> None:
     one, two = captions(flickr, "val")
-    assert (one.id, one.text, one.image, one.size) == ("3#0", "A man and a man see it .", "3", (50, 40))
+    assert (one.id, one.text, one.image, one.size) == (
+        "3#0",
+        "A man and a man see it .",
+        "3",
+        (50, 40),
+    )
     assert two.text == "hat outside , nowhere ]: the red hat"
-    told = [(p.chain, p.types, p.first, p.words, one.text[p.start : p.stop]) for p in (*one.phrases, *one.skipped)]
+    told = [
+        (p.chain, p.types, p.first, p.words, one.text[p.start : p.stop])
+        for p in (*one.phrases, *one.skipped)
+    ]
     assert told[:2] == [(7, ("people", "other"), 0, 2, "A man"), (7, ("people",), 3, 2, "a man")]
     assert told[2:] == [(0, ("notvisual",), 6, 1, "it")]
-    assert [(p.chain, p.first, two.text[p.start : p.stop]) for p in two.phrases[1:]] == [(8, 5, "the red hat")]
+    assert [(p.chain, p.first, two.text[p.start : p.stop]) for p in two.phrases[1:]] == [
+        (8, 5, "the red hat")
+    ]
     assert [p.chain for p in two.skipped] == [9, 5]  # a scene, and one without an object
     assert two.phrases[0].boxes.tolist() == [[21, 2, 31, 12], [5, 5, 50, 40]]
-    assert one.example() == Example("flickr-entities-3#0", one.text, images=("3",), tags=((0, 5, 0), (10, 15, 1)))
+    assert one.example() == Example(
+        "flickr-entities-3#0", one.text, images=("3",), tags=((0, 5, 0), (10, 15, 1))
+    )
     official = captions(flickr, "val", unrelated=False, official=True)
     assert [c.id for c in official] == ["3#0"]
     assert official[0].phrases[0].boxes.tolist() == [[0, 1, 10, 21], [20, 1, 30, 11]]
     phrase = one.phrases[0]
-    regions = np.array([[1, 2, 11, 12], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]])  # 1/2, 1/3, 1 and 9/20 of one
+    regions = np.array(
+        [[1, 2, 11, 12], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]]
+    )  # 1/2, 1/3, 1 and 9/20 of one
     assert positives(phrase, regions).tolist() == [True, False, True, False]
     assert positives(phrase, regions, "merged-box").tolist() == [False, True, False, False]
-    golds = [[e.gold.boxes.tolist() for e in task.read(flickr, "val")] for task in (FLICKR30K, MERGED)]
+    golds = [
+        [e.gold.boxes.tolist() for e in task.read(flickr, "val")] for task in (FLICKR30K, MERGED)
+    ]
     assert golds[0][:2] == [phrase.boxes.tolist()] * 2 and golds[1][:2] == [[[1, 2, 31, 22]]] * 2
-    assert refusal(positives, phrase, regions, "any") == "no protocol 'any'; there are any-box, merged-box"
+    assert (
+        refusal(positives, phrase, regions, "any")
+        == "no protocol 'any'; there are any-box, merged-box"
+    )
 
 
 def test_recall_told_another_way() -> None:
@@ -383,12 +553,16 @@ def test_recall_told_another_way() -> None:
     right = [rng.random(len(own)) < 0.08 for own in scores]
     hits = {1: 0, 5: 0, 10: 0, 100: 0}
     for own, good in zip(scores, right, strict=True):
-        better = [sum(b > a or (b == a and j < i) for j, b in enumerate(own)) for i, a in enumerate(own)]
+        better = [
+            sum(b > a or (b == a and j < i) for j, b in enumerate(own)) for i, a in enumerate(own)
+        ]
         for k in hits:
             hits[k] += any(g and place < k for g, place in zip(good, better, strict=True))
     assert list(recall(scores, right)) == ["R@1", "R@5", "R@10", "upper bound"]
     assert list(recall(scores, right).values()) == [n / 4000 for n in hits.values()]
-    assert 0 < hits[1] < hits[5] < hits[10] < hits[100] < 4000  # phrases that nothing matches count as well
+    assert (
+        0 < hits[1] < hits[5] < hits[10] < hits[100] < 4000
+    )  # phrases that nothing matches count as well
     for few in ((scores, right[1:]), ([], []), ([scores[0][1:]], [right[0]])):
         assert refusal(recall, *few).startswith("recall: ")
 
@@ -396,16 +570,40 @@ def test_recall_told_another_way() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        ("Sentences", LINES[0] + "\n[/EN#7/people A man and", ", line 2: '[/EN#7/people A man and' is not closed"),
-        ("Sentences", "[/EN#7/people A [/EN#8/other man] b]", ", line 1: '[/EN#7/people A man b]' is not closed"),
-        ("Sentences", "see [/EN#7/people ]", ", line 1: '[/EN#7/people ]' is not closed or has no words"),
-        ("Annotations", xml(((7,), 1, 2, 60, 22)), ": box [1, 2, 60, 22] of chains [7] is empty or outside 50 x 40"),
-        ("Annotations", xml(flag="<object><name>9</name></object>"), ": the object of chains [9] has neither box nor"),
-        ("Annotations", xml(((7,), 1, "x", 3, 4)), ": not a whole annotation with size and objects"),
+        (
+            "Sentences",
+            LINES[0] + "\n[/EN#7/people A man and",
+            ", line 2: '[/EN#7/people A man and' is not closed",
+        ),
+        (
+            "Sentences",
+            "[/EN#7/people A [/EN#8/other man] b]",
+            ", line 1: '[/EN#7/people A man b]' is not closed",
+        ),
+        (
+            "Sentences",
+            "see [/EN#7/people ]",
+            ", line 1: '[/EN#7/people ]' is not closed or has no words",
+        ),
+        (
+            "Annotations",
+            xml(((7,), 1, 2, 60, 22)),
+            ": box [1, 2, 60, 22] of chains [7] is empty or outside 50 x 40",
+        ),
+        (
+            "Annotations",
+            xml(flag="<object><name>9</name></object>"),
+            ": the object of chains [9] has neither box nor",
+        ),
+        (
+            "Annotations",
+            xml(((7,), 1, "x", 3, 4)),
+            ": not a whole annotation with size and objects",
+        ),
         ("Annotations", xml()[:-9], ": not a whole annotation with size and objects"),
         ("Annotations", "", ": the file is empty"),
     ],
-)  # fmt: skip
+)
 def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr: Path) -> None:
     path = put(next((flickr / file).iterdir()), text)
     assert refusal(captions, flickr, "val").startswith(f"{path}{complaint}")

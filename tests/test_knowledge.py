@@ -11,7 +11,13 @@ import toys
 from safetensors.torch import save_file
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import kendalltau, spearmanr
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer, RobertaConfig, RobertaForMaskedLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizer,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from groundling.analysis.answers import Part, embedder, embedding, fill_mask, stroop
 from groundling.analysis.knowledge import ask, measure, summary
@@ -23,10 +29,14 @@ from groundling.world import World, WorldConfig
 from groundling.world.language import ATTRIBUTES
 
 COLOURS = ATTRIBUTES["colour"]
-TINY = WorldConfig(nouns=24, dev_nouns=4, test_nouns=6, scenes=0, dev_scenes=0, sentences=0, dev_sentences=0)
+TINY = WorldConfig(
+    nouns=24, dev_nouns=4, test_nouns=6, scenes=0, dev_scenes=0, sentences=0, dev_sentences=0
+)
 
 
-def fact(name: str, target: Any, prompts: dict[str, str], options: tuple[str, ...] = COLOURS) -> VisualFact:
+def fact(
+    name: str, target: Any, prompts: dict[str, str], options: tuple[str, ...] = COLOURS
+) -> VisualFact:
     return VisualFact(name, name, "colour", options, np.array(target, float), "", prompts)
 
 
@@ -39,7 +49,9 @@ def words(extra: tuple[str, ...]) -> BertTokenizer:
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = words(("zib", "dal", "##ish", "pur"))
     torch.manual_seed(0)
-    model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **toys.SMALL))
+    model = BertForMaskedLM(
+        BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **toys.SMALL)
+    )
     with torch.no_grad():  # fresh biases are zero, and would not be missed
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -52,17 +64,27 @@ def lines(path: Path, *rows: dict[str, Any]) -> Path:
 
 def coda(text: str, index: int, **changes: Any) -> dict[str, Any]:
     label = [0.0, 0.5, 0.25, 0.25, *[0.0] * 7]
-    row = {"text": text, "label": label, "template_group": 1, "template_idx": index, "class_id": "/m/0x"}
+    row = {
+        "text": text,
+        "label": label,
+        "template_group": 1,
+        "template_idx": index,
+        "class_id": "/m/0x",
+    }
     return {**row, "display_name": "Ruler", "object_group": 2, "ngram": "ruler", **changes}
 
 
 def test_memory_colors(tmp_path: Path) -> None:
-    rows = [{"descriptor": d, "item": i, "label": "grey", "picture": "u", "picture_path": "p"} for d, i in
-            (("an", "elephant"), ("", "steel"))]  # fmt: skip
+    rows = [
+        {"descriptor": d, "item": i, "label": "grey", "picture": "u", "picture_path": "p"}
+        for d, i in (("an", "elephant"), ("", "steel"))
+    ]
     elephant, steel = read_visual_facts(lines(tmp_path / "memory_colors.jsonl", *rows))
     assert elephant.options == ANSWERS["memory"] and len(elephant.options) == 11
     assert elephant.options[elephant.target.argmax()] == "grey" and elephant.target.sum() == 1
-    assert elephant.subject == "elephant" and all("an elephant" in p for p in elephant.prompts.values())
+    assert elephant.subject == "elephant" and all(
+        "an elephant" in p for p in elephant.prompts.values()
+    )
     assert len(steel.prompts) > 1 and steel.prompts.keys() == elephant.prompts.keys()
 
 
@@ -71,13 +93,23 @@ def test_coda_keeps_its_own_sentences_and_leaves_those_without_a_mask(tmp_path: 
     rows = (coda("All rulers are [MASK].", 0), photo, coda("This ruler is [MASK].", 7))
     (ruler,) = read_visual_facts(lines(tmp_path / "default_test.jsonl", *rows))
     assert ruler.prompts == {"0": "All rulers are [MASK].", "7": "This ruler is [MASK]."}
-    assert (ruler.id, ruler.subject, ruler.relation, ruler.group) == ("/m/0x", "ruler", "color", "Any")
+    assert (ruler.id, ruler.subject, ruler.relation, ruler.group) == (
+        "/m/0x",
+        "ruler",
+        "color",
+        "Any",
+    )
     assert ruler.target[:4].tolist() == [0, 0.5, 0.25, 0.25] and ruler.options[1] == "blue"
 
 
 def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
-    rows = {"sub": "pine tree", "obj": "green", "alt": "yellow"}, {"sub": "cloud", "obj": "white", "alt": "brown"}
-    pine, _ = read_visual_facts(lines(tmp_path / "db" / "wiki-color" / "single" / "test.jsonl", *rows))
+    rows = (
+        {"sub": "pine tree", "obj": "green", "alt": "yellow"},
+        {"sub": "cloud", "obj": "white", "alt": "brown"},
+    )
+    pine, _ = read_visual_facts(
+        lines(tmp_path / "db" / "wiki-color" / "single" / "test.jsonl", *rows)
+    )
     assert (pine.relation, pine.group, len(pine.options)) == ("color", "Single", 12)
     assert pine.options[pine.target.argmax()] == "green"
     pairs = {"sub": "dish", "obj": "ant", "alt": "bus"}, {"sub": "dog", "obj": "mug", "alt": "ant"}
@@ -94,13 +126,25 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "second", "expected"),
     [
-        ("m.jsonl", {"item": "sky", "label": "gray"}, "line 2: label is 'gray'; expected one of .*grey"),
+        (
+            "m.jsonl",
+            {"item": "sky", "label": "gray"},
+            "line 2: label is 'gray'; expected one of .*grey",
+        ),
         ("m.jsonl", {"noun": "sky"}, "line 2: fields are noun; expected item, label"),
         ("m.jsonl", coda("no mask", 3), r"line 2: text is 'no mask'; expected one \[MASK\]"),
-        ("m.jsonl", coda("a [MASK].", 3, label=[float("nan")] * 11), "line 2: label is .*expected 11 numbers"),
+        (
+            "m.jsonl",
+            coda("a [MASK].", 3, label=[float("nan")] * 11),
+            "line 2: label is .*expected 11 numbers",
+        ),
         ("m.jsonl", coda("a [MASK].", 3, options=["red", "red"]), "line 2: options is"),
         ("m.jsonl", coda("a [MASK].", 3, object_group=7), "line 2: object_group is 7"),
-        ("m.jsonl", {"sub": "a", "obj": "b", "alt": "c"}, "line 2: ViComTe.*expected one of coda, color"),
+        (
+            "m.jsonl",
+            {"sub": "a", "obj": "b", "alt": "c"},
+            "line 2: ViComTe.*expected one of coda, color",
+        ),
         ("color-dist.jsonl", {"a": [1] * 42}, "line 2: a is .*expected 12 numbers"),
     ],
 )
@@ -130,13 +174,19 @@ def test_a_world_writes_its_own(tmp_path: Path) -> None:
     nouns = {noun.name: noun for noun in world.nouns}
     for found in facts:
         noun = nouns[found.subject]
-        assert found.options[found.target.argmax()] == dict(zip(ATTRIBUTES, noun.looks, strict=True))[found.relation]
+        assert (
+            found.options[found.target.argmax()]
+            == dict(zip(ATTRIBUTES, noun.looks, strict=True))[found.relation]
+        )
         assert found.target.sum() == 1 and found.group == noun.split
         assert found.prompts["0"] == f"the {noun.name} is [MASK] ."
 
 
 def test_fill_mask_says_what_hf_says(bert: Path) -> None:
-    tokenizer, model = BertTokenizer.from_pretrained(bert), BertForMaskedLM.from_pretrained(bert).eval()
+    tokenizer, model = (
+        BertTokenizer.from_pretrained(bert),
+        BertForMaskedLM.from_pretrained(bert).eval(),
+    )
     prompts = {"p": "the zib is [MASK] .", "q": "there is a [MASK] dal"}
     answers, notes = fill_mask(bert, [fact("zib", np.eye(6)[0], prompts)])
     for name, prompt in prompts.items():
@@ -144,31 +194,55 @@ def test_fill_mask_says_what_hf_says(bert: Path) -> None:
         at = int((given.input_ids[0] == tokenizer.mask_token_id).nonzero())
         with torch.no_grad():
             logs = model(**given).logits[0, at].log_softmax(-1)
-        assert answers[0][name] == pytest.approx(logs[tokenizer.convert_tokens_to_ids(list(COLOURS))].numpy(), abs=1e-5)
+        assert answers[0][name] == pytest.approx(
+            logs[tokenizer.convert_tokens_to_ids(list(COLOURS))].numpy(), abs=1e-5
+        )
     assert notes == {"head": "the checkpoint's", "several_pieces": [], "unknown_pieces": []}
 
 
 def test_an_option_of_two_pieces_has_two_masks(bert: Path) -> None:
-    tokenizer, model = BertTokenizer.from_pretrained(bert), BertForMaskedLM.from_pretrained(bert).eval()
+    tokenizer, model = (
+        BertTokenizer.from_pretrained(bert),
+        BertForMaskedLM.from_pretrained(bert).eval(),
+    )
     one = fact("zib", [1, 0, 0], {"p": "the zib is [MASK] ."}, ("purish", "red", "mauve"))
     answers, notes = fill_mask(bert, [one])
     assert notes["several_pieces"] == ["purish"] and notes["unknown_pieces"] == ["mauve"]
     with torch.no_grad():
-        logs = model(**tokenizer("the zib is [MASK] [MASK] .", return_tensors="pt")).logits[0].log_softmax(-1)
+        logs = (
+            model(**tokenizer("the zib is [MASK] [MASK] .", return_tensors="pt"))
+            .logits[0]
+            .log_softmax(-1)
+        )
     pieces = tokenizer.convert_tokens_to_ids(["pur", "##ish"])
-    assert answers[0]["p"][0] == pytest.approx(float(logs[4, pieces[0]] + logs[5, pieces[1]]) / 2, abs=1e-5)
+    assert answers[0]["p"][0] == pytest.approx(
+        float(logs[4, pieces[0]] + logs[5, pieces[1]]) / 2, abs=1e-5
+    )
 
 
 def test_the_space_before_a_byte_level_option_counts(tmp_path: Path) -> None:
     tokenizer = toys.roberta_words()
-    config = {**toys.SMALL, "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    config = {
+        **toys.SMALL,
+        "max_position_embeddings": 66,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }
     torch.manual_seed(0)
-    model = RobertaForMaskedLM(RobertaConfig(vocab_size=len(tokenizer), **config, **toys.SPREAD)).eval()
-    options = tuple(o for o in ("dog", "girl", "red", "tiny", "wet") if len(tokenizer.tokenize(f" {o}")) == 1)
+    model = RobertaForMaskedLM(
+        RobertaConfig(vocab_size=len(tokenizer), **config, **toys.SPREAD)
+    ).eval()
+    options = tuple(
+        o for o in ("dog", "girl", "red", "tiny", "wet") if len(tokenizer.tokenize(f" {o}")) == 1
+    )
     assert len(options) > 1
     prompt = "a dog is [MASK]."
-    answers, notes = fill_mask(homes.home(tmp_path / "m", model, tokenizer), [fact("dog", [1], {"p": prompt}, options)])
-    given = tokenizer(prompt.replace(" [MASK]", tokenizer.mask_token), return_tensors="pt")  # it eats the space before
+    answers, notes = fill_mask(
+        homes.home(tmp_path / "m", model, tokenizer), [fact("dog", [1], {"p": prompt}, options)]
+    )
+    given = tokenizer(
+        prompt.replace(" [MASK]", tokenizer.mask_token), return_tensors="pt"
+    )  # it eats the space before
     with torch.no_grad():
         logs = model(**given).logits[given.input_ids == tokenizer.mask_token_id][0].log_softmax(-1)
     wanted = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(f" {o}"))[0] for o in options]
@@ -179,15 +253,23 @@ def test_the_space_before_a_byte_level_option_counts(tmp_path: Path) -> None:
 def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
     for folder in (homes.student(tmp_path / "bert"), homes.teacher(tmp_path / "clip")):
         facts = [fact("dog", [1, 0], {"p": "a dog is [MASK]"}, ("red", "wet"))]
-        with pytest.raises(InputError, match="expected a text encoder with a masked-LM head; --modes embedding stroop"):
+        with pytest.raises(
+            InputError,
+            match="expected a text encoder with a masked-LM head; --modes embedding stroop",
+        ):
             fill_mask(folder, facts)
         for mode in (embedding, stroop):
             answers, _ = mode(folder, facts)
-            assert all(own.shape == (2,) and (abs(own) <= 1.001).all() for own in answers[0].values())
+            assert all(
+                own.shape == (2,) and (abs(own) <= 1.001).all() for own in answers[0].values()
+            )
 
 
 def test_a_head_of_an_earlier_run_is_used(bert: Path, tmp_path: Path) -> None:
-    facts, model = [fact("zib", np.eye(6)[0], {"p": "the zib is [MASK] ."})], BertForMaskedLM.from_pretrained(bert)
+    facts, model = (
+        [fact("zib", np.eye(6)[0], {"p": "the zib is [MASK] ."})],
+        BertForMaskedLM.from_pretrained(bert),
+    )
     folder, theirs = (
         homes.home(tmp_path / "run", model.bert, BertTokenizer.from_pretrained(bert)),
         model.cls.predictions,
@@ -195,14 +277,22 @@ def test_a_head_of_an_earlier_run_is_used(bert: Path, tmp_path: Path) -> None:
     head = {"bias": theirs.bias}
     for name, layer in (("dense", theirs.transform.dense), ("norm", theirs.transform.LayerNorm)):
         head |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
-    save_file({f"masked_lm.head.{name}": value.detach().clone() for name, value in head.items()}, folder / HEADS)
+    save_file(
+        {f"masked_lm.head.{name}": value.detach().clone() for name, value in head.items()},
+        folder / HEADS,
+    )
     answers, notes = fill_mask(folder, facts)
     assert notes["head"] == "an earlier run's"
     assert answers[0]["p"] == pytest.approx(fill_mask(bert, facts)[0][0]["p"], abs=1e-5)
 
 
-def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(bert: Path, tmp_path: Path) -> None:
-    tokenizer, model = BertTokenizer.from_pretrained(bert), BertForMaskedLM.from_pretrained(bert).bert.eval()
+def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
+    bert: Path, tmp_path: Path
+) -> None:
+    tokenizer, model = (
+        BertTokenizer.from_pretrained(bert),
+        BertForMaskedLM.from_pretrained(bert).bert.eval(),
+    )
     text = "there is a purish zib ."
     part, whole = Part(text, 11, 17), Part(text, 0, len(text))
     found = embedder(bert)([part, whole, Part("the zib", 0, 7)])
@@ -211,7 +301,11 @@ def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(bert: Path, 
     for key, mean in ((part, states[4:6].mean(0)), (whole, states[1:-1].mean(0))):
         assert found[key] == pytest.approx((mean / mean.norm()).numpy(), abs=1e-5)
     folder = homes.teacher(tmp_path / "clip")
-    at, tower, pieces = embedder(folder)([Part("a dog", 0, 5)]), toys.clip(homes.pieces()).eval(), homes.pieces()
+    at, tower, pieces = (
+        embedder(folder)([Part("a dog", 0, 5)]),
+        toys.clip(homes.pieces()).eval(),
+        homes.pieces(),
+    )
     with torch.no_grad():
         feature = tower.get_text_features(**pieces("a dog", return_tensors="pt")).pooler_output[0]
     assert at[Part("a dog", 0, 5)] == pytest.approx((feature / feature.norm()).numpy(), abs=1e-5)
@@ -233,11 +327,22 @@ def test_planted_knowledge_is_found_and_a_random_model_is_near_chance(tmp_path: 
     table = model.get_input_embeddings().weight
     with torch.no_grad():
         for name, c in zip(nouns, colour, strict=True):
-            table[tokenizer.convert_tokens_to_ids(name)] = table[tokenizer.convert_tokens_to_ids(COLOURS[c])]
+            table[tokenizer.convert_tokens_to_ids(name)] = table[
+                tokenizer.convert_tokens_to_ids(COLOURS[c])
+            ]
     planted = homes.home(tmp_path / "planted", model, tokenizer)
     found = summary(facts, embedding(planted, facts)[0])
-    assert found["averaged_scores"]["accuracy"] == found["mean"]["accuracy"] == found["best"]["accuracy"] == 1
-    assert found["chance"] == pytest.approx(1 / 6) and 1 / 6 < found["majority"] < 0.3 and found["facts"] == len(nouns)
+    assert (
+        found["averaged_scores"]["accuracy"]
+        == found["mean"]["accuracy"]
+        == found["best"]["accuracy"]
+        == 1
+    )
+    assert (
+        found["chance"] == pytest.approx(1 / 6)
+        and 1 / 6 < found["majority"] < 0.3
+        and found["facts"] == len(nouns)
+    )
 
 
 def test_scores_are_scipys_and_undefined_ones_nan() -> None:
@@ -246,36 +351,60 @@ def test_scores_are_scipys_and_undefined_ones_nan() -> None:
     facts = [fact(str(i), t, {"p": "[MASK]"}) for i, t in enumerate(targets)]
     found = measure(facts, scores, logs=True)
     pairs = list(zip(scores, targets, strict=True))
-    assert found["spearman"] == pytest.approx(np.mean([spearmanr(s, t).statistic for s, t in pairs]))
-    assert found["kendall"] == pytest.approx(np.mean([kendalltau(s, t).statistic for s, t in pairs]))
+    assert found["spearman"] == pytest.approx(
+        np.mean([spearmanr(s, t).statistic for s, t in pairs])
+    )
+    assert found["kendall"] == pytest.approx(
+        np.mean([kendalltau(s, t).statistic for s, t in pairs])
+    )
     shares = [jensenshannon(np.exp(s) / np.exp(s).sum(), t, 2) ** 2 for s, t in pairs]
     assert found["js"] == pytest.approx(np.mean(shares))
     single = measure([replace(facts[0], target=np.eye(6)[2])], [np.arange(6.0)])
-    assert np.isnan([single["spearman"], single["kendall"], single["js"]]).all() and single["accuracy"] == 0
+    assert (
+        np.isnan([single["spearman"], single["kendall"], single["js"]]).all()
+        and single["accuracy"] == 0
+    )
     tied = replace(facts[0], target=np.array([0.5, 0, 0.5, 0, 0, 0]))
     assert [measure([tied], [np.eye(6)[i]])["accuracy"] for i in range(3)] == [1, 0, 1]
     assert summary([tied], [{"p": np.eye(6)[0]}])["chance"] == pytest.approx(1 / 3)
     assert np.isnan(measure([tied], [np.ones(6)])["spearman"])  # a model without an opinion
 
 
-def test_a_run_writes_answers_and_goes_on(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_writes_answers_and_goes_on(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     World(TINY).write_text(tmp_path / "world")
     data = tmp_path / "world" / "probes" / "knowledge.jsonl"
     settings = AskConfig(model=str(bert), data=str(data))
     result = ask(settings, tmp_path / "run")
     for mode in settings.modes:
-        rows = [json.loads(line) for line in (tmp_path / "run" / f"predictions_{mode}.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line)
+            for line in (tmp_path / "run" / f"predictions_{mode}.jsonl").read_text().splitlines()
+        ]
         assert [row["id"] for row in rows] == [f.id for f in read_visual_facts(data)]
-        colours = [row for row in rows if row["id"].endswith("/colour") and len(row["outputs"]) == 6]
-        assert all(row["outputs"][row["prediction"]] == max(row["outputs"]) for row in colours) and len(colours) == 24
+        colours = [
+            row for row in rows if row["id"].endswith("/colour") and len(row["outputs"]) == 6
+        ]
+        assert (
+            all(row["outputs"][row["prediction"]] == max(row["outputs"]) for row in colours)
+            and len(colours) == 24
+        )
         scores = result[mode]["relations"]["colour"]["all"]["averaged_scores"]
-        assert scores["accuracy"] == pytest.approx(np.mean([row["prediction"] == row["label"] for row in colours]))
+        assert scores["accuracy"] == pytest.approx(
+            np.mean([row["prediction"] == row["label"] for row in colours])
+        )
         assert set(result[mode]["relations"]["size"]) == {"all", "train", "dev", "test"}
-    monkeypatch.setattr("groundling.analysis.knowledge.MODES", dict.fromkeys(settings.modes, homes.never))
+    monkeypatch.setattr(
+        "groundling.analysis.knowledge.MODES", dict.fromkeys(settings.modes, homes.never)
+    )
     again = ask(settings, tmp_path / "run")
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):
         ask(replace(settings, max_length=16), tmp_path / "run")
-    for wrong, expected in (({"modes": ("guess",)}, "expected some of fill-mask"), ({"model": ""}, "needs --model")):
+    for wrong, expected in (
+        ({"modes": ("guess",)}, "expected some of fill-mask"),
+        ({"model": ""}, "needs --model"),
+    ):
         with pytest.raises(InputError, match=expected):
             ask(replace(settings, **wrong), tmp_path / "other")

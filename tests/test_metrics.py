@@ -16,7 +16,9 @@ def pairs(seed: int, classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
     while len(out) < DRAWS:
         size, share = int(rng.integers(3, 300)), rng.dirichlet(np.ones(classes))
         labels = rng.choice(classes, size, p=share)
-        predictions = np.where(rng.random(size) < rng.random(), labels, rng.integers(0, classes, size))
+        predictions = np.where(
+            rng.random(size) < rng.random(), labels, rng.integers(0, classes, size)
+        )
         if len(set(labels)) > 1 and len(set(predictions)) > 1:
             out.append((predictions, labels))
     return out
@@ -39,7 +41,9 @@ def test_f1_of_class_one_is_scikit_learns() -> None:
 
 def test_matthews_is_scikit_learns() -> None:
     for predictions, labels in pairs(3, 2):
-        assert close(MATTHEWS.compute(predictions, labels), sk.matthews_corrcoef(labels, predictions))
+        assert close(
+            MATTHEWS.compute(predictions, labels), sk.matthews_corrcoef(labels, predictions)
+        )
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -57,7 +61,9 @@ def test_correlations_are_scipys(ties: bool) -> None:
 
 def test_spearman_gives_ties_their_average_rank() -> None:
     # ranks 1.5 1.5 3 and 1 2.5 2.5: covariance 0.75, both variances 1.5
-    assert SPEARMAN.compute(np.array([2.0, 2.0, 9.0]), np.array([0.0, 4.0, 4.0])) == pytest.approx(0.5, abs=1e-12)
+    assert SPEARMAN.compute(np.array([2.0, 2.0, 9.0]), np.array([0.0, 4.0, 4.0])) == pytest.approx(
+        0.5, abs=1e-12
+    )
     assert PEARSON.compute(np.array([2.0, 2.0, 9.0]), np.array([0.0, 4.0, 5.0])) < 1
 
 

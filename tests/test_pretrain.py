@@ -34,7 +34,11 @@ def store(folder: Path, names: list[str], width: int = 12, classes: int = 5) -> 
         count = int(rng.integers(2, 6))
         corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
         kinds = rng.dirichlet(np.ones(classes), count)
-        found.append(Found(name, (60, 40), corners, rng.random(count), rng.normal(size=(count, width)), kinds))
+        found.append(
+            Found(
+                name, (60, 40), corners, rng.random(count), rng.normal(size=(count, width)), kinds
+            )
+        )
     folder.mkdir(parents=True, exist_ok=True)
     writer = RegionWriter(folder)
     writer.fill([(one.id, lambda one=one: one) for one in found])  # type: ignore[misc]
@@ -48,7 +52,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.student(folder / "bert")
     names = [f"{i:03d}" for i in range(16)]
     store(folder / "store", names)
-    lines = [f"{name}.jpg#{n}\tcaption {n} of a dog and {name} cats" for name in names for n in range(3)]
+    lines = [
+        f"{name}.jpg#{n}\tcaption {n} of a dog and {name} cats" for name in names for n in range(3)
+    ]
     homes.put(folder / "some.token.txt", "\n".join(lines) + "\n")
     homes.text(folder / "text.txt", 60)
     return folder
@@ -57,12 +63,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def settings(place: Path) -> PretrainConfig:
     return PretrainConfig(
-        student=str(place / "bert"), regions=str(place / "store"), captions=str(place / "some.token.txt"), max_length=48
+        student=str(place / "bert"),
+        regions=str(place / "store"),
+        captions=str(place / "some.token.txt"),
+        max_length=48,
     )
 
 
 @pytest.fixture(scope="session")
-def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict]]:
+def trained(
+    settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, dict]]:
     root = tmp_path_factory.mktemp("pretrained")
     steps = replace(STEPS, steps=30, batch=4)
     return {
@@ -72,7 +83,9 @@ def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("kind", TERMS)
-def test_each_model_has_its_own_objectives(kind: str, trained: dict[str, tuple[Path, dict]]) -> None:
+def test_each_model_has_its_own_objectives(
+    kind: str, trained: dict[str, tuple[Path, dict]]
+) -> None:
     out, result = trained[kind]
     lines = log_of(out)
     terms = {key for line in lines for key in line} - {"step", "loss", "lr", "grad_norm", "seconds"}
@@ -88,7 +101,9 @@ def test_each_model_has_its_own_objectives(kind: str, trained: dict[str, tuple[P
     assert json.loads((out / "result.json").read_text())["model"] == kind
 
 
-def test_text_without_images_is_mixed_in(settings: PretrainConfig, place: Path, tmp_path: Path) -> None:
+def test_text_without_images_is_mixed_in(
+    settings: PretrainConfig, place: Path, tmp_path: Path
+) -> None:
     config = replace(settings, model="vlbert", text=(str(place / "text.txt"),), max_length=24)
     pretrain(config, replace(STEPS, steps=12, batch=4), tmp_path)
     seen = ["masked_regions" in line for line in log_of(tmp_path)]
@@ -126,16 +141,30 @@ def vqa(folder: Path) -> Path:
         for i in range(count):
             question, answer = asked[i % 3]
             image, number = i % 16, (i % 16) * 1000 + i
-            questions.append({"image_id": image, "question": f"{question} {i}?", "question_id": number})
-            notes.append({
-                "question_id": number, "image_id": image, "question_type": question, "answer_type": "other",
-                "multiple_choice_answer": answer,
-                "answers": [{"answer": answer, "answer_confidence": "yes", "answer_id": n + 1} for n in range(10)],
-            })  # fmt: skip
+            questions.append(
+                {"image_id": image, "question": f"{question} {i}?", "question_id": number}
+            )
+            notes.append(
+                {
+                    "question_id": number,
+                    "image_id": image,
+                    "question_type": question,
+                    "answer_type": "other",
+                    "multiple_choice_answer": answer,
+                    "answers": [
+                        {"answer": answer, "answer_confidence": "yes", "answer_id": n + 1}
+                        for n in range(10)
+                    ],
+                }
+            )
         homes.put(
-            folder / f"v2_OpenEnded_mscoco_{split}_questions.json", json.dumps({"info": {}, "questions": questions})
+            folder / f"v2_OpenEnded_mscoco_{split}_questions.json",
+            json.dumps({"info": {}, "questions": questions}),
         )
-        homes.put(folder / f"v2_mscoco_{split}_annotations.json", json.dumps({"info": {}, "annotations": notes}))
+        homes.put(
+            folder / f"v2_mscoco_{split}_annotations.json",
+            json.dumps({"info": {}, "annotations": notes}),
+        )
     homes.put(folder / "trainval_label2ans.json", json.dumps(["dog", "2", "yes", "no"]))
     return folder
 
@@ -149,29 +178,50 @@ def test_a_tasks_own_texts_are_a_phase(
     names = sorted({image for example in texts for image in example.images})
     own = store(tmp_path / "images", names)
     config = replace(
-        settings, student=str(trained["visualbert"][0] / "model"), captions="", task="vqa", data=str(folder),
+        settings,
+        student=str(trained["visualbert"][0] / "model"),
+        captions="",
+        task="vqa",
+        data=str(folder),
         regions=str(own),
-    )  # fmt: skip
+    )
     pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
     assert set(log_of(tmp_path / "phase")[0]) >= {"mlm"}
     assert "sentence_image" not in log_of(tmp_path / "phase")[0]
 
 
 @pytest.mark.parametrize("kind", TERMS)
-def test_pixels_reach_the_score(kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path) -> None:
+def test_pixels_reach_the_score(
+    kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
+) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = sorted({i for split in ("train", "val") for e in VQA.at(folder).read(folder, split) for i in e.images})
+    names = sorted(
+        {
+            i
+            for split in ("train", "val")
+            for e in VQA.at(folder).read(folder, split)
+            for i in e.images
+        }
+    )
     config = FinetuneConfig(
-        model=str(trained[kind][0] / "model"), task="vqa", data=str(folder), max_length=32,
+        model=str(trained[kind][0] / "model"),
+        task="vqa",
+        data=str(folder),
+        max_length=32,
         regions=str(store(tmp_path / "images", names)),
-    )  # fmt: skip
+    )
     seen = finetune(config, replace(STEPS, batch=4), tmp_path / "seen")
     blind = finetune(replace(config, regions=""), replace(STEPS, batch=4), tmp_path / "blind")
     assert set(seen["scores"]) == set(blind["scores"])
-    outputs = [(tmp_path / way / "seed-0" / "predictions_val.jsonl").read_text() for way in ("seen", "blind")]
+    outputs = [
+        (tmp_path / way / "seed-0" / "predictions_val.jsonl").read_text()
+        for way in ("seen", "blind")
+    ]
     assert outputs[0] != outputs[1]
     with pytest.raises(InputError, match="features are 7 wide, the model reads 12"):
-        finetune(replace(config, regions=str(store(tmp_path / "o", names, 7))), STEPS, tmp_path / "x")
+        finetune(
+            replace(config, regions=str(store(tmp_path / "o", names, 7))), STEPS, tmp_path / "x"
+        )
 
 
 @pytest.mark.parametrize(
@@ -181,17 +231,30 @@ def test_pixels_reach_the_score(kind: str, trained: dict[str, tuple[Path, dict]]
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),
-        ({"captions": "more.token.txt"}, "1 of 17 captioned images are not in the store, the first is 'gone'"),
+        (
+            {"captions": "more.token.txt"},
+            "1 of 17 captioned images are not in the store, the first is 'gone'",
+        ),
     ],
 )
 def test_mistakes_are_named(
-    change: dict[str, str], message: str, settings: PretrainConfig, place: Path, tmp_path: Path,
+    change: dict[str, str],
+    message: str,
+    settings: PretrainConfig,
+    place: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
-    homes.put(tmp_path / "more.token.txt", (place / "some.token.txt").read_text() + "gone.jpg#0\ta dog\n")
+    homes.put(
+        tmp_path / "more.token.txt", (place / "some.token.txt").read_text() + "gone.jpg#0\ta dog\n"
+    )
     with pytest.raises(InputError, match=message):
         pretrain(replace(settings, **change), STEPS, tmp_path / "out")  # type: ignore[arg-type]
     if change.get("captions"):
-        result = pretrain(replace(settings, **change, skip_missing=True), replace(STEPS, batch=4), tmp_path / "two")  # type: ignore[arg-type]
+        result = pretrain(
+            replace(settings, **change, skip_missing=True),
+            replace(STEPS, batch=4),
+            tmp_path / "two",
+        )  # type: ignore[arg-type]
         assert result["left_out"] == 1

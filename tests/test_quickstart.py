@@ -10,10 +10,18 @@ import pytest
 from homes import Here, digests, never
 from PIL import Image
 
-from groundling import quickstart as module
 from groundling.config import QuickstartConfig
 from groundling.errors import InputError
-from groundling.quickstart import ARMS, LINEAR, TEXTUAL, VISUAL, quickstart, table_rows, verdict
+from groundling.recipes import quickstart as module
+from groundling.recipes.quickstart import (
+    ARMS,
+    LINEAR,
+    TEXTUAL,
+    VISUAL,
+    quickstart,
+    table_rows,
+    verdict,
+)
 from groundling.report import bars, table, write_report
 from groundling.world import World, WorldConfig
 
@@ -23,14 +31,22 @@ CONFIG = QuickstartConfig(scale=0.003, processes=1)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = partial(
-        WorldConfig, nouns=24, dev_nouns=6, test_nouns=8, dev_scenes=10, dev_sentences=10, sentences=150,
+        WorldConfig,
+        nouns=24,
+        dev_nouns=6,
+        test_nouns=8,
+        dev_scenes=10,
+        dev_sentences=10,
+        sentences=150,
         scenes=130,  # a batch of the teacher's is 128
-    )  # fmt: skip
+    )
     monkeypatch.setattr(module, "WorldConfig", tiny)
 
 
 @pytest.mark.usefixtures("small")
-def test_from_nothing_to_the_report_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_nothing_to_the_report_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, said = tmp_path / "q", []
     result = quickstart(CONFIG, out, said.append)
     assert list(result["arms"]) == list(ARMS) and len(ARMS) == 5
@@ -88,7 +104,12 @@ def test_rows_show_the_test_nouns_and_guessing() -> None:
     assert [row["arm"] for row in rows] == ["MLM only (control)", "contrastive", "guessing"]
     assert list(rows[0]) == ["arm", *VISUAL.values(), *LINEAR.values(), *TEXTUAL.values()]
     assert [rows[1][label] for label in VISUAL.values()] == ["0.81", "0.81"]
-    assert [rows[2][label] for label in (*VISUAL.values(), *TEXTUAL.values())] == ["0.50", "0.50", "0.25", "0.25"]
+    assert [rows[2][label] for label in (*VISUAL.values(), *TEXTUAL.values())] == [
+        "0.50",
+        "0.50",
+        "0.25",
+        "0.25",
+    ]
     assert table_rows(arms, "dev")[1]["odd one out"] == "0.00"
 
 
@@ -112,13 +133,17 @@ def test_a_table_is_aligned() -> None:
 
 
 def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
-    svg = bars(["one", "two"], {"low": [0.25, 0.5], "high": [0.5, 1.0]}, [0.5, 0.5], tmp_path / "f.png")
+    svg = bars(
+        ["one", "two"], {"low": [0.25, 0.5], "high": [0.5, 1.0]}, [0.5, 0.5], tmp_path / "f.png"
+    )
     assert svg.startswith("<svg")
     assert svg.rstrip().endswith("</svg>")
     with Image.open(tmp_path / "f.png") as figure:
         assert figure.size[0] > 500
     path = r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) [\d.]+ \nL [\d.]+ ([\d.]+) \n'
-    drawn = re.findall(path + r'L [\d.]+ [\d.]+ \nz\n" clip-path="[^"]+" style="fill: (#[0-9a-f]{6})"', svg)
+    drawn = re.findall(
+        path + r'L [\d.]+ [\d.]+ \nz\n" clip-path="[^"]+" style="fill: (#[0-9a-f]{6})"', svg
+    )
     assert len(drawn) == 4
     high = [float(bottom) - float(top) for _, bottom, _, top, _ in drawn]
     assert [h / high[3] for h in high] == pytest.approx([0.25, 0.5, 0.5, 1.0], abs=0.01)
@@ -128,9 +153,14 @@ def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
 def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
     rows = [{"arm": "<script>alert(1)</script>", "score": "1"}]
     write_report(
-        tmp_path / "r.html", "a < b", [("t & u", rows)], ["s > t"], figures=[("f", "<svg></svg>")],
-        scenes=[(b"png", 'a "red" thing')], notes=["n"],
-    )  # fmt: skip
+        tmp_path / "r.html",
+        "a < b",
+        [("t & u", rows)],
+        ["s > t"],
+        figures=[("f", "<svg></svg>")],
+        scenes=[(b"png", 'a "red" thing')],
+        notes=["n"],
+    )
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

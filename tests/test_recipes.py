@@ -27,13 +27,27 @@ from groundling.recipes.teach import teach
 from groundling.train import train
 from groundling.world import World, WorldConfig
 
-TINY = {"size": 32, "patch": 16, "vision": (32, 1), "text": (32, 1), "projection": 16, "vocabulary": 560, "window": 20}
+TINY = {
+    "size": 32,
+    "patch": 16,
+    "vision": (32, 1),
+    "text": (32, 1),
+    "projection": 16,
+    "vocabulary": 560,
+    "window": 20,
+}
 TERMS = {
     "mlm": {"mlm"},
     "xdbert": {"mlm", "match", "clip_tokens"},
     "l1": {"mlm", "l1_sentence", "l1_word"},
     "contrastive": {"mlm", "contrastive_sentence", "contrastive_word"},
-    "xdbert+contrastive": {"mlm", "match", "clip_tokens", "contrastive_sentence", "contrastive_word"},
+    "xdbert+contrastive": {
+        "mlm",
+        "match",
+        "clip_tokens",
+        "contrastive_sentence",
+        "contrastive_word",
+    },
 }
 
 
@@ -42,7 +56,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     World(
         WorldConfig(
-            nouns=24, dev_nouns=6, test_nouns=8, scenes=40, dev_scenes=10, sentences=80, dev_sentences=10, blind=False
+            nouns=24,
+            dev_nouns=6,
+            test_nouns=8,
+            scenes=40,
+            dev_scenes=10,
+            sentences=80,
+            dev_sentences=10,
+            blind=False,
         )
     ).write(folder)
     return folder
@@ -59,7 +80,9 @@ def teaching_config(world: Path) -> TeachConfig:
 
 
 @pytest.fixture(scope="session")
-def taught(teaching_config: TeachConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+def taught(
+    teaching_config: TeachConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict]:
     """A teacher's run folder and result."""
     out = tmp_path_factory.mktemp("teacher")
     return out, teach(teaching_config, replace(STEPS, steps=2), out)
@@ -73,14 +96,20 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConfig:
     text = str(world / "corpus" / "train.txt")
-    return AdaptConfig(student=str(encoder), teacher=str(taught[0] / "model"), text=(text,), max_length=64)
+    return AdaptConfig(
+        student=str(encoder), teacher=str(taught[0] / "model"), text=(text,), max_length=64
+    )
 
 
 @pytest.fixture(scope="session")
-def adapted(settings: AdaptConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict]]:
+def adapted(
+    settings: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, dict]]:
     """Run folder and result of every arm."""
     root = tmp_path_factory.mktemp("arms")
-    return {arm: (root / arm, adapt(replace(settings, arm=arm), STEPS, root / arm)) for arm in TERMS}
+    return {
+        arm: (root / arm, adapt(replace(settings, arm=arm), STEPS, root / arm)) for arm in TERMS
+    }
 
 
 @pytest.fixture(scope="session")
@@ -102,14 +131,22 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def test_teach_writes_a_stock_clip(taught: tuple[Path, dict]) -> None:
     out, result = taught
-    assert (result["steps"], result["images"], result["missing_images"], result["samples"]) == (2, 40, 0, 40)
+    assert (result["steps"], result["images"], result["missing_images"], result["samples"]) == (
+        2,
+        40,
+        0,
+        40,
+    )
     model = CLIPModel.from_pretrained(out / "model")
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     words = tokenizer(["there is a red thing .", "a"], padding=True, return_tensors="pt")
     features = model.get_text_features(**words).pooler_output
     assert features.shape == (2, 16) and torch.isfinite(features).all()
-    assert (model.config.text_config.max_position_embeddings, model.config.vision_config.image_size) == (20, 32)
+    assert (
+        model.config.text_config.max_position_embeddings,
+        model.config.vision_config.image_size,
+    ) == (20, 32)
     assert len(tokenizer) <= 560
     assert json.loads((out / "result.json").read_text()) == result
     assert not (out / "checkpoints").exists()
@@ -126,22 +163,34 @@ def test_teach_reports_retrieval(taught: tuple[Path, dict]) -> None:
 
 
 def test_an_untrained_teacher_is_the_one_training_starts_from(
-    teaching_config: TeachConfig, taught: tuple[Path, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teaching_config: TeachConfig,
+    taught: tuple[Path, dict],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(teaching, "train", never)
-    result = teach(replace(teaching_config, untrained=True), replace(STEPS, steps=2), tmp_path / "out")
+    result = teach(
+        replace(teaching_config, untrained=True), replace(STEPS, steps=2), tmp_path / "out"
+    )
     assert "steps" not in result
     assert result["retrieval"]["captions"] == 20
     before = weights(CLIPModel.from_pretrained(tmp_path / "out" / "model"))
     after = weights(CLIPModel.from_pretrained(taught[0] / "model"))
     assert before.keys() == after.keys()
-    moved = {k: (after[k] - before[k]).abs().max().item() for k in before if before[k].is_floating_point()}
+    moved = {
+        k: (after[k] - before[k]).abs().max().item()
+        for k in before
+        if before[k].is_floating_point()
+    }
     assert 0 < max(moved.values()) < 0.01  # two steps at a rate of 1e-3
     assert digests(tmp_path / "out" / "tokenizer") == digests(taught[0] / "tokenizer")
 
 
 def test_teach_keeps_to_its_listings(teaching_config: TeachConfig, tmp_path: Path) -> None:
-    images = [image["file_name"] for image in json.loads(Path(teaching_config.captions).read_text())["images"]]
+    images = [
+        image["file_name"]
+        for image in json.loads(Path(teaching_config.captions).read_text())["images"]
+    ]
     config = replace(
         teaching_config,
         listing=str(put(tmp_path / "train.txt", "\n".join(images[:24]))),
@@ -157,21 +206,30 @@ def test_teach_keeps_to_its_listings(teaching_config: TeachConfig, tmp_path: Pat
 
 
 @pytest.mark.parametrize("arm", TERMS)
-def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(arm: str, adapted: dict, encoder: Path) -> None:
+def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
+    arm: str, adapted: dict, encoder: Path
+) -> None:
     out, result = adapted[arm]
     student, model = AutoModel.from_pretrained(encoder), AutoModel.from_pretrained(out / "model")
     assert type(model) is type(student)
     sizes = {k: v.shape for k, v in student.state_dict().items()}
     assert {k: v.shape for k, v in model.state_dict().items()} == sizes
     assert result["parameters"] == sum(v.numel() for v in student.parameters())
-    changed = [k for k, v in model.state_dict().items() if not torch.equal(v, student.state_dict()[k])]
+    changed = [
+        k for k, v in model.state_dict().items() if not torch.equal(v, student.state_dict()[k])
+    ]
     assert len(changed) > len(sizes) / 2
     assert (
         AutoTokenizer.from_pretrained(out / "model")("a red dog")["input_ids"]
         == homes.words()("a red dog")["input_ids"]
     )
     assert set(result["last"]) == TERMS[arm] | {"loss"}
-    assert (result["arm"], result["steps"], result["texts"], result["dropped_pieces"]) == (arm, 3, 80, 0)
+    assert (result["arm"], result["steps"], result["texts"], result["dropped_pieces"]) == (
+        arm,
+        3,
+        80,
+        0,
+    )
     assert result["objectives"] == parts_of(arm)
     assert set(result["heads_from"].values()) == {"new"}
     assert json.loads((out / "result.json").read_text()) == result
@@ -185,7 +243,9 @@ def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(arm: str, adapted
 def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptConfig) -> None:
     out, result = adapted[arm]
     card = (out / "model" / "README.md").read_text()
-    assert re.match(r"---\nlibrary_name: transformers\ntags: \[groundling, [a-z0-9-]+\]\n---\n# ", card)
+    assert re.match(
+        r"---\nlibrary_name: transformers\ntags: \[groundling, [a-z0-9-]+\]\n---\n# ", card
+    )
     assert f"{result['parameters']:,} parameters" in card
     assert f"student: `{settings.student}`" in card
     assert f"teacher: `{settings.teacher}`" in card
@@ -194,11 +254,18 @@ def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptCon
     assert "3 steps of 8, learning rate 0.001, seed 0" in card
 
 
-def test_the_control_says_that_it_had_no_teacher(settings: AdaptConfig, adapted: dict, tmp_path: Path) -> None:
+def test_the_control_says_that_it_had_no_teacher(
+    settings: AdaptConfig, adapted: dict, tmp_path: Path
+) -> None:
     adapt(replace(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
     assert "teacher: `none (control)`" in (tmp_path / "out" / "model" / "README.md").read_text()
-    one, other = (load_file(out / "model" / "model.safetensors") for out in (tmp_path / "out", adapted["mlm"][0]))
-    assert all(torch.equal(one[k], other[k]) for k in other)  # and one that was named and not asked is none
+    one, other = (
+        load_file(out / "model" / "model.safetensors")
+        for out in (tmp_path / "out", adapted["mlm"][0])
+    )
+    assert all(
+        torch.equal(one[k], other[k]) for k in other
+    )  # and one that was named and not asked is none
 
 
 def test_arms_see_the_same_masking_from_the_same_start(adapted: dict) -> None:
@@ -207,11 +274,19 @@ def test_arms_see_the_same_masking_from_the_same_start(adapted: dict) -> None:
     assert first["xdbert"]["mlm"] == first["xdbert+contrastive"]["mlm"] != first["mlm"]["mlm"]
 
 
-def test_heads_of_an_earlier_run_go_on(adapted: dict, settings: AdaptConfig, tmp_path: Path) -> None:
+def test_heads_of_an_earlier_run_go_on(
+    adapted: dict, settings: AdaptConfig, tmp_path: Path
+) -> None:
     earlier = adapted["contrastive"][0] / "model"
-    result = adapt(replace(settings, student=str(earlier), arm="contrastive"), replace(STEPS, lr=0.0), tmp_path / "out")
+    result = adapt(
+        replace(settings, student=str(earlier), arm="contrastive"),
+        replace(STEPS, lr=0.0),
+        tmp_path / "out",
+    )
     assert result["heads_from"]["mlm"] == "an earlier run's"
-    one, other = (load_file(f / "groundling_heads.safetensors") for f in (earlier, tmp_path / "out" / "model"))
+    one, other = (
+        load_file(f / "groundling_heads.safetensors") for f in (earlier, tmp_path / "out" / "model")
+    )
     mlm = [key for key in other if key.startswith("masked_lm.")]
     assert len(mlm) > 3
     assert all(torch.equal(one[key], other[key]) for key in mlm)
@@ -227,7 +302,9 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
     cached = log_of(adapted[arm][0])[0]
     first = log_of(tmp_path / "out")[0]
     assert first.keys() == cached.keys()
-    assert {k: first[k] for k in TERMS[arm]} == pytest.approx({k: cached[k] for k in TERMS[arm]}, abs=1e-5)
+    assert {k: first[k] for k in TERMS[arm]} == pytest.approx(
+        {k: cached[k] for k in TERMS[arm]}, abs=1e-5
+    )
     assert not any("teacher" in name for name in digests(tmp_path / "out"))
 
 
@@ -257,15 +334,26 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         assert one.keys() == other.keys()
         assert [key for key in one if not torch.equal(one[key], other[key])] == []
     assert log_of(out) == log_of(whole)
-    assert {k: v for k, v in result.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
+    assert {k: v for k, v in result.items() if k != "seconds"} == {
+        k: v for k, v in expected.items() if k != "seconds"
+    }
 
 
-def test_two_kinds_of_distillation_keep_two_heads(settings: AdaptConfig, adapted: dict, tmp_path: Path) -> None:
-    result = adapt(replace(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out")
+def test_two_kinds_of_distillation_keep_two_heads(
+    settings: AdaptConfig, adapted: dict, tmp_path: Path
+) -> None:
+    result = adapt(
+        replace(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
+    )
     assert set(result["last"]) == TERMS["l1"] | TERMS["contrastive"] | {"loss"}
     heads = [
         load_file(out / "model" / "groundling_heads.safetensors")
-        for out in (tmp_path / "out", adapted["l1"][0], adapted["contrastive"][0], adapted["mlm"][0])
+        for out in (
+            tmp_path / "out",
+            adapted["l1"][0],
+            adapted["contrastive"][0],
+            adapted["mlm"][0],
+        )
     ]
     both, l1, contrastive, mlm = (sum(v.numel() for v in found.values()) for found in heads)
     assert both == l1 + contrastive - mlm
@@ -339,7 +427,9 @@ def test_seeds_can_be_added(
     config = replace(tune, submit=True)
     assert finetune(config, training, out)["seeds"] == [4]
 
-    def counted(model: object, objectives: object, data: object, config: object, *rest: object) -> dict:
+    def counted(
+        model: object, objectives: object, data: object, config: object, *rest: object
+    ) -> dict:
         drawn.append(config.seed)
         return train(model, objectives, data, config, *rest)
 
@@ -375,7 +465,9 @@ def test_probe_asks_every_question_of_unseen_nouns(
     before = digests(Path(config.model))
     result = probe(config, replace(STEPS, steps=2), tmp_path / "out")
     linear = {f"linear/{column}" for column in ("colour", "shape", "size", "texture", "category")}
-    assert set(result) == linear | {f"world/{name}" for name in ("truth", "odd", "category", "order")}
+    assert set(result) == linear | {
+        f"world/{name}" for name in ("truth", "odd", "category", "order")
+    }
     for name, scores in result.items():
         assert set(scores) == {"dev", "test", "chance"}, name
         assert all(0 <= value <= 1 for value in scores.values())
@@ -385,8 +477,12 @@ def test_probe_asks_every_question_of_unseen_nouns(
             for split in ("dev", "test"):
                 rows = lines(own / f"predictions_{split}.jsonl")
                 table = (world / "probes" / f"{own.name}_{split}.tsv").read_text().splitlines()[1:]
-                assert [row["label"] for row in rows] == [float(row.split("\t")[2]) for row in table]
-                assert sum(r["prediction"] == r["label"] for r in rows) / len(rows) == pytest.approx(scores[split])
+                assert [row["label"] for row in rows] == [
+                    float(row.split("\t")[2]) for row in table
+                ]
+                assert sum(r["prediction"] == r["label"] for r in rows) / len(
+                    rows
+                ) == pytest.approx(scores[split])
     assert digests(Path(config.model)) == before
     monkeypatch.setattr(tuning, "train", never)
     assert probe(config, replace(STEPS, steps=2), tmp_path / "out") == result
@@ -414,7 +510,10 @@ def test_jobs_run_in_processes_in_order_and_the_first_mistake_is_named(tmp_path:
 @pytest.mark.parametrize("processes", [1, 3])
 def test_jobs_give_results_by_name(processes: int, tmp_path: Path) -> None:
     path = str(tmp_path / "order")
-    jobs = [Job(name, homes.note, (path, name), after=after) for name, after in (("c", ("b",)), ("a", ()), ("b", ()))]
+    jobs = [
+        Job(name, homes.note, (path, name), after=after)
+        for name, after in (("c", ("b",)), ("a", ()), ("b", ()))
+    ]
     assert run_jobs(jobs, processes, lambda _: None) == {"a": "a", "b": "b", "c": "c"}
     order = Path(path).read_text().split()
     assert order.index("b") < order.index("c")  # `a` may come anywhere

@@ -23,13 +23,18 @@ from groundling.config import RegionsConfig
 from groundling.data.region_imports import import_regions
 from groundling.data.regions import Found, RegionStore, RegionWriter, inside
 from groundling.errors import InputError
+from groundling.models.roi_align import own_roi_align, roi_align
 from groundling.recipes.regions import regions
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
-from groundling.vision.roi_align import own_roi_align, roi_align
 
-RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 24], "depths": [1, 1, 1, 1], "layer_type": "basic"}
+RESNET = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 16, 16, 24],
+    "depths": [1, 1, 1, 1],
+    "layer_type": "basic",
+}
 EDGES = {"shortest_edge": 32, "longest_edge": 64}
 
 
@@ -41,24 +46,46 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     width |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     own = hf.ResNetConfig(**RESNET, out_features=["stage4"])
     detr = hf.DetrConfig(
-        use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=own,
-        num_queries=20, num_labels=5, **width,
-    )  # fmt: skip
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=own,
+        num_queries=20,
+        num_labels=5,
+        **width,
+    )
     stages = hf.RTDetrResNetConfig(**RESNET, out_features=["stage2", "stage3", "stage4"])
     rt = hf.RTDetrConfig(
-        backbone_config=stages, backbone=None, encoder_in_channels=[16, 16, 24], encoder_hidden_dim=16, num_queries=12,
-        decoder_in_channels=[16, 16, 16], anchor_image_size=None, num_labels=4, num_denoising=0, **width,
-    )  # fmt: skip
+        backbone_config=stages,
+        backbone=None,
+        encoder_in_channels=[16, 16, 24],
+        encoder_hidden_dim=16,
+        num_queries=12,
+        decoder_in_channels=[16, 16, 16],
+        anchor_image_size=None,
+        num_labels=4,
+        num_denoising=0,
+        **width,
+    )
     tiny = {"image_size": 16, "patch_size": 8, **toys.SMALL}
     square = {"size": {"height": 16, "width": 16}}
     made = {
         "detr": (hf.DetrForObjectDetection(detr), hf.DetrImageProcessorPil(size=EDGES)),
-        "rt": (hf.RTDetrForObjectDetection(rt), hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64})),
-        "resnet": (hf.ResNetModel(hf.ResNetConfig(**RESNET)), hf.CLIPImageProcessorPil(do_normalize=False)),
+        "rt": (
+            hf.RTDetrForObjectDetection(rt),
+            hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}),
+        ),
+        "resnet": (
+            hf.ResNetModel(hf.ResNetConfig(**RESNET)),
+            hf.CLIPImageProcessorPil(do_normalize=False),
+        ),
         "vit": (toys.vit(), hf.CLIPImageProcessorPil(**square)),
-        "vision": (hf.CLIPVisionModel(hf.CLIPVisionConfig(**tiny)), hf.CLIPImageProcessorPil(**square)),
+        "vision": (
+            hf.CLIPVisionModel(hf.CLIPVisionConfig(**tiny)),
+            hf.CLIPImageProcessorPil(**square),
+        ),
         "clip": (toys.clip(toys.clip_words()), hf.CLIPImageProcessorPil(**square)),
-    }  # fmt: skip
+    }
     root = tmp_path_factory.mktemp("models")
     for name, (model, processor) in made.items():
         processor.save_pretrained(home(root / name, model, None))
@@ -75,7 +102,9 @@ def photos(tmp_path: Path) -> Path:
         Image.fromarray(noise).resize(size).save(folder / f"{n}.png")
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.new("RGB", (30, 20), (10, 200, 10)).save(put(folder / "sub" / "turned.jpg", b""), exif=exif)
+    Image.new("RGB", (30, 20), (10, 200, 10)).save(
+        put(folder / "sub" / "turned.jpg", b""), exif=exif
+    )
     put(folder / "broken.png", (folder / "0.png").read_bytes()[:60])
     return folder
 
@@ -105,7 +134,9 @@ def plain(features: np.ndarray, box: np.ndarray, size: int, sampling: int) -> np
             for a in range(high):
                 for b in range(wide):
                     y = y1 + (y2 - y1) * (i + (a + 0.5) / high) / size
-                    out[:, i, j] += value(y, x1 + (x2 - x1) * (j + (b + 0.5) / wide) / size) / (high * wide)
+                    out[:, i, j] += value(y, x1 + (x2 - x1) * (j + (b + 0.5) / wide) / size) / (
+                        high * wide
+                    )
     return out
 
 
@@ -114,16 +145,24 @@ def plain(features: np.ndarray, box: np.ndarray, size: int, sampling: int) -> np
 def test_roi_align_is_what_loops_give(size, sampling):
     """In the image, at its border, beyond it, and smaller than a pixel."""
     features = torch.randn(2, 3, 5, 8)
-    boxes = torch.tensor([[0, 0, 8, 5], [1.3, 0.6, 4.9, 3.2], [-3, -2, 3, 2], [7.6, 4.7, 8, 5], [6, 3, 12, 9.5]])
+    boxes = torch.tensor(
+        [[0, 0, 8, 5], [1.3, 0.6, 4.9, 3.2], [-3, -2, 3, 2], [7.6, 4.7, 8, 5], [6, 3, 12, 9.5]]
+    )
     got = own_roi_align(features, [boxes, boxes[:2] * 0.9], size, 1.0, sampling)
     want = [plain(features[0].double().numpy(), b.double().numpy(), size, sampling) for b in boxes]
-    want += [plain(features[1].double().numpy(), b.double().numpy() * 0.9, size, sampling) for b in boxes[:2]]
+    want += [
+        plain(features[1].double().numpy(), b.double().numpy() * 0.9, size, sampling)
+        for b in boxes[:2]
+    ]
     torch.testing.assert_close(got, torch.from_numpy(np.stack(want)).float(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(roi_align(features, [boxes / 4, boxes[:2] * 0.225], size, 4, sampling), got)
+    torch.testing.assert_close(
+        roi_align(features, [boxes / 4, boxes[:2] * 0.225], size, 4, sampling), got
+    )
 
 
 @pytest.mark.parametrize(
-    ("sampling", "first"), [(2, [4.20312, 5.73438, 4.29688, 6]), (0, [4.17361, 5.74306, 4.32639, 5.97222])]
+    ("sampling", "first"),
+    [(2, [4.20312, 5.73438, 4.29688, 6]), (0, [4.17361, 5.74306, 4.32639, 5.97222])],
 )
 def test_roi_align_gives_the_values_of_another_implementation(sampling, first):
     """ONNX Runtime 1.31, operator RoiAlign, half_pixel (what torchvision's aligned=True is exported to)."""
@@ -138,7 +177,9 @@ def test_roi_align_gives_the_values_of_another_implementation(sampling, first):
 
 
 @pytest.mark.parametrize(("name", "classes"), [("detr", 5), ("rt", 4)])
-def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(models, photos, name, classes):
+def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(
+    models, photos, name, classes
+):
     images = [Image.open(photos / f"{n}.png").convert("RGB") for n in (0, 1)]
     detector = Detector(models[name], Keep(least=3, overlap=1.0))
     assert detector.names == [f"LABEL_{i}" for i in range(classes)]
@@ -157,39 +198,61 @@ def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(mod
 
 
 def test_boxes_are_kept_as_for_bottom_up_attention():
-    boxes = np.array([[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 0.1, 0.1], [0.5, 0.5, 1, 1], [0, 0.5, 0.4, 1]])
+    boxes = np.array(
+        [[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 0.1, 0.1], [0.5, 0.5, 1, 1], [0, 0.5, 0.4, 1]]
+    )
     sure = np.array([0.3, 0.9, 0.1, 0.25, 0.15])
     assert Keep(least=1)(boxes, sure).tolist() == [1, 3]
     assert Keep(least=3)(boxes, sure).tolist() == [1, 3, 4]
     assert Keep(least=10)(boxes, sure).tolist() == [1, 3, 4, 2]
     assert Keep(least=1, most=1)(boxes, sure).tolist() == [1]
     assert Keep(least=1, overlap=1)(boxes, sure).tolist() == [1, 0, 3]
-    assert grid(2).boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+    assert grid(2).boxes.tolist() == [
+        [0, 0, 0.5, 0.5],
+        [0.5, 0, 1, 0.5],
+        [0, 0.5, 0.5, 1],
+        [0.5, 0.5, 1, 1],
+    ]
 
 
-@pytest.mark.parametrize(("name", "side"), [("resnet", 64), ("vit", 0), ("vit", 24), ("vision", 0), ("clip", 24)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("resnet", 64), ("vit", 0), ("vit", 24), ("vision", 0), ("clip", 24)]
+)
 def test_features_of_a_region_are_those_of_its_place(models, name, side):
     """They do not depend on the batch, and the whole image has the mean of the map."""
     backbone = Backbone(models[name], side)
     assert backbone.target((40, 30)) == {0: (16, 16), 24: (32, 24), 64: (96, 64)}[side]
-    images = [Image.fromarray(np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8)) for n in range(2)]
+    images = [
+        Image.fromarray(np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8))
+        for n in range(2)
+    ]
     boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0, 0, 1, 1]], np.float32)
     both = backbone(images, [boxes[:1], boxes])[1]
     assert both.shape == (3, {"resnet": 24}.get(name, 32))
     np.testing.assert_allclose(backbone(images[1:], [boxes[1:]])[0], both[1:], atol=1e-4)
     assert np.abs(both[0] - both[1]).max() > 1e-4
     if name == "vision":
-        pixels = torch.from_numpy(np.asarray(images[1].resize((16, 16), Image.Resampling.BICUBIC), np.float32))
-        pixels = ((pixels / 255 - torch.tensor(backbone.mean)) / torch.tensor(backbone.std)).permute(2, 0, 1)
-        states = hf.CLIPVisionModel.from_pretrained(models[name])(pixels[None]).last_hidden_state[0, 1:]
-        torch.testing.assert_close(torch.from_numpy(both[2]), states.mean(0).detach(), atol=1e-5, rtol=1e-4)
+        pixels = torch.from_numpy(
+            np.asarray(images[1].resize((16, 16), Image.Resampling.BICUBIC), np.float32)
+        )
+        pixels = (
+            (pixels / 255 - torch.tensor(backbone.mean)) / torch.tensor(backbone.std)
+        ).permute(2, 0, 1)
+        states = hf.CLIPVisionModel.from_pretrained(models[name])(pixels[None]).last_hidden_state[
+            0, 1:
+        ]
+        torch.testing.assert_close(
+            torch.from_numpy(both[2]), states.mean(0).detach(), atol=1e-5, rtol=1e-4
+        )
 
 
 # -- one's own images ------------------------------------------------------------------------------------------------
 
 
 def test_three_lines_for_ones_own_images(models, photos, tmp_path):
-    config = RegionsConfig(images=str(photos), detector=models["detr"], backbone=models["vit"], least=4, whole=True)
+    config = RegionsConfig(
+        images=str(photos), detector=models["detr"], backbone=models["vit"], least=4, whole=True
+    )
     result = regions(config, tmp_path / "store")
     store = RegionStore(tmp_path / "store")
     assert (result["images"], result["skipped"], len(store), store.width) == (7, 1, 7, 32)
@@ -200,23 +263,35 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     assert row.boxes[0].tolist() == [0, 0, 1, 1]
     assert row.features.shape == (len(row.boxes), 32) and row.classes.shape[1] == 5
     assert not row.classes[0].any() and row.classes[1:].sum(1) == pytest.approx(1, abs=2e-3)
-    assert {row.features.dtype, row.boxes.dtype, row.confidence.dtype, row.classes.dtype} == {np.dtype(np.float32)}
+    assert {row.features.dtype, row.boxes.dtype, row.confidence.dtype, row.classes.dtype} == {
+        np.dtype(np.float32)
+    }
     assert (np.diff(row.confidence) <= 0).all() and "broken" not in store
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert manifest["model"] == {"backbone": models["vit"], "detector": models["detr"]}
     assert manifest["skipped"][0].startswith("broken: does not decode as an image")
-    assert manifest["class_names"][0] == "LABEL_0" and manifest["counts"]["regions"] == result["regions"]
+    assert (
+        manifest["class_names"][0] == "LABEL_0"
+        and manifest["counts"]["regions"] == result["regions"]
+    )
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
     other = replace(config, side=24)
     with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
-    assert RegionStore(tmp_path / "other").manifest["preprocessing_sha256"] != manifest["preprocessing_sha256"]
+    assert (
+        RegionStore(tmp_path / "other").manifest["preprocessing_sha256"]
+        != manifest["preprocessing_sha256"]
+    )
 
 
-def test_a_killed_extraction_goes_on_to_the_same_bytes(models, photos, tmp_path, monkeypatch, in_process):
-    config = RegionsConfig(images=str(photos), detector=models["rt"], backbone=models["resnet"], side=64, shard=2)
+def test_a_killed_extraction_goes_on_to_the_same_bytes(
+    models, photos, tmp_path, monkeypatch, in_process
+):
+    config = RegionsConfig(
+        images=str(photos), detector=models["rt"], backbone=models["resnet"], side=64, shard=2
+    )
     regions(config, tmp_path / "whole")
     write, calls = RegionWriter.write, iter(range(9))
 
@@ -234,16 +309,24 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(models, photos, tmp_path,
     put(tmp_path / "killed" / "features-00002.npy", b"half of a shard")
     regions(replace(config, processes=2), tmp_path / "killed")
     assert digests(tmp_path / "killed") == {
-        **digests(tmp_path / "whole"), "result.json": digests(tmp_path / "killed")["result.json"],
-    }  # fmt: skip
+        **digests(tmp_path / "whole"),
+        "result.json": digests(tmp_path / "killed")["result.json"],
+    }
     monkeypatch.setattr(extracting, "Extractor", None)  # a finished store needs no model
     assert regions(config, tmp_path / "whole")["images"] == 7
 
 
-def instances(path: Path, boxes: list[list[float]], size: tuple[int, int] = (40, 30), more: Sequence[str] = ()) -> Path:
+def instances(
+    path: Path, boxes: list[list[float]], size: tuple[int, int] = (40, 30), more: Sequence[str] = ()
+) -> Path:
     images = [{"id": 7, "file_name": "0.png", "width": size[0], "height": size[1]}]
-    images += [{"id": n, "file_name": name, "width": 40, "height": 30} for n, name in enumerate(more)]
-    notes = [{"id": n, "image_id": 7, "category_id": [90, 3][n % 2], "bbox": b} for n, b in enumerate(boxes)]
+    images += [
+        {"id": n, "file_name": name, "width": 40, "height": 30} for n, name in enumerate(more)
+    ]
+    notes = [
+        {"id": n, "image_id": 7, "category_id": [90, 3][n % 2], "bbox": b}
+        for n, b in enumerate(boxes)
+    ]
     kinds = [{"id": 90, "name": "dog"}, {"id": 3, "name": "cat"}]
     return put(path, json.dumps({"images": images, "annotations": notes, "categories": kinds}))
 
@@ -256,14 +339,24 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     assert (result["images"], result["skipped"], result["boxes_left_out"]) == (1, 1, 2)
     store = RegionStore(tmp_path / "store")
     np.testing.assert_allclose(store["0"].boxes, [[0.1, 0.1, 0.6, 0.6], [0, 0, 1, 1]], atol=1e-6)
-    assert store["0"].classes.tolist() == [[0, 1], [1, 0]] and store["0"].confidence.tolist() == [1, 1]
-    assert store.manifest["skipped"] == ["1: no box in it"] and store.manifest["class_names"] == ["cat", "dog"]
+    assert store["0"].classes.tolist() == [[0, 1], [1, 0]] and store["0"].confidence.tolist() == [
+        1,
+        1,
+    ]
+    assert store.manifest["skipped"] == ["1: no box in it"] and store.manifest["class_names"] == [
+        "cat",
+        "dog",
+    ]
     gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
     with pytest.raises(InputError, match=r"gone.png: no such image .* pass --skip-missing"):
         regions(replace(config, boxes=str(gone)), tmp_path / "b")
-    assert regions(replace(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
+    assert (
+        regions(replace(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
+    )
     turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
-    with pytest.raises(InputError, match=r"no image was left \(0: 40x30 pixels, but annotated as 30x40\)"):
+    with pytest.raises(
+        InputError, match=r"no image was left \(0: 40x30 pixels, but annotated as 30x40\)"
+    ):
         regions(replace(config, boxes=str(turned)), tmp_path / "c")
     with pytest.raises(InputError, match="not COCO instances"):
         annotated(put(tmp_path / "d.json", '{"images": []}'))
@@ -289,7 +382,9 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
 def test_two_files_of_one_name_are_one_image(models, tmp_path):
     for name in ("a.png", "a.bmp", "b.png"):
         picture(tmp_path / "in" / name)
-    regions(RegionsConfig(images=str(tmp_path / "in"), grid=2, backbone=models["vit"]), tmp_path / "out")
+    regions(
+        RegionsConfig(images=str(tmp_path / "in"), grid=2, backbone=models["vit"]), tmp_path / "out"
+    )
     store = RegionStore(tmp_path / "out")
     assert store.ids == ["a", "b"] and store["a"].classes is None and len(store["a"].boxes) == 4
     assert store.manifest["skipped"] == ["a.png: same id as a.bmp; the first one counts"]
@@ -303,7 +398,14 @@ def some(name: str, count: int = 3, width: int = 6, soft: int = 0) -> Found:
     low = rng.uniform(0, 0.5, (count, 2))
     boxes = np.concatenate([low, low + 0.3], 1).astype(np.float32)
     classes = rng.dirichlet(np.ones(soft), count) if soft else None
-    return Found(name, (40, 30), boxes, -np.sort(-rng.random(count)), rng.normal(size=(count, width)) * 5, classes)
+    return Found(
+        name,
+        (40, 30),
+        boxes,
+        -np.sort(-rng.random(count)),
+        rng.normal(size=(count, width)) * 5,
+        classes,
+    )
 
 
 def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path):
@@ -313,7 +415,10 @@ def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path
     writer.fill((name, never) for name in made)  # what is there is not read again
     writer.close({"model": "none"})
     store = pickle.loads(pickle.dumps(RegionStore(tmp_path)))
-    assert len(list(tmp_path.glob("features-*.npy"))) == 3 and (store.width, store.classes) == (6, 4)
+    assert len(list(tmp_path.glob("features-*.npy"))) == 3 and (store.width, store.classes) == (
+        6,
+        4,
+    )
     for name in reversed(made):
         row, want = store[name], made[name]
         np.testing.assert_allclose(row.features, want.features, rtol=2**-11, atol=1e-6)
@@ -333,8 +438,9 @@ def test_what_does_not_fit_a_store_is_named(tmp_path):
     writer.fill((one.id, lambda one=one: one) for one in (some("a"), big, some("a", 5)))
     manifest = writer.close({})
     assert manifest["skipped"] == [
-        "a: occurs again; the first one counts", "big: features are not finite in half precision",
-    ]  # fmt: skip
+        "a: occurs again; the first one counts",
+        "big: features are not finite in half precision",
+    ]
     with pytest.raises(InputError, match=r"images differ: 6 numbers, no classes and 7"):
         RegionWriter(tmp_path / "b").write(0, [some("a"), some("b", width=7)])
     (writer := RegionWriter(tmp_path / "c")).write(0, [], ["c: bad"])
@@ -349,7 +455,9 @@ def b64(array: object, kind: str = "<f4") -> str:
     return base64.b64encode(np.asarray(array, kind).tobytes()).decode()
 
 
-PIXELS = np.array([[0, 0, 20, 15], [10, 6, 40, 30], [4, 3, 4, 20]], np.float32)  # of 40x30; the last one is empty
+PIXELS = np.array(
+    [[0, 0, 20, 15], [10, 6, 40, 30], [4, 3, 4, 20]], np.float32
+)  # of 40x30; the last one is empty
 SHARES = PIXELS / [40, 30, 40, 30]
 FEATURES = np.arange(12, dtype=np.float32).reshape(3, 4)
 SURE = np.array([0.25, 0.5, 0.9], np.float32)
@@ -363,7 +471,13 @@ def lxmert(name: str, w: int = 40, h: int = 30) -> str:
 
 
 def vlbert(**more: str) -> str:
-    own = {"image_w": 40, "image_h": 30, "num_boxes": 3, "boxes": b64(PIXELS), "features": b64(FEATURES)}
+    own = {
+        "image_w": 40,
+        "image_h": 30,
+        "num_boxes": 3,
+        "boxes": b64(PIXELS),
+        "features": b64(FEATURES),
+    }
     return json.dumps(own | {"classes": b64(SOFT)} | more)
 
 
@@ -387,12 +501,21 @@ def like_the_rest(store: RegionStore, name: str, order: tuple[int, ...] = (1, 0)
 
 def test_lxmerts_tsv(tmp_path):
     cut, broken = lxmert("cut").rsplit("\t", 2)[0] + "\n", lxmert("broken")[:-9] + "\n"
-    rows = [lxmert("COCO_1"), cut, lxmert("COCO_2"), lxmert("COCO_1"), broken, lxmert("small", 5, 5)]
+    rows = [
+        lxmert("COCO_1"),
+        cut,
+        lxmert("COCO_2"),
+        lxmert("COCO_1"),
+        broken,
+        lxmert("small", 5, 5),
+    ]
     store, result = taken(put(tmp_path / "x_obj36.tsv", "".join(rows)), tmp_path / "out")
     like_the_rest(store, "COCO_1")
     assert store.ids == ["COCO_1", "COCO_2"] and store.size("COCO_2") == (40, 30)
     assert store["COCO_1"].confidence.tolist() == [0.5, 0.25]
-    assert store["COCO_1"].classes.argmax(1).tolist() == [7, 5] and store["COCO_1"].classes.shape == (2, 1600)
+    assert store["COCO_1"].classes.argmax(1).tolist() == [7, 5] and store[
+        "COCO_1"
+    ].classes.shape == (2, 1600)
     assert result["boxes_left_out"] == 2
     assert store.manifest["skipped"] == [
         "cut row 2: line 2: 8 columns, expected 10; the row is cut off",
@@ -419,7 +542,11 @@ def test_uniters_npz(tmp_path):
     store, result = taken(folder, tmp_path / "out")
     like_the_rest(store, "coco_train2014_000000000009")
     np.testing.assert_allclose(store[store.ids[0]].classes, SOFT[[1, 0]])
-    assert store.manifest["background"] == "column 0" and store.background and store.size(store.ids[0]) == (0, 0)
+    assert (
+        store.manifest["background"] == "column 0"
+        and store.background
+        and store.size(store.ids[0]) == (0, 0)
+    )
     assert result["skipped"] == 2
 
 
@@ -472,7 +599,13 @@ def test_lmdb(tmp_path):
     lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
 
     def array(value: np.ndarray) -> dict[bytes, object]:  # as msgpack-numpy packs it
-        return {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape, b"data": value.tobytes()}
+        return {
+            b"nd": True,
+            b"type": value.dtype.str,
+            b"kind": b"",
+            b"shape": value.shape,
+            b"data": value.tobytes(),
+        }
 
     def base(folder: Path, **values: bytes) -> Path:
         folder.mkdir()
@@ -483,12 +616,17 @@ def test_lmdb(tmp_path):
 
     with np.load(io.BytesIO(npz())) as content:
         packed = msgpack.packb({k: array(content[k]) for k in content.files}, use_bin_type=True)
-    store, _ = taken(base(tmp_path / "a", one_npz=npz(), two_npz=packed, __keys__=b'["one.npz"]'), tmp_path / "store")
+    store, _ = taken(
+        base(tmp_path / "a", one_npz=npz(), two_npz=packed, __keys__=b'["one.npz"]'),
+        tmp_path / "store",
+    )
     assert store.ids == ["one", "two"]
     for name in store.ids:
         like_the_rest(store, name)
     for values in ({"keys": b"x", "1": b"y"}, {"1": pickle.dumps({})}):
-        with pytest.raises(InputError, match="pickles run code when read, so they are not; take the TSV or HDF5"):
+        with pytest.raises(
+            InputError, match="pickles run code when read, so they are not; take the TSV or HDF5"
+        ):
             taken(base(tmp_path / f"b{len(values)}", **values), tmp_path / "no")
 
 
@@ -498,5 +636,7 @@ def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="nothing to import there"):
         import_regions(tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(InputError, match=r"needs the package h5py: pip install 'groundling\[regions\]'"):
+    with pytest.raises(
+        InputError, match=r"needs the package h5py: pip install 'groundling\[regions\]'"
+    ):
         next(import_regions(put(tmp_path / "a.h5", ""))[1])

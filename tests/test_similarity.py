@@ -30,7 +30,11 @@ def related(n: int, d1: int, d2: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, str]:
-    root, roberta, siglip = tmp_path_factory.mktemp("models"), toys.roberta_words(), toys.siglip_words()
+    root, roberta, siglip = (
+        tmp_path_factory.mktemp("models"),
+        toys.roberta_words(),
+        toys.siglip_words(),
+    )
     homes.student(root / "bert")
     homes.teacher(root / "clip")
     homes.home(root / "electra", toys.electra(len(homes.words())), homes.words())
@@ -87,12 +91,18 @@ def test_invariances_and_float64():
     first, order = canonical(a, b), np.random.default_rng(0).permutation(80)
     mapped = canonical(a, b @ (normal(4, 5, 5) + 3 * np.eye(5)) + 10)
     other = canonical(a @ (normal(5, 6, 6) + 3 * np.eye(6)) - 4, b)
-    assert [mapped.mean_cca, mapped.pwcca_a] == pytest.approx([first.mean_cca, first.pwcca_a], abs=1e-10)
-    assert [other.mean_cca, other.pwcca_b] == pytest.approx([first.mean_cca, first.pwcca_b], abs=1e-10)
+    assert [mapped.mean_cca, mapped.pwcca_a] == pytest.approx(
+        [first.mean_cca, first.pwcca_a], abs=1e-10
+    )
+    assert [other.mean_cca, other.pwcca_b] == pytest.approx(
+        [first.mean_cca, first.pwcca_b], abs=1e-10
+    )
     assert abs(mapped.pwcca_b - first.pwcca_b) > 1e-4 < abs(other.pwcca_a - first.pwcca_a)
     assert canonical(a[order], b[order]).pwcca == pytest.approx(first.pwcca, abs=1e-10)
     a, b = a.astype(np.float32), b.astype(np.float32)
-    assert np.array_equal(canonical(a, b).rho, canonical(a.astype(np.float64), b.astype(np.float64)).rho)
+    assert np.array_equal(
+        canonical(a, b).rho, canonical(a.astype(np.float64), b.astype(np.float64)).rho
+    )
 
 
 def test_svcca_is_the_mean_cca_of_principal_components():
@@ -107,19 +117,29 @@ def test_svcca_is_the_mean_cca_of_principal_components():
     expected = canonical(principal(a, 2), principal(b, 5)).mean_cca
     report = compare_tables(a, b)
     assert report["components"] == [2, 5]
-    assert [svcca(a, b), report["scores"]["svcca"]["value"]] == pytest.approx([expected] * 2, abs=1e-9)
-    assert svcca(a, b, keep=3) == pytest.approx(canonical(principal(a, 3), principal(b, 3)).mean_cca, abs=1e-9)
+    assert [svcca(a, b), report["scores"]["svcca"]["value"]] == pytest.approx(
+        [expected] * 2, abs=1e-9
+    )
+    assert svcca(a, b, keep=3) == pytest.approx(
+        canonical(principal(a, 3), principal(b, 3)).mean_cca, abs=1e-9
+    )
 
 
 def test_independent_tables_reach_the_edge_of_the_null_and_no_corrected_value():
     n, d1, d2 = 1500, 150, 90
     a, b = normal(1, n, d1), normal(2, n, d2)
     report, (g1, g2) = compare_tables(a, b, draws=3), (d1 / n, d2 / n)
-    assert canonical(a, b).rho[0] == pytest.approx(np.sqrt(g1 * (1 - g2)) + np.sqrt(g2 * (1 - g1)), abs=0.02)
+    assert canonical(a, b).rho[0] == pytest.approx(
+        np.sqrt(g1 * (1 - g2)) + np.sqrt(g2 * (1 - g1)), abs=0.02
+    )
     for score in report["scores"].values():
         assert score["value"] == pytest.approx(score["null"], abs=0.02)
         assert abs(score["corrected"]) < 0.02 and 0 < score["null_sd"] < 0.02
-    assert report["warnings"] == [] and (report["n"], report["dims"], report["ranks"]) == (n, [d1, d2], [d1, d2])
+    assert report["warnings"] == [] and (report["n"], report["dims"], report["ranks"]) == (
+        n,
+        [d1, d2],
+        [d1, d2],
+    )
 
 
 def test_the_null_of_the_fact_sheet():
@@ -134,10 +154,17 @@ def test_the_null_of_the_fact_sheet():
 def test_the_null_is_permuted_keyed_and_corrects():
     a, b = related(60, 5, 4)
     report = compare_tables(a, b, draws=4, seed=3)
-    nulls = [canonical(a, b[module.generator(3, "null", draw).permutation(60)]).pwcca_a for draw in range(4)]
+    nulls = [
+        canonical(a, b[module.generator(3, "null", draw).permutation(60)]).pwcca_a
+        for draw in range(4)
+    ]
     score = report["scores"]["pwcca_a"]
-    assert score["null"] == pytest.approx(np.mean(nulls)) and score["null_sd"] == pytest.approx(np.std(nulls, ddof=1))
-    assert score["corrected"] == pytest.approx((score["value"] - score["null"]) / (1 - score["null"]))
+    assert score["null"] == pytest.approx(np.mean(nulls)) and score["null_sd"] == pytest.approx(
+        np.std(nulls, ddof=1)
+    )
+    assert score["corrected"] == pytest.approx(
+        (score["value"] - score["null"]) / (1 - score["null"])
+    )
     assert score["value"] == canonical(a, b).pwcca_a
     assert compare_tables(a, b, draws=4, seed=3) == report != compare_tables(a, b, draws=4, seed=4)
     assert compare_tables(a, a)["scores"]["pwcca"]["corrected"] == pytest.approx(1)
@@ -150,11 +177,15 @@ def test_bad_tables():
     hole, flat = good.copy(), np.full((9, 2), 0.1)
     hole[3] = np.nan, np.inf
     for a, b, options, expected in [
-        (good, good[:8], {}, "9 and 8 rows"), (good[:2], good[:2], {}, "n >= 3"),
-        (good[:, 0], good, {}, "expected .n, d."), (good, hole, {}, "second table: 2 values are not finite"),
-        (flat, good, {}, "first table: all rows are equal"), (good, good[:, :0], {}, "all rows are equal"),
-        (good, good, {"draws": 1}, "at least 2"), (good, good, {"keep": 0}, "share of the variance"),
-    ]:  # fmt: skip
+        (good, good[:8], {}, "9 and 8 rows"),
+        (good[:2], good[:2], {}, "n >= 3"),
+        (good[:, 0], good, {}, "expected .n, d."),
+        (good, hole, {}, "second table: 2 values are not finite"),
+        (flat, good, {}, "first table: all rows are equal"),
+        (good, good[:, :0], {}, "all rows are equal"),
+        (good, good, {"draws": 1}, "at least 2"),
+        (good, good, {"keep": 0}, "share of the variance"),
+    ]:
         with pytest.raises(InputError, match=f"^.*{expected}.*$"):
             compare_tables(a, b, **options)
 
@@ -162,11 +193,21 @@ def test_bad_tables():
 @pytest.mark.parametrize("name", ["bert", "electra", "clip", "roberta", "siglip"])
 def test_words_are_what_a_tokenizer_keeps_whole_with_their_own_embedding(folders, name):
     words, table = word_table(folders[name])
-    tokenizer, model = AutoTokenizer.from_pretrained(folders[name]), AutoModel.from_pretrained(folders[name])
-    weights = (model.text_model if name in ("clip", "siglip") else model).get_input_embeddings().weight.detach().numpy()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folders[name]),
+        AutoModel.from_pretrained(folders[name]),
+    )
+    weights = (
+        (model.text_model if name in ("clip", "siglip") else model)
+        .get_input_embeddings()
+        .weight.detach()
+        .numpy()
+    )
     for word, row in zip(words, table, strict=True):
         ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
-        cased = ["zü"] if name == "roberta" else ["zürich"] if name == "siglip" else []  # "ĠZÃ¼" and "Zürich" only
+        cased = (
+            ["zü"] if name == "roberta" else ["zürich"] if name == "siglip" else []
+        )  # "ĠZÃ¼" and "Zürich" only
         assert word in cased or np.array_equal(weights[ids], row[None]), word
     assert len(words) == len(set(words)) > 20
     assert {"they", "of"} <= set(words) or name in ("bert", "electra")
@@ -177,8 +218,16 @@ def test_marks_of_words(monkeypatch):
     monkeypatch.setattr(module, "load_config", lambda _: SimpleNamespace(model_type="any"))
     for pieces, expected, decoder in [
         ("[UNK] unk ##cat ##dog dog the 7 7th ! Dog [unused1] café", "unk dog the café", None),
-        ("[UNK] Ġ7 cat ĠThe ĠDog Ġthe ĠcafÃ© ## Ġ! Ġ dog Ã© Ġdog ĠÃ", "the café dog", decoders.ByteLevel()),
-        ("[UNK] A</w> ## cat cafÃ© Ġ a</w> dog</w> cat's</w> cafÃ©</w> 7</w>", "a dog café", decoders.ByteLevel()),
+        (
+            "[UNK] Ġ7 cat ĠThe ĠDog Ġthe ĠcafÃ© ## Ġ! Ġ dog Ã© Ġdog ĠÃ",
+            "the café dog",
+            decoders.ByteLevel(),
+        ),
+        (
+            "[UNK] A</w> ## cat cafÃ© Ġ a</w> dog</w> cat's</w> cafÃ©</w> 7</w>",
+            "a dog café",
+            decoders.ByteLevel(),
+        ),
         ("[UNK] cat ▁ ▁▁ ▁Café ▁dog ▁dogs!", "café dog", decoders.Metaspace()),
         ("[UNK] don't Cat dog", "cat dog", None),
     ]:
@@ -203,7 +252,10 @@ def test_models_meet_on_their_shared_words(folders, partner):
     (words, table), (others, other) = word_table(folders["bert"]), word_table(folders[partner])
     shared = [w for w in words if w in others]
     pairs = table[[words.index(w) for w in shared]], other[[others.index(w) for w in shared]]
-    assert found["n"] == found["shared"] == len(shared) > 10 and found["words"] == [len(words), len(others)]
+    assert found["n"] == found["shared"] == len(shared) > 10 and found["words"] == [
+        len(words),
+        len(others),
+    ]
     assert found["scores"] == compare_tables(*pairs, draws=2)["scores"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     few = similarity(folders["bert"], folders[partner], top=5, draws=2)
@@ -215,22 +267,36 @@ def test_a_model_equals_itself_and_not_a_random_table(folders):
     bert = folders["bert"]
     own = similarity(bert, bert, draws=2)
     assert [row["value"] for row in own["scores"].values()] == pytest.approx([1] * 5)
-    found, turned = similarity(bert, "random", width=4, draws=3), similarity("random", bert, width=4, draws=3)
-    assert (found["dims"], turned["dims"], found["side"], turned["side"]) == ([32, 4], [4, 32], "b", "a")
+    found, turned = (
+        similarity(bert, "random", width=4, draws=3),
+        similarity("random", bert, width=4, draws=3),
+    )
+    assert (found["dims"], turned["dims"], found["side"], turned["side"]) == (
+        [32, 4],
+        [4, 32],
+        "b",
+        "a",
+    )
     assert found["n"] == len(word_table(bert)[0]) and found["scores"]["pwcca"]["corrected"] < 0.5
     assert found["scores"]["pwcca"]["value"] == pytest.approx(turned["scores"]["pwcca"]["value"])
     assert similarity(bert, "random", width=4, draws=3, seed=1)["scores"] != found["scores"]
     words, table = word_table("random", ["a", "b"], width=900)
-    assert words == ["a", "b"] and table.shape == (2, 900) and 0 <= table.min() < 0.01 < 0.99 < table.max() <= 1
+    assert (
+        words == ["a", "b"]
+        and table.shape == (2, 900)
+        and 0 <= table.min() < 0.01 < 0.99 < table.max() <= 1
+    )
     assert np.array_equal(word_table("random", ["b"], width=900)[1][0], table[1])
 
 
 def test_bad_requests(folders):
     bert, clip = folders["bert"], folders["clip"]
     for a, b, top, expected in [
-        ("random", "random", 0, "a model on one side"), (bert, clip, -1, "top >= 0"),
-        (bert, clip, 2, "2 whole words"), (bert, "nowhere", 0, "nowhere: no model found"),
-    ]:  # fmt: skip
+        ("random", "random", 0, "a model on one side"),
+        (bert, clip, -1, "top >= 0"),
+        (bert, clip, 2, "2 whole words"),
+        (bert, "nowhere", 0, "nowhere: no model found"),
+    ]:
         with pytest.raises(InputError, match=expected):
             similarity(a, b, top=top)
     with pytest.raises(InputError, match="partner's words"):

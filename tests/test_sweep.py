@@ -105,7 +105,10 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     assert found.variants[3].tune == (("max_train", 12), ("batch", 4))
     (only,) = found.tunings
     settings, training = only.of(found.variants[3])
-    assert (settings, training) == (replace(only.finetune, max_train=12), replace(only.train, batch=4))
+    assert (settings, training) == (
+        replace(only.finetune, max_train=12),
+        replace(only.train, batch=4),
+    )
     assert only.of(found.variants[0]) == (only.finetune, only.train)
     assert only.finetune == FinetuneConfig(task="glue/rte", data="glue", max_length=64)
     assert only.train == replace(TUNING, steps=2, batch=8, cpu=True)
@@ -116,12 +119,21 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("arm = \"mlm\"", "arms = 3"), r'\[variants\."control"\]: unknown key \'arms\'; expected one of acc'),
+        (
+            ('arm = "mlm"', "arms = 3"),
+            r'\[variants\."control"\]: unknown key \'arms\'; expected one of acc',
+        ),
         (("batch = 8", 'batch = "8"'), r"\[adapt\]: batch = '8', expected a value like 32"),
         (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a value like 0"),
-        (('text = ["text.txt"]', 'text = "text.txt"'), r"text = 'text.txt', expected a value like \(\)"),
+        (
+            ('text = ["text.txt"]', 'text = "text.txt"'),
+            r"text = 'text.txt', expected a value like \(\)",
+        ),
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; expected adapt"),
-        (("max_train = 12", "arm = 3"), r'\[variants\."tower"\]\.tune: unknown key \'arm\'; expected one of acc'),
+        (
+            ("max_train = 12", "arm = 3"),
+            r'\[variants\."tower"\]\.tune: unknown key \'arm\'; expected one of acc',
+        ),
         (("tune = { max_train = 12, batch = 4 }", "tune = 3"), r"tune = 3, expected a table"),
         (("seeds = 2", "seeds ="), r"not valid TOML .*line 2"),
         (('[tasks."glue/rte"]', "[task]"), "unknown key 'task'"),
@@ -129,14 +141,26 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),
         (('arm = "mlm"', 'arm = "mlmm"'), "'mlmm' is none of"),
         (("seeds = 2", 'seeds = "2"'), "seeds = '2', expected a whole number"),
-        (("seeds = 2", "seeds = 2\nadapt_every_seed = 1"), "adapt_every_seed = 1, expected true or false"),
+        (
+            ("seeds = 2", "seeds = 2\nadapt_every_seed = 1"),
+            "adapt_every_seed = 1, expected true or false",
+        ),
         (("seeds = 2", "seeds = 2\nadapt = 3"), "not valid TOML|adapt = 3, expected a table"),
         (('[variants."control"]', "[variants]\nx = 3"), r"no \[variants.NAME\] table"),
-        (("batch = 8", 'batch = 8\nschedule = "step"'), "schedule = 'step', expected one of linear, cosine, constant"),
-        (('"joint of all, two layers"', '"joint of control"'), "whole: model is the joint of 'control', which is no"),
-        (('[variants."tower"]', '[variants."whole "]'), "two variants would share the folder whole; rename 'whole'"),
+        (
+            ("batch = 8", 'batch = 8\nschedule = "step"'),
+            "schedule = 'step', expected one of linear, cosine, constant",
+        ),
+        (
+            ('"joint of all, two layers"', '"joint of control"'),
+            "whole: model is the joint of 'control', which is no",
+        ),
+        (
+            ('[variants."tower"]', '[variants."whole "]'),
+            "two variants would share the folder whole; rename 'whole'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_a_file_are_one_line(
     change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,8 +174,11 @@ def test_mistakes_in_a_file_are_one_line(
 
 def test_no_file_and_no_tables(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "s.toml").write_text("seeds = 3\n")
-    for arguments, message in ((["--file", "s.toml"], "no [tasks.NAME] table"), ([], "needs --file"),
-                               (["--file", "x.toml"], "x.toml: no such file")):  # fmt: skip
+    for arguments, message in (
+        (["--file", "s.toml"], "no [tasks.NAME] table"),
+        ([], "needs --file"),
+        (["--file", "x.toml"], "x.toml: no such file"),
+    ):
         assert main(["sweep", *arguments]) == 2
         assert message in capsys.readouterr().err
 
@@ -161,7 +188,9 @@ def test_the_shipped_sweeps_can_be_read(file: Path) -> None:
     found = read_sweep(file)
     assert len(found.variants) > 1
     assert {v.published for v in found.variants} <= {"", *PUBLISHED}
-    joints = {v.model.removeprefix("joint of ") for v in found.variants if v.model.startswith("joint of ")}
+    joints = {
+        v.model.removeprefix("joint of ") for v in found.variants if v.model.startswith("joint of ")
+    }
     assert joints <= {v.name for v in found.variants if v.adapt.save_joint}
 
 
@@ -169,11 +198,17 @@ def test_the_shipped_sweeps_can_be_read(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_one_adaptation_and_many_tunings(place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_adaptation_and_many_tunings(
+    place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     (place / "s.toml").write_text(FILE.format(more=""))
     assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 0
     said = capsys.readouterr().out
-    places = [f"out/{v}/glue-rte/seed-{s}" for v in ("control", "all--two-layers", "whole", "tower") for s in (0, 1)]
+    places = [
+        f"out/{v}/glue-rte/seed-{s}"
+        for v in ("control", "all--two-layers", "whole", "tower")
+        for s in (0, 1)
+    ]
     assert sorted(trained) == sorted(["out/control/adapt", "out/all--two-layers/adapt", *places])
     result = json.loads((place / "out" / "verdict.json").read_text())
     assert result["control"] == "control"
@@ -186,17 +221,25 @@ def test_one_adaptation_and_many_tunings(place: Path, trained: list[str], capsys
     # A third seed and another variant: only these are run. What was half done is done again, in its own folder.
     trained.clear()
     (place / "out" / "whole" / "glue-rte" / "seed-1" / "result.json").unlink()
-    (place / "s.toml").write_text(FILE.format(more="") + '\n[variants."more"]\narm = "contrastive"\n')
+    (place / "s.toml").write_text(
+        FILE.format(more="") + '\n[variants."more"]\narm = "contrastive"\n'
+    )
     assert main(["sweep", "--file", "s.toml", "--seeds", "3", "--out", "out"]) == 0
     places = [f"out/{v}/glue-rte/seed-2" for v in ("control", "all--two-layers", "whole", "tower")]
-    places += ["out/whole/glue-rte/seed-1", *(f"out/more/glue-rte/seed-{s}" for s in range(3)), "out/more/adapt"]
+    places += [
+        "out/whole/glue-rte/seed-1",
+        *(f"out/more/glue-rte/seed-{s}" for s in range(3)),
+        "out/more/adapt",
+    ]
     assert sorted(trained) == sorted(places)
 
     # Other settings for what is there are refused, with the run they would overwrite.
     (place / "s.toml").write_text(FILE.format(more="").replace("steps = 2", "steps = 3", 1))
     capsys.readouterr()
     assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 2
-    assert re.search(r"control: adapt: out/control/adapt: holds another run .*steps", capsys.readouterr().err)
+    assert re.search(
+        r"control: adapt: out/control/adapt: holds another run .*steps", capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("in_process")
@@ -207,22 +250,31 @@ def test_every_seed_may_adapt_anew(place: Path, trained: list[str]) -> None:
     assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 0
     for variant in ("control", "all--two-layers"):
         assert {f"out/{variant}/seed-{s}/adapt" for s in (0, 1)} <= set(trained)
-        one, two = (load_file(place / "out" / variant / f"seed-{s}" / "adapt/model/model.safetensors") for s in (0, 1))
+        one, two = (
+            load_file(place / "out" / variant / f"seed-{s}" / "adapt/model/model.safetensors")
+            for s in (0, 1)
+        )
         assert any(not torch.equal(one[key], two[key]) for key in one)
     tuned = [folder for folder in trained if "glue-rte" in folder]
     assert sorted(tuned) == sorted(
-        f"out/{v}/seed-{s}/glue-rte/seed-{s}" for v in ("control", "all--two-layers", "whole", "t") for s in (0, 1)
+        f"out/{v}/seed-{s}/glue-rte/seed-{s}"
+        for v in ("control", "all--two-layers", "whole", "t")
+        for s in (0, 1)
     )
     result = json.loads((place / "out" / "verdict.json").read_text())
     assert all(found["glue/rte"]["seeds"] == [0, 1] for found in result["scores"].values())
-    used = json.loads((place / "out/whole/seed-1/glue-rte/config.json").read_text())["config"]["model"]
+    used = json.loads((place / "out/whole/seed-1/glue-rte/config.json").read_text())["config"][
+        "model"
+    ]
     assert used == "out/all--two-layers/seed-1/adapt/joint"
 
 
 @pytest.mark.usefixtures("in_process")
 def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
     settings = AdaptConfig(student="student", teacher="teacher", text=("text.txt",), max_length=64)
-    config = CompareConfig(arms=("contrastive",), tasks=("glue/rte",), data="glue", seeds=2, max_length=64)
+    config = CompareConfig(
+        arms=("contrastive",), tasks=("glue/rte",), data="glue", seeds=2, max_length=64
+    )
     said: list[str] = []
     result = compare(config, settings, STEPS, replace(STEPS, steps=2), "out", said.append)
     assert list(result["scores"]) == ["mlm", "contrastive"]
@@ -231,7 +283,13 @@ def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
     assert "mlm (control)" in page
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
     trained.clear()
-    alone = compare(replace(config, arms=("mlm",), control=False), settings, STEPS, replace(STEPS, steps=2), "out")
+    alone = compare(
+        replace(config, arms=("mlm",), control=False),
+        settings,
+        STEPS,
+        replace(STEPS, steps=2),
+        "out",
+    )
     assert (trained, alone["verdicts"]) == ([], [])
     with pytest.raises(InputError, match="needs --tasks and --data"):
         compare(replace(config, tasks=()), settings, STEPS, STEPS, "out")

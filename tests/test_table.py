@@ -11,9 +11,9 @@ from homes import STEPS, put, table
 from groundling.config import FinetuneConfig
 from groundling.data.samples import Example
 from groundling.errors import InputError
+from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task
-from groundling.tasks.forms import Classify, Form, Regress
 from groundling.tasks.table import form_of, own_task
 
 
@@ -56,9 +56,19 @@ CLASSES = Classify(("0", "1", "2", "3", "4"))
         (["no", "yes", "maybe"] * 7, "auto", Classify(("maybe", "no", "yes")), ["accuracy"]),
         ([n % 5 for n in range(30)], "auto", CLASSES, ["accuracy"]),
         ([n % 5 for n in range(30)], "regress", Regress(), ["pearson", "spearman", "rmse"]),
-        (list(range(21)), "auto", Regress(), ["pearson", "spearman", "rmse"]),  # more whole numbers than classes
+        (
+            list(range(21)),
+            "auto",
+            Regress(),
+            ["pearson", "spearman", "rmse"],
+        ),  # more whole numbers than classes
         ([n % 2 / 2 for n in range(30)], "auto", Regress(), ["pearson", "spearman", "rmse"]),
-        ([n % 2 / 2 for n in range(30)], "classify", Classify(("0.0", "0.5")), ["accuracy", "matthews", "f1"]),
+        (
+            [n % 2 / 2 for n in range(30)],
+            "classify",
+            Classify(("0.0", "0.5")),
+            ["accuracy", "matthews", "f1"],
+        ),
     ],
 )
 def test_labels_are_classes_or_numbers(
@@ -67,7 +77,9 @@ def test_labels_are_classes_or_numbers(
     task = own(path := write(tmp_path / "x.csv", *labels), form=form)
     assert (task.form, [m.name for m in task.metrics]) == (expected, metrics)
     assert form_of([("x", str(label)) for label in labels], form) == expected
-    assert [expected.label(str(y), "") for y in labels[4::5]] == [e.label for e in task.read(path, "dev")]
+    assert [expected.label(str(y), "") for y in labels[4::5]] == [
+        e.label for e in task.read(path, "dev")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +88,11 @@ def test_labels_are_classes_or_numbers(
         ("x.txt", "q,a,y\n1,2,3\n", ": expected a .csv, .tsv, .json or .jsonl file"),
         ("x.csv", "q,y\n1,2\n", ", line 1: no column 'a'"),
         ("x.csv", "q,a,y\n", ": holds no examples"),
-        ("x.csv", "q,a,y\n1,2,0\n3,4,0\n", ", line 2: every label is '0'; expected at least two classes"),
+        (
+            "x.csv",
+            "q,a,y\n1,2,0\n3,4,0\n",
+            ", line 2: every label is '0'; expected at least two classes",
+        ),
         ("x.csv", "q,a,y\n1,2,0\n3,4,\n", ", line 3: column 'y' is empty; expected a label"),
         ("x.csv", "q,a,y\n1,2,0\n ,4,1\n", ", line 3: column 'q' is empty; expected a text"),
         ("x.csv", "q,a,y\n1,2,0.5\n3,4,nan\n", ", line 3: label 'nan' is not a number"),
@@ -100,7 +116,11 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path) -> None:
     mine, held = (put(tmp_path / f"{n}.csv", table(("q", "y"), *rows[:n])) for n in (20, 6))
     config = FinetuneConfig(model=str(encoder), data=str(mine), text="q", label="y", dev=str(held))
     result = finetune(config, STEPS, out)
-    assert (result["task"], result["headline"], result["median"]["dev"]["rmse"] > 0) == ("table/20", "pearson", True)
+    assert (result["task"], result["headline"], result["median"]["dev"]["rmse"] > 0) == (
+        "table/20",
+        "pearson",
+        True,
+    )
     lines = homes.answers(out / "seed-0" / "predictions_dev.jsonl")
     assert [line["label"] for line in lines] == [n % 3 / 2 for n in range(6)]
     put(held, table(("q", "y"), *rows[:7]))

@@ -25,13 +25,23 @@ def line(n: int, labelled: bool) -> str:
     words = [["yes", "."], ["no", "."], ["maybe", "."], [[0], "left", "."]]
     row: dict[str, Any] = {"annot_id": f"val-{n}", "img_fn": f"m/{n}.jpg", "objects": ["person"]}
     row |= {"question": ["Who", "?"], "answer_choices": words, "rationale_choices": words[::-1]}
-    return json.dumps(row | ({"answer_label": GOLD[n][0], "rationale_label": GOLD[n][1]} if labelled else {}))
+    return json.dumps(
+        row | ({"answer_label": GOLD[n][0], "rationale_label": GOLD[n][1]} if labelled else {})
+    )
 
 
-def predicted(folder: Path, seed: int, task: str, split: str, said: dict[str, Sequence[float]]) -> Path:
+def predicted(
+    folder: Path, seed: int, task: str, split: str, said: dict[str, Sequence[float]]
+) -> Path:
     put(folder / f"seed-{seed}/result.json", json.dumps({"task": task, "seed": seed}))
-    rows = [{"id": i, "prediction": int(np.argmax(s)), "label": None, "outputs": list(s)} for i, s in said.items()]
-    return put(folder / f"seed-{seed}/predictions_{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    rows = [
+        {"id": i, "prediction": int(np.argmax(s)), "label": None, "outputs": list(s)}
+        for i, s in said.items()
+    ]
+    return put(
+        folder / f"seed-{seed}/predictions_{split}.jsonl",
+        "".join(json.dumps(row) + "\n" for row in rows),
+    )
 
 
 def sure(choice: int) -> list[float]:
@@ -59,7 +69,9 @@ def refusal(config: VcrConfig, out: Path, **changes: str) -> str:
     return str(told.value)
 
 
-def test_joint_accuracy_by_seed(config: VcrConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_joint_accuracy_by_seed(
+    config: VcrConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--answers", config.answers, "--rationales", config.rationales, "--data", config.data]
     assert main(["vcr", *flags, "--out", str(tmp_path / "out")]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -84,15 +96,24 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
     assert result["files"] == [str(tmp_path / f"out/test-seed-{seed}.csv") for seed in (0, 1)]
     assert "scores" not in result
     head, *rows = Path(result["files"][1]).read_text().splitlines()
-    assert head.startswith("annot_id,answer_0") and [row.split(",")[0] for row in rows] == ["val-0", "val-1"]
+    assert head.startswith("annot_id,answer_0") and [row.split(",")[0] for row in rows] == [
+        "val-0",
+        "val-1",
+    ]
     shares = np.array([row.split(",")[1:] for row in rows], float).reshape(2, 5, 4)
     assert shares.sum(-1) == pytest.approx(1, abs=1e-4)
-    raw = [json.loads(row)["outputs"] for row in (tmp_path / "answer/seed-1/predictions_test.jsonl").open()]
+    raw = [
+        json.loads(row)["outputs"]
+        for row in (tmp_path / "answer/seed-1/predictions_test.jsonl").open()
+    ]
     assert np.array_equal(shares[:, 0].argmax(-1), np.argmax(raw, -1))
     for task in asked:  # UNITER's two scores a choice, of which the second counts
         file = tmp_path / task / "seed-1/predictions_test.jsonl"
         lines = [json.loads(row) for row in file.open()]
-        both = [line | {"outputs": [x for score in line["outputs"] for x in (9.0, score)]} for line in lines]
+        both = [
+            line | {"outputs": [x for score in line["outputs"] for x in (9.0, score)]}
+            for line in lines
+        ]
         file.write_text("".join(json.dumps(line) + "\n" for line in both))
     again = vcr(replace(config, split="test"), tmp_path / "again")["files"]
     assert Path(again[1]).read_text() == Path(result["files"][1]).read_text()
@@ -104,12 +125,18 @@ def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) ->
     for task in ("answer", "rationale"):
         own = FinetuneConfig(model, f"vcr/{task}", config.data, submit=True, max_length=32)
         finetune(own, replace(STEPS, steps=1, batch=4), tmp_path / f"tuned/{task}")
-        files = {path.name for path in (tmp_path / f"tuned/{task}/seed-0").iterdir() if path.is_file()}
+        files = {
+            path.name for path in (tmp_path / f"tuned/{task}/seed-0").iterdir() if path.is_file()
+        }
         assert {"predictions_val.jsonl", "predictions_test.jsonl"} <= files
         assert not any("submission" in name or name.endswith((".csv", ".tsv")) for name in files)
-    with pytest.raises(InputError, match="vcr/answer: 'test' has no server file; unlabelled are: none"):
+    with pytest.raises(
+        InputError, match="vcr/answer: 'test' has no server file; unlabelled are: none"
+    ):
         ANSWER.submission("test", (), ())
-    runs = replace(config, answers=str(tmp_path / "tuned/answer"), rationales=str(tmp_path / "tuned/rationale"))
+    runs = replace(
+        config, answers=str(tmp_path / "tuned/answer"), rationales=str(tmp_path / "tuned/rationale")
+    )
     told = json.loads((tmp_path / "tuned/answer/result.json").read_text())
     assert vcr(runs, tmp_path / "joint")["median"]["Q->A"] == told["median"]["val"]["accuracy"]
     (file,) = vcr(replace(runs, split="test"), tmp_path / "server")["files"]
@@ -121,13 +148,17 @@ def test_faults_are_one_line(config: VcrConfig, tmp_path: Path) -> None:
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:2]))
     told = refusal(config, tmp_path / "a")
-    assert told == f"{path}: no prediction for vcr-rationale-val-2 (2 such); other data, or cut off?"
+    assert (
+        told == f"{path}: no prediction for vcr-rationale-val-2 (2 such); other data, or cut off?"
+    )
     put(path, kept[0] + '{"id": "x", "prediction": 1, "outputs": [1, 2]}\n')
     assert refusal(config, tmp_path / "b") == (
         f"{path}, line 2: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
     )
     told = refusal(config, tmp_path / "c", answers=config.rationales, rationales=config.answers)
     assert "a run of vcr/rationale, expected one of vcr/answer" in told
-    assert refusal(config, tmp_path / "d", answers=str(tmp_path)).endswith("there are [] and [0, 1]")
+    assert refusal(config, tmp_path / "d", answers=str(tmp_path)).endswith(
+        "there are [] and [0, 1]"
+    )
     assert refusal(config, tmp_path / "e", rationales="") == "vcr needs --rationales"
     assert "nowhere.jsonl: no such file" in refusal(config, tmp_path / "f", split="nowhere")

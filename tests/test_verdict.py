@@ -11,16 +11,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from groundling.analysis.verdict import (
+    Runs,
+    bootstrap,
+    decide,
+    holm,
+    judge,
+    permutation,
+    power,
+    simulate,
+)
 from groundling.cli import main
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.metrics import ACCURACY, F1, MATTHEWS, METRICS, PEARSON, RMSE, SPEARMAN
 from groundling.published import PUBLISHED
 from groundling.recipes.verdict import collect, judge_folders
-from groundling.verdict import Runs, bootstrap, decide, holm, judge, permutation, power, simulate
 
 
-def runs(name: str, predictions: object, labels: object, seeds: tuple[int, ...] = (), task: str = "toy") -> Runs:
+def runs(
+    name: str, predictions: object, labels: object, seeds: tuple[int, ...] = (), task: str = "toy"
+) -> Runs:
     values, truth = np.asarray(predictions, float), np.asarray(labels, float)
     ids = tuple(f"e{i}" for i in range(len(truth)))
     return Runs(name, task, seeds or tuple(range(len(values))), ids, truth, values)
@@ -38,7 +49,10 @@ def test_permutation_is_scipys_exact_test() -> None:
     for sizes in ((5, 5), (3, 4), (2, 6)):
         a, b = rng.normal(0, 1, sizes[0]), rng.normal(1, 1, sizes[1])
         theirs = stats.permutation_test(
-            (b, a), lambda x, y: x.mean() - y.mean(), permutation_type="independent", n_resamples=np.inf
+            (b, a),
+            lambda x, y: x.mean() - y.mean(),
+            permutation_type="independent",
+            n_resamples=np.inf,
         )
         p, smallest = permutation(a, b)
         every = len(list(itertools.combinations(range(sum(sizes)), sizes[0])))
@@ -52,7 +66,9 @@ def test_permutation_is_scipys_exact_test() -> None:
 def test_fully_separated_seeds_reach_the_smallest_p() -> None:
     assert permutation(np.arange(5.0), np.arange(5.0) + 10) == (2 / 252, 2 / 252)
     assert permutation(np.zeros(3), np.ones(3)) == (0.1, 0.1)
-    p, smallest = permutation(np.arange(12.0), np.arange(12.0) + 20)  # too many relabellings to count
+    p, smallest = permutation(
+        np.arange(12.0), np.arange(12.0) + 20
+    )  # too many relabellings to count
     assert p == pytest.approx(1 / 20_001, rel=0.01)
     assert smallest < 1e-6
 
@@ -87,7 +103,9 @@ def test_accumulated_wins_are_those_of_common_seeds() -> None:
     assert judge(a, b, RMSE, draws=50).wins is None
 
 
-BOOTSTRAPPED = {m.name: m for m in METRICS.values() if m is not SPEARMAN}.values()  # whose ranks change
+BOOTSTRAPPED = {
+    m.name: m for m in METRICS.values() if m is not SPEARMAN
+}.values()  # whose ranks change
 
 
 @pytest.mark.parametrize("metric", BOOTSTRAPPED, ids=lambda m: m.name)
@@ -95,16 +113,22 @@ def test_bootstrap_equals_a_plain_loop(metric: object) -> None:
     """The matrix product gives what recomputing the metric on each resample gives."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 30).astype(float)
-    control, other = (np.where(rng.random((4, 30)) < share, labels, 1 - labels) for share in (0.6, 0.8))
+    control, other = (
+        np.where(rng.random((4, 30)) < share, labels, 1 - labels) for share in (0.6, 0.8)
+    )
     if not metric.classes:  # type: ignore[attr-defined]
-        labels, control, other = (x + 0.1 * rng.normal(size=x.shape) for x in (labels, control, other))
+        labels, control, other = (
+            x + 0.1 * rng.normal(size=x.shape) for x in (labels, control, other)
+        )
     found = bootstrap(control, other, labels, metric, draws=40, seed=3)  # type: ignore[arg-type]
     draw = generator(3, "verdict", metric.name)  # type: ignore[attr-defined]
     picked, seeds = draw.integers(30, size=(40, 30)), draw.integers(4, size=(40, 3))
     plain = []
     for examples, chosen in zip(picked, seeds, strict=True):
-        sides = [np.mean([metric.compute(p[examples], labels[examples]) for p in side[chosen]])  # type: ignore[attr-defined]
-                 for side in (control, other)]  # fmt: skip
+        sides = [
+            np.mean([metric.compute(p[examples], labels[examples]) for p in side[chosen]])  # type: ignore[attr-defined]
+            for side in (control, other)
+        ]
         plain.append(sides[1] - sides[0])
     np.testing.assert_allclose(found, plain, atol=1e-9)
 
@@ -116,7 +140,9 @@ def test_the_interval_has_the_known_standard_error() -> None:
     assert true < judge(control, other, ACCURACY, draws=2000).error < 2 * true
     apart, _ = both(0.0, seed=1, examples=20_000, seeds=30, accuracy=0.7, seed_sd=0.03, shared=0.5)
     _, other = both(0.0, seed=1, examples=20_000, seeds=30, accuracy=0.7, seed_sd=0.03, shared=0.5)
-    assert judge(apart, other, ACCURACY, draws=1000).error == pytest.approx(np.sqrt(2 * 0.03**2 / 30), rel=0.35)
+    assert judge(apart, other, ACCURACY, draws=1000).error == pytest.approx(
+        np.sqrt(2 * 0.03**2 / 30), rel=0.35
+    )
 
 
 # -- calibration -----------------------------------------------------------------------------------------------------
@@ -127,7 +153,9 @@ def test_the_interval_has_the_known_standard_error() -> None:
     [{}, {"shared": 0.6, "own": 0.3}],
     ids=["models differ by their seeds alone", "models also differ by example"],
 )
-def test_at_most_five_in_a_hundred_null_comparisons_are_called_reliable(noise: dict[str, float]) -> None:
+def test_at_most_five_in_a_hundred_null_comparisons_are_called_reliable(
+    noise: dict[str, float],
+) -> None:
     assert power(0.0, trials=1000, draws=200, **noise) <= 0.05
 
 
@@ -149,14 +177,19 @@ def test_a_large_gain_is_reliable_and_a_loss_is_called_one() -> None:
     found = judge(control, other, ACCURACY)
     assert found.reliable
     assert found.interval[0] > 0
-    assert f"better by {100 * found.difference:.1f} ± {100 * found.error:.1f} points" in found.sentence
+    assert (
+        f"better by {100 * found.difference:.1f} ± {100 * found.error:.1f} points" in found.sentence
+    )
     assert "worse by" in judge(other, control, ACCURACY).sentence
 
 
 def test_lower_is_better_is_the_metrics_own_word() -> None:
     rng = np.random.default_rng(0)
     labels = rng.normal(size=200)
-    near, far = (runs(n, labels + sd * rng.normal(size=(6, 200)), labels) for n, sd in (("near", 0.1), ("far", 0.5)))
+    near, far = (
+        runs(n, labels + sd * rng.normal(size=(6, 200)), labels)
+        for n, sd in (("near", 0.1), ("far", 0.5))
+    )
     found = judge(far, near, RMSE)
     assert found.difference < 0
     assert "near against far on toy: better by" in found.sentence
@@ -175,7 +208,9 @@ def test_more_tasks_need_more_seeds() -> None:
     verdicts = []
     for task in range(8):
         control, other = both(0.15, seed=task)
-        verdicts.append(judge(replace(control, task=f"t{task}"), replace(other, task=f"t{task}"), ACCURACY))
+        verdicts.append(
+            judge(replace(control, task=f"t{task}"), replace(other, task=f"t{task}"), ACCURACY)
+        )
     assert all(v.reliable for v in verdicts)
     assert not any(v.reliable for v in decide(verdicts))  # 8 * 2/252 is above 0.05
     assert "times 8 tasks" in verdicts[0].sentence
@@ -193,7 +228,9 @@ def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
         "other: seed 7 has not finished",
         "other: seed 2 collapsed to one answer; it counts all the same",
     ]
-    assert found.difference == pytest.approx(np.mean(other.scores(ACCURACY)) - np.mean(lame.scores(ACCURACY)))
+    assert found.difference == pytest.approx(
+        np.mean(other.scores(ACCURACY)) - np.mean(lame.scores(ACCURACY))
+    )
 
 
 def test_an_undefined_metric_is_no_zero() -> None:
@@ -204,8 +241,10 @@ def test_an_undefined_metric_is_no_zero() -> None:
     flat[1] = 0.25
     found = judge(runs("good", good, labels), runs("flat", flat, labels), PEARSON)
     assert any("pearson is undefined for seed 1" in note for note in found.notes)
-    assert found.difference == pytest.approx(np.mean([stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]])
-                                             - np.mean([stats.pearsonr(p, labels)[0] for p in good]))  # fmt: skip
+    assert found.difference == pytest.approx(
+        np.mean([stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]])
+        - np.mean([stats.pearsonr(p, labels)[0] for p in good])
+    )
     dead = judge(runs("good", good, labels), runs("dead", np.zeros((5, 50)), labels), PEARSON)
     assert "undefined in every run" in dead.sentence
     assert not dead.reliable
@@ -249,7 +288,15 @@ def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
     control, other = both(0.1)
     a, b = write(tmp_path / "a", control), write(tmp_path / "b", other)
     out = tmp_path / "verdict"
-    command = ["verdict", "--runs", f"base={a}", f"new={b}", "--published", "base=BERT-b", "new=XDBERT-b"]
+    command = [
+        "verdict",
+        "--runs",
+        f"base={a}",
+        f"new={b}",
+        "--published",
+        "base=BERT-b",
+        "new=XDBERT-b",
+    ]
     assert main([*command, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     result = json.loads((out / "verdict.json").read_text())
@@ -279,11 +326,15 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
         (lambda own: (own / "predictions_dev.jsonl").write_text("nonsense\n"), "line 1: expected"),
         (lambda own: (own / "predictions_dev.jsonl").unlink(), "no such file"),
         (
-            lambda own: (own / "predictions_dev.jsonl").write_text('{"id": "x", "prediction": 1, "label": 1}\n' * 2),
+            lambda own: (own / "predictions_dev.jsonl").write_text(
+                '{"id": "x", "prediction": 1, "label": 1}\n' * 2
+            ),
             "example x is there twice",
         ),
         (
-            lambda own: (own / "predictions_dev.jsonl").write_text('{"id": "x", "prediction": 1, "label": 1}\n'),
+            lambda own: (own / "predictions_dev.jsonl").write_text(
+                '{"id": "x", "prediction": 1, "label": 1}\n'
+            ),
             "other examples or labels than in seed 0",
         ),
     ],
@@ -296,7 +347,9 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
     assert "seed-2" in str(caught.value)
 
 
-def test_empty_folders_and_names_given_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_folders_and_names_given_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write(tmp_path / "a", both(0.0)[0])
     (tmp_path / "empty").mkdir()
     for arguments, message in (

@@ -38,7 +38,8 @@ def row(seed: int, count: int = 12, whole: bool = True) -> RegionRow:
 
 def corrupted(objective: MaskedRegions, count: int = 200) -> list[Sample]:
     return [
-        objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(0, i), lambda: Sample("x")) for i in range(count)
+        objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(0, i), lambda: Sample("x"))
+        for i in range(count)
     ]
 
 
@@ -101,16 +102,21 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
     losses = {}
     for background in (True, False):
         torch.manual_seed(0)
-        objective = MaskedRegions(SIZES._replace(background=background), kind="hard", rate=0.9, keep=0.0).eval()
+        objective = MaskedRegions(
+            SIZES._replace(background=background), kind="hard", rate=0.9, keep=0.0
+        ).eval()
         sure = replace(row(0, whole=False), classes=np.eye(5, dtype=np.float32)[np.arange(12) % 2])
-        batch = collate([objective.corrupt(Sample("a", regions=sure), generator(3), lambda: Sample("x"))])
+        batch = collate(
+            [objective.corrupt(Sample("a", regions=sure), generator(3), lambda: Sample("x"))]
+        )
         visual = torch.ones(1, 12, 6)
         (losses[background],) = objective(Encoded(visual=visual), batch).values()
         chosen = torch.from_numpy(np.arange(12) % 2)[batch.labels[objective.name][0] == 1]
         out, first = objective.head(visual[0, :1]).expand(len(chosen), -1), int(background)
         # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
         torch.testing.assert_close(
-            losses[background], F.cross_entropy(out[:, first:], (chosen - first).clamp(min=0), reduction="sum")
+            losses[background],
+            F.cross_entropy(out[:, first:], (chosen - first).clamp(min=0), reduction="sum"),
         )
         assert 0 < chosen.sum() < len(chosen)
     assert losses[True] != losses[False]
@@ -119,14 +125,19 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
 def test_two_kinds_live_in_one_run() -> None:
     soft, regress = MaskedRegions(SIZES), MaskedRegions(SIZES, kind="regress")
     sample = regress.corrupt(corrupted(soft, 1)[0], generator(1), lambda: Sample("x"))
-    assert {"masked_regions", "regress_regions", "masked_regions_targets", "regress_regions_targets"} <= set(
-        sample.labels
-    )
+    assert {
+        "masked_regions",
+        "regress_regions",
+        "masked_regions_targets",
+        "regress_regions_targets",
+    } <= set(sample.labels)
 
 
 def test_regions_without_classes_need_another_kind() -> None:
     sample = Sample("a", regions=replace(row(0), classes=None))
-    with pytest.raises(InputError, match="a: its regions have no class distribution; use kind regress"):
+    with pytest.raises(
+        InputError, match="a: its regions have no class distribution; use kind regress"
+    ):
         MaskedRegions(SIZES).corrupt(sample, generator(0), lambda: sample)
     with pytest.raises(InputError, match="shares of regions"):
         MaskedRegions(SIZES, rate=0.0)
@@ -138,13 +149,19 @@ def test_regions_without_classes_need_another_kind() -> None:
 def test_half_of_the_images_are_exchanged() -> None:
     objective = SentenceImage(SIZES)
     stranger = Sample("z", regions=row(999))
-    made = [objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(i), lambda: stranger) for i in range(400)]
+    made = [
+        objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(i), lambda: stranger)
+        for i in range(400)
+    ]
     labels = np.array([int(s.labels["sentence_image"]) for s in made])
     assert labels.mean() == pytest.approx(0.5, abs=0.07)
     for i, sample in enumerate(made):
         assert (sample.regions is stranger.regions) == (labels[i] == 0)
     own = Sample("z", regions=row(1))  # drawn itself: nothing is exchanged
-    assert all(int(objective.corrupt(own, generator(i), lambda: stranger).labels["sentence_image"]) for i in range(20))
+    assert all(
+        int(objective.corrupt(own, generator(i), lambda: stranger).labels["sentence_image"])
+        for i in range(20)
+    )
 
 
 def test_labels_of_the_data_stay() -> None:
@@ -155,11 +172,17 @@ def test_labels_of_the_data_stay() -> None:
 def test_transport_is_the_optimum_of_a_linear_program() -> None:
     torch.manual_seed(0)
     words, regions = torch.randn(3, 6, 8), torch.randn(3, 5, 8)
-    words_mask, regions_mask = torch.ones(3, 6, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)
+    words_mask, regions_mask = (
+        torch.ones(3, 6, dtype=torch.bool),
+        torch.ones(3, 5, dtype=torch.bool),
+    )
     words_mask[1, 4:], regions_mask[2, 2:] = False, False
     found = transport_distance(words, regions, words_mask, regions_mask, rounds=400)
     for i in range(3):
-        w, r = F.normalize(words[i][words_mask[i]], dim=-1), F.normalize(regions[i][regions_mask[i]], dim=-1)
+        w, r = (
+            F.normalize(words[i][words_mask[i]], dim=-1),
+            F.normalize(regions[i][regions_mask[i]], dim=-1),
+        )
         cost = (1 - w @ r.T).double().numpy()
         n, m = cost.shape
         rows = [np.outer(np.eye(n)[x], np.ones(m)).ravel() for x in range(n)]
@@ -192,8 +215,13 @@ STORE = toys.Shelf({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})
 
 
 def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
-    examples = [Example("a", "a dog", "a cat", images=("i1", "i3")), Example("b", "a red hat", images=("i0",))]
-    samples = RegionSamples(TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, whole=True, most=3)
+    examples = [
+        Example("a", "a dog", "a cat", images=("i1", "i3")),
+        Example("b", "a red hat", images=("i0",)),
+    ]
+    samples = RegionSamples(
+        TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, whole=True, most=3
+    )
     first, second = samples.get([0, 1])
     assert first.regions is not None and second.regions is not None
     assert first.regions.image.tolist() == [0] * 4 + [1] * 4
@@ -206,7 +234,9 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
     assert batch.regions.mask.sum(1).tolist() == [8, 4]
     assert not batch.regions.features[1, 4:].any()
     with pytest.raises(InputError, match=r"lacks 1 images, the first is 'gone'"):
-        RegionSamples(TextSamples([Example("a", "b", images=("gone",))], TextInput(bert_tokenizer, 8)), STORE)
+        RegionSamples(
+            TextSamples([Example("a", "b", images=("gone",))], TextInput(bert_tokenizer, 8)), STORE
+        )
 
 
 def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
@@ -219,7 +249,10 @@ def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no
 
 
 def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
-    images = [Captioned(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4))) for n in range(6)]
+    images = [
+        Captioned(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
+        for n in range(6)
+    ]
     samples = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE)
     labels = []
     for epoch in range(60):
@@ -240,5 +273,7 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
                 first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
                 assert first != other
     assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
-    single = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE, pairs=False).get([1], [generator(0)])[0]
+    single = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE, pairs=False).get(
+        [1], [generator(0)]
+    )[0]
     assert "sentence_image" not in single.labels

@@ -23,29 +23,37 @@ from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig
 from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.errors import InputError
 from groundling.find import named
+from groundling.forms import Answer, Choose, Classify, Pick
+from groundling.joins.readouts import READOUTS, answer_rows, readout
 from groundling.models.heads import PairPooler
 from groundling.models.single_stream import BUILDERS, load_single_stream
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
-from groundling.quickstart import new_encoder
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import PHASES, pretrain
+from groundling.recipes.quickstart import new_encoder
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
-from groundling.tasks.forms import Answer, Choose, Classify, Pick
-from groundling.tasks.readouts import READOUTS, answer_rows, readout
 from groundling.world import World, WorldConfig
 from groundling.world.tasks import write_tasks
 
 FOLDERS = {
-    "vqa": "vqa", "nlvr2": "nlvr2", "snli-ve": "snli_ve", "vcr/answer": "vcr", "vcr/rationale": "vcr",
-    "refcoco+": "refcoco+", "flickr30k": "flickr30k",
-}  # fmt: skip
+    "vqa": "vqa",
+    "nlvr2": "nlvr2",
+    "snli-ve": "snli_ve",
+    "vcr/answer": "vcr",
+    "vcr/rationale": "vcr",
+    "refcoco+": "refcoco+",
+    "flickr30k": "flickr30k",
+}
 BRIEF = replace(STEPS, steps=2, batch=4)
 FORMS = {
-    "vqa": Answer(tuple(map(str, range(3129)))), "nlvr2": Classify(("False", "True")), "snli-ve": Classify(("a",) * 3),
-    "vcr/answer": Choose(("0", "1", "2", "3")), "refcoco+": Pick(),
-}  # fmt: skip
+    "vqa": Answer(tuple(map(str, range(3129)))),
+    "nlvr2": Classify(("False", "True")),
+    "snli-ve": Classify(("a",) * 3),
+    "vcr/answer": Choose(("0", "1", "2", "3")),
+    "refcoco+": Pick(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +62,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 160, 80)
     new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
     images = [
-        image["file_name"].rpartition(".")[0] for image in json.loads((folder / "instances.json").read_text())["images"]
+        image["file_name"].rpartition(".")[0]
+        for image in json.loads((folder / "instances.json").read_text())["images"]
     ]
     store(folder / "store", images, width=6)
     return folder
@@ -64,9 +73,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(world: Path) -> dict[str, str]:
     for kind in BUILDERS:
         config = PretrainConfig(
-            model=kind, student=str(world / "bert"), regions=str(world / "store"),  # type: ignore[arg-type]
+            model=kind,
+            student=str(world / "bert"),
+            regions=str(world / "store"),  # type: ignore[arg-type]
             captions=str(world / "captions_train2014.json"),
-        )  # fmt: skip
+        )
         pretrain(config, BRIEF, world / "pre" / kind)
     return {kind: str(world / "pre" / kind / "model") for kind in BUILDERS}
 
@@ -77,7 +88,11 @@ def test_every_model_learns_every_task(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
     config = FinetuneConfig(
-        model=trained[kind], task=name, data=str(world / FOLDERS[name]), regions=str(world / "store"), save_model=True
+        model=trained[kind],
+        task=name,
+        data=str(world / FOLDERS[name]),
+        regions=str(world / "store"),
+        save_model=True,
     )
     result = finetune(config, BRIEF, tmp_path)
     task = named("tasks", Task, name)
@@ -88,9 +103,14 @@ def test_every_model_learns_every_task(
     assert after.join.kind == kind
     assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
     lines = [
-        json.loads(line) for line in (tmp_path / "seed-0" / f"predictions_{task.dev[0]}.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (tmp_path / "seed-0" / f"predictions_{task.dev[0]}.jsonl")
+        .read_text()
+        .splitlines()
     ]
-    assert len(lines) == len(task.at(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0]))
+    assert len(lines) == len(
+        task.at(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0])
+    )
 
 
 @pytest.mark.parametrize("name", ["vqa", "nlvr2", "vcr/answer", "flickr30k"])
@@ -98,13 +118,18 @@ def test_visualberts_phase_on_a_tasks_own_texts(
     name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
     config = PretrainConfig(
-        student=trained["visualbert"], regions=str(world / "store"), task=name, data=str(world / FOLDERS[name])
+        student=trained["visualbert"],
+        regions=str(world / "store"),
+        task=name,
+        data=str(world / FOLDERS[name]),
     )
     assert pretrain(config, BRIEF, tmp_path)["objectives"] == ["masked_lm"]
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_the_control_reads_the_text_alone(kind: str, world: Path, trained: dict[str, str], tmp_path: Path) -> None:
+def test_the_control_reads_the_text_alone(
+    kind: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
     """Without regions the same model answers from the text, and no region can matter; a new join needs no training."""
     config = FinetuneConfig(model=trained[kind], task="nlvr2", data=str(world / "nlvr2"))
     assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
@@ -112,28 +137,42 @@ def test_the_control_reads_the_text_alone(kind: str, world: Path, trained: dict[
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
     with pytest.raises(InputError, match=r"asks for regions"):
         finetune(
-            FinetuneConfig(model=trained[kind], task="refcoco+", data=str(world / "refcoco+")), BRIEF, tmp_path / "no"
+            FinetuneConfig(model=trained[kind], task="refcoco+", data=str(world / "refcoco+")),
+            BRIEF,
+            tmp_path / "no",
         )
 
 
 def test_of_very_many_outputs_the_best_is_kept(
     world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = FinetuneConfig(model=trained["uniter"], task="vqa", data=str(world / "vqa"), regions=str(world / "store"))
+    config = FinetuneConfig(
+        model=trained["uniter"], task="vqa", data=str(world / "vqa"), regions=str(world / "store")
+    )
     runs = []
     for most in (100, 3):
         monkeypatch.setattr("groundling.evaluate.MANY", most)
         runs.append(finetune(config, BRIEF, tmp_path / str(most))["median"])
     assert runs[0] == runs[1]
     files = (tmp_path / str(most) / "seed-0" / "predictions_val.jsonl" for most in (100, 3))
-    for every, best in zip(*(map(json.loads, file.read_text().splitlines()) for file in files), strict=True):
+    for every, best in zip(
+        *(map(json.loads, file.read_text().splitlines()) for file in files), strict=True
+    ):
         assert best["outputs"] == [every["outputs"][every["prediction"]]] == [max(every["outputs"])]
-        assert {k: v for k, v in best.items() if k != "outputs"} == {k: v for k, v in every.items() if k != "outputs"}
+        assert {k: v for k, v in best.items() if k != "outputs"} == {
+            k: v for k, v in every.items() if k != "outputs"
+        }
 
 
-def test_the_blind_control_sees_boxes_and_no_features(world: Path, trained: dict[str, str], tmp_path: Path) -> None:
+def test_the_blind_control_sees_boxes_and_no_features(
+    world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
     config = FinetuneConfig(
-        model=trained["uniter"], task="refcoco+", data=str(world / "refcoco+"), regions=str(world / "store"), blind=True
+        model=trained["uniter"],
+        task="refcoco+",
+        data=str(world / "refcoco+"),
+        regions=str(world / "store"),
+        blind=True,
     )
     finetune(config, BRIEF, tmp_path / "one")
     rich = RegionStore(world / "store")
@@ -142,12 +181,17 @@ def test_the_blind_control_sees_boxes_and_no_features(world: Path, trained: dict
 
     def empty(name: str) -> Found:
         row = rich[name]
-        return Found(name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes)
+        return Found(
+            name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes
+        )
 
     writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
     writer.close({"source": "test"}, [])
     finetune(replace(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
-    one, other = ((tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text() for run in ("one", "other"))
+    one, other = (
+        (tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text()
+        for run in ("one", "other")
+    )
     assert one == other
 
 
@@ -164,7 +208,9 @@ def test_heads_have_the_papers_sizes() -> None:
     core = 108_896_256 + 3_146_496 + 768  # VL-BERT, its visual Linear and [IMG]; no pooler
     assert heads("vlbert", "vqa") == 115_041_849 - core
     assert heads("vlbert", "refcoco+") == 112_634_881 - core
-    assert heads("vlbert", "vcr/answer") == 113_287_762 - core - 590_592 - (590_592 + 81 * 769)  # pooler, 81-way head
+    assert heads("vlbert", "vcr/answer") == 113_287_762 - core - 590_592 - (
+        590_592 + 81 * 769
+    )  # pooler, 81-way head
     assert heads("vlbert", "vqa", 1024) == 342_553_657 - (334_098_432 + 4_195_328 + 1024)
     core = 109_898_752
     assert heads("uniter", "vqa") == 115_892_281 - core
@@ -177,10 +223,13 @@ def test_heads_have_the_papers_sizes() -> None:
 def test_pre_training_has_the_papers_sizes() -> None:
     """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
     words = SimpleNamespace(mask_id=103, ordinary=range(5))
-    sizes = Sizes(text=768, pooled=768, visual=768, word_table=(30522, 768), regions=2048, classes=1601)
+    sizes = Sizes(
+        text=768, pooled=768, visual=768, word_table=(30522, 768), regions=2048, classes=1601
+    )
     for kind, cased, total, core in (
-        ("visualbert", 0, 112_074_812, 111_450_624), ("uniter", 28_996, 112_938_887, 109_898_752),
-    ):  # fmt: skip
+        ("visualbert", 0, 112_074_812, 111_450_624),
+        ("uniter", 28_996, 112_938_887, 109_898_752),
+    ):
         given = sizes._replace(word_table=(cased or 30522, 768))
         with torch.device("meta"):
             objectives = PHASES[kind].objectives(given, PretrainConfig(), words)
@@ -198,7 +247,9 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
     batch = Batch(ids=("a", "b"), labels=labels)
     (loss,) = objective(Encoded(visual=states, region_table=table), batch).values()
     found = objective.head(states) @ table + objective.bias
-    assert loss.item() == pytest.approx((found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        (found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5
+    )
     with pytest.raises(InputError, match="needs `region_table`"):
         objective(Encoded(visual=states), batch)
 
@@ -206,7 +257,9 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
 def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any) -> None:
     """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
     batch = collate(text_only.get(range(3), ()))
-    head = Supervised(Sizes(text=8), form=Classify(("a", "b")), at="mask", between="transform").eval()
+    head = Supervised(
+        Sizes(text=8), form=Classify(("a", "b")), at="mask", between="transform"
+    ).eval()
     head.mask_id = 4
     ids = batch.text.ids.clone()
     ids[0, 2], ids[1, 3], ids[1, 1], ids[2, 1] = 4, 4, 4, 4
@@ -250,7 +303,9 @@ def test_two_sequences_read_each_other() -> None:
     torch.testing.assert_close(pooler(noisy, mask), found)
     changed = states.clone()
     changed[1, 0] += 1
-    assert all((pooler(changed, mask)[0] - found[0]).abs().view(2, 64).amax(1) > 0.01), "each reads the other"
+    assert all((pooler(changed, mask)[0] - found[0]).abs().view(2, 64).amax(1) > 0.01), (
+        "each reads the other"
+    )
     assert torch.equal(pooler(changed, mask)[1], found[1]), "other samples do not"
     pooler.read[1].load_state_dict(pooler.read[0].state_dict())
     turned = pooler(states[[1, 0, 3, 2]], mask[[1, 0, 3, 2]])
@@ -267,7 +322,10 @@ def test_kinds_of_loss_by_hand() -> None:
     for form in (Classify(("a", "b", "c"), "bce"), Choose(("0", "1", "2"), "bce")):
         assert form.loss(outputs, labels).item() == pytest.approx(by_hand, rel=1e-5)
         assert form.predict(outputs.numpy()).tolist() == [2, 0]
-    each, two = Choose(("0", "1"), "each"), torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]])
+    each, two = (
+        Choose(("0", "1"), "each"),
+        torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]]),
+    )
     odds = two.view(2, 2, 2).log_softmax(-1)
     by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
     assert float(each.loss(two, torch.tensor([0, 1]))) == pytest.approx(float(by_hand), rel=1e-5)
@@ -279,7 +337,9 @@ def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str
     rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
     model.see(2), model.see(2)
     table = model.text.encoder.embeddings.token_type_embeddings
-    assert model.join.image_types == [1, 2] and torch.equal(table.weight, torch.stack([*rows, rows[1]]))
+    assert model.join.image_types == [1, 2] and torch.equal(
+        table.weight, torch.stack([*rows, rows[1]])
+    )
     homes.put(world / "unused", "")  # the folder stays the module's
     model.export(world / "wider")
     assert load_single_stream(world / "wider").join.image_types == [1, 2]
@@ -292,7 +352,10 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     for name in names:
         (photos / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, (24, 40, 3), np.uint8)).save(photos / name)
-    homes.put(tmp_path / "captions.tsv", "".join(f"a dog and {i} cats\t{name}\n" for i, name in enumerate(names)))
+    homes.put(
+        tmp_path / "captions.tsv",
+        "".join(f"a dog and {i} cats\t{name}\n" for i, name in enumerate(names)),
+    )
     table = [f"is it red ?,{name},{'yes' if i % 3 else 'no'}" for i, name in enumerate(names)]
     homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table]) + "\n")
     homes.student(tmp_path / "bert")
@@ -300,15 +363,32 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     sides = {"size": {"height": 16, "width": 16}, "crop_size": {"height": 16, "width": 16}}
     CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
     out = tmp_path / "store"
-    made = regions(RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out)
+    made = regions(
+        RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
+    )
     assert made["images"] == 12 and made["regions"] == 48
-    seen = PretrainConfig(model="vlbert", student=str(tmp_path / "bert"), regions=str(out),
-                          captions=str(tmp_path / "captions.tsv"))  # fmt: skip
+    seen = PretrainConfig(
+        model="vlbert",
+        student=str(tmp_path / "bert"),
+        regions=str(out),
+        captions=str(tmp_path / "captions.tsv"),
+    )
     assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
-    asked = FinetuneConfig(model=str(tmp_path / "seen" / "model"), regions=str(out), data=str(tmp_path / "asked.csv"),
-                           text="question", image="photo", label="answer")  # fmt: skip
+    asked = FinetuneConfig(
+        model=str(tmp_path / "seen" / "model"),
+        regions=str(out),
+        data=str(tmp_path / "asked.csv"),
+        text="question",
+        image="photo",
+        label="answer",
+    )
     assert finetune(asked, BRIEF, tmp_path / "answers")["headline"] == "accuracy"
-    assert "dev" in finetune(replace(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
-    homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table, "is it blue ?,gone.png,no"]) + "\n")
+    assert (
+        "dev" in finetune(replace(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
+    )
+    homes.put(
+        tmp_path / "asked.csv",
+        "\n".join(["question,photo,answer", *table, "is it blue ?,gone.png,no"]) + "\n",
+    )
     with pytest.raises(InputError, match="lacks 1 images, the first is 'gone'"):
         finetune(asked, BRIEF, tmp_path / "gone")

@@ -20,9 +20,9 @@ from groundling.config import FinetuneConfig
 from groundling.data.samples import Example, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.find import named
+from groundling.forms import Answer
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task, nlvr2, snli_ve, vqa
-from groundling.tasks.forms import Answer
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.snli_ve import SNLI_VE
 from groundling.tasks.vqa import VQA, normalise, questions
@@ -51,20 +51,35 @@ def test_losses_of_soft_targets_are_those_of_their_formulas() -> None:
     kl = sum(t * (np.log(t) - np.log(q)) for t, q in zip(SOFT.flat, p.flat, strict=True) if t > 0)
     for kind, value in (("bce", bce), ("kl", kl), ("ce", -(share * np.log(p)).sum())):
         form = Answer(("", "yes", "no", "<unk>"), kind)
-        sparse = [form.targets({form.labels[i]: row[i] for i in np.flatnonzero(row)} | {"else": 1.0}) for row in SOFT]
+        sparse = [
+            form.targets({form.labels[i]: row[i] for i in np.flatnonzero(row)} | {"else": 1.0})
+            for row in SOFT
+        ]
         assert [len(pairs) for pairs in sparse] == [2, 0, 2]
-        padded = np.stack([np.pad(pairs, ((0, 3 - len(pairs)), (0, 0)), constant_values=-100) for pairs in sparse])
+        padded = np.stack(
+            [np.pad(pairs, ((0, 3 - len(pairs)), (0, 0)), constant_values=-100) for pairs in sparse]
+        )
         for labels in (SOFT, padded):
-            assert form.loss(outputs, torch.from_numpy(labels)).item() == pytest.approx(value, rel=1e-5)
-        assert torch.equal(form.loss(outputs, torch.tensor([2, 0, 3])), form.loss(outputs, torch.eye(4)[[2, 0, 3]]))
+            assert form.loss(outputs, torch.from_numpy(labels)).item() == pytest.approx(
+                value, rel=1e-5
+            )
+        assert torch.equal(
+            form.loss(outputs, torch.tensor([2, 0, 3])), form.loss(outputs, torch.eye(4)[[2, 0, 3]])
+        )
 
 
 def test_barred_answers_are_never_predicted() -> None:
-    outputs, form = np.array([[9.0, 1.0, 2.0, 8.0], [3.0, 1.0, 2.0, 8.0]]), Answer(("", "yes", "no", "<unk>"))
+    outputs, form = (
+        np.array([[9.0, 1.0, 2.0, 8.0], [3.0, 1.0, 2.0, 8.0]]),
+        Answer(("", "yes", "no", "<unk>")),
+    )
     for never, expected in (((), [0, 3]), (("<unk>",), [0, 0]), (("", "<unk>", "absent"), [2, 2])):
         assert replace(form, never=never).predict(outputs).tolist() == expected
     assert (form.outputs, form.label("no", ""), form.spell(1.0)) == (4, 2, "yes")
-    assert refusal(form.label, "maybe", "f.json, line 3") == "f.json, line 3: answer 'maybe' is none of the 4"
+    assert (
+        refusal(form.label, "maybe", "f.json, line 3")
+        == "f.json, line 3: answer 'maybe' is none of the 4"
+    )
     assert "use task.at(folder)" in refusal(named("tasks", Task, "vqa").objective, Sizes(text=8))
 
 
@@ -75,13 +90,22 @@ def retold(text: str) -> str:
     """The official treatment, character by character."""
     text = " ".join(re.split("[\n\t]", text)).strip()
     beside = set("".join(re.findall("(?=(. | .))", text)))
-    every = any(a.isdigit() and b == "," and c.isdigit() for a, b, c in zip(text, text[1:], text[2:], strict=False))
+    every = any(
+        a.isdigit() and b == "," and c.isdigit()
+        for a, b, c in zip(text, text[1:], text[2:], strict=False)
+    )
     text = "".join(("" if every or c in beside else " ") if c in MARKS else c for c in text)
     out, periods = "", 0
     for c, after in zip(text, text[1:] + " ", strict=False):
         drop = c == "." and not after.isdigit() and periods < 32
         periods, out = periods + drop, out + c * (not drop)
-    fixes = {"none": "0", "two": "2", "dont": "don't", "couldn'tve": "couldn't've", "ow's'at": "'ow's'at"}
+    fixes = {
+        "none": "0",
+        "two": "2",
+        "dont": "don't",
+        "couldn'tve": "couldn't've",
+        "ow's'at": "'ow's'at",
+    }
     words = [(fixes | {"somebody'd": "somebodyd"}).get(w, w) for w in out.lower().split()]
     return " ".join(w for w in words if w not in ("a", "an", "the"))
 
@@ -90,28 +114,49 @@ def leave_one_out(said: str, answers: list[str]) -> Fraction:
     plain = [" ".join(re.split("[\n\t]", a)).strip() for a in (said, *answers)]
     said, *people = map(retold, plain) if len(set(plain[1:])) > 1 else plain
     others = [people[:i] + people[i + 1 :] for i in range(len(people))]
-    return sum(min(Fraction(1), Fraction(sum(o == said for o in nine), 3)) for nine in others) / len(people)
+    return sum(
+        min(Fraction(1), Fraction(sum(o == said for o in nine), 3)) for nine in others
+    ) / len(people)
 
 
 @pytest.mark.parametrize(
     ("text", "official"),
     [
-        ("\tRed\nhat ", "red hat"), ("a:b 'c'", "a:b 'c'"), ("what?!", "what"), ("The Cat and AN owl", "cat and owl"),
-        ("red,white", "red white"), ("t-shirt", "t shirt"),  # no space beside the mark: it becomes one
-        ("red, white", "red white"), ("x-ray - yes", "xray yes"),  # a space beside one of them: all of them go
-        ("1,000", "1000"), ("1,000 t-shirts (new)", "1000 tshirts new"),  # a thousands' comma deletes every mark
-        ("2.5", "2.5"), (".5", ".5"), ("st. john", "st john"), ("a", ""), ("none Two ten eleven", "0 2 10 eleven"),
-        ("dont wont cant lets shes", "don't won't can't lets shes"), ("Im Ive", "im ive"), ("'ow'sat", "'ow's'at"),
-        ("shouldnt've shouldn'tve shouldntve", "shouldn't've shouldn't've shouldntve"), ("yall'd've", "y'all'd've"),
+        ("\tRed\nhat ", "red hat"),
+        ("a:b 'c'", "a:b 'c'"),
+        ("what?!", "what"),
+        ("The Cat and AN owl", "cat and owl"),
+        ("red,white", "red white"),
+        ("t-shirt", "t shirt"),  # no space beside the mark: it becomes one
+        ("red, white", "red white"),
+        ("x-ray - yes", "xray yes"),  # a space beside one of them: all of them go
+        ("1,000", "1000"),
+        ("1,000 t-shirts (new)", "1000 tshirts new"),  # a thousands' comma deletes every mark
+        ("2.5", "2.5"),
+        (".5", ".5"),
+        ("st. john", "st john"),
+        ("a", ""),
+        ("none Two ten eleven", "0 2 10 eleven"),
+        ("dont wont cant lets shes", "don't won't can't lets shes"),
+        ("Im Ive", "im ive"),
+        ("'ow'sat", "'ow's'at"),
+        ("shouldnt've shouldn'tve shouldntve", "shouldn't've shouldn't've shouldntve"),
+        ("yall'd've", "y'all'd've"),
     ],
-)  # fmt: skip
+)
 def test_answers_are_normalised_as_officially(text: str, official: str) -> None:
     assert normalise(text) == normalise(text, official=False) == official
-    assert len(vqa.CONTRACTIONS) == 113  # of the script's 120, the two idle, the four with a capital and the wrong one
+    assert (
+        len(vqa.CONTRACTIONS) == 113
+    )  # of the script's 120, the two idle, the four with a capital and the wrong one
 
 
 def test_the_scripts_mistakes_can_be_left_out() -> None:
-    cases = {"3. no.": ("3 no", "3. no"), "." * 40: ("." * 8, ""), "somebody'd": ("somebodyd", "somebody'd")}
+    cases = {
+        "3. no.": ("3 no", "3. no"),
+        "." * 40: ("." * 8, ""),
+        "somebody'd": ("somebodyd", "somebody'd"),
+    }
     for text, both in (cases | {"somebodyd": ("somebodyd", "somebody'd")}).items():
         assert (normalise(text), normalise(text, official=False)) == both
 
@@ -119,7 +164,21 @@ def test_the_scripts_mistakes_can_be_left_out() -> None:
 def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
     assert [vqa.credit(n) for n in range(11)] == [0, 0.3, 0.6, 0.9] + [1] * 7
     rng = np.random.default_rng(0)
-    words = ["the", "A", "two", "None", "red", "Red.", "1,000", "t-shirt", "x - y", "3.", "dont", "somebody'd", "\n"]
+    words = [
+        "the",
+        "A",
+        "two",
+        "None",
+        "red",
+        "Red.",
+        "1,000",
+        "t-shirt",
+        "x - y",
+        "3.",
+        "dont",
+        "somebody'd",
+        "\n",
+    ]
     words += ["couldn'tve", "ow's'at", "." * 20, " (b)", "5.5", "10", "", "?"]
     made = [" ".join(rng.choice(words, rng.integers(1, 5))) for _ in range(4000)]
     asked, said = [], {}
@@ -127,11 +186,16 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
         assert normalise(text) == retold(text)
         choice = [text, text.upper(), text.replace(",", " "), f"the {text}", text.strip("."), "no"]
         people = tuple(rng.choice(choice[: rng.integers(1, 7)], 10).tolist())
-        kinds = (str(rng.choice(["yes/no", "number", "other"])), str(rng.choice(["what is", "how many", "is the"])))
+        kinds = (
+            str(rng.choice(["yes/no", "number", "other"])),
+            str(rng.choice(["what is", "how many", "is the"])),
+        )
         asked.append(vqa.Question(i, "?", "", {}, people, kinds))
         said[i] = str(rng.choice(choice))
     truth = {q.id: leave_one_out(said[q.id], list(q.answers)) for q in asked}
-    assert {q.id: vqa.accuracy(said[q.id], q.answers) for q in asked} == {i: float(x) for i, x in truth.items()}
+    assert {q.id: vqa.accuracy(said[q.id], q.answers) for q in asked} == {
+        i: float(x) for i, x in truth.items()
+    }
     assert set(truth.values()) == {Fraction(n, 10) for n in (0, 3, 6, 9, 10)}
     found = vqa.official(said, asked)
     for name in ("yes/no", "number", "other", "what is", "how many", "is the", ""):
@@ -139,8 +203,13 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
         got = found[f"official, {name}" if name else "official"]
         assert round(100 * got, 2) == round(float(100 * sum(own) / len(own)), 2)
     assert len(found) == 7
-    assert refusal(vqa.official, {1: "no"}, asked[:3]) == "vqa: no prediction for question 0 (2 such)"
-    assert refusal(vqa.official, {0: "no", 7: "no"}, asked[:1]) == "vqa: nobody asked question 7 (1 such)"
+    assert (
+        refusal(vqa.official, {1: "no"}, asked[:3]) == "vqa: no prediction for question 0 (2 such)"
+    )
+    assert (
+        refusal(vqa.official, {0: "no", 7: "no"}, asked[:1])
+        == "vqa: nobody asked question 7 (1 such)"
+    )
 
 
 MAP = ["", "yes", "no", "red", "2", "blue"]
@@ -151,8 +220,15 @@ def asking(image: int, k: int, text: str = "what is this?") -> dict[str, Any]:
 
 
 def noted(entry: dict[str, Any], *said: str) -> dict[str, Any]:
-    answers = [{"answer": a, "answer_confidence": "yes", "answer_id": n} for n, a in enumerate(said, 1)]
-    own = {"question_type": "what is", "multiple_choice_answer": said[-1], "answers": answers, "answer_type": "yes/no"}
+    answers = [
+        {"answer": a, "answer_confidence": "yes", "answer_id": n} for n, a in enumerate(said, 1)
+    ]
+    own = {
+        "question_type": "what is",
+        "multiple_choice_answer": said[-1],
+        "answers": answers,
+        "answer_type": "yes/no",
+    }
     return own | {k: entry[k] for k in ("image_id", "question_id")}
 
 
@@ -160,14 +236,31 @@ def noted(entry: dict[str, Any], *said: str) -> dict[str, Any]:
 def folder(tmp_path: Path) -> Path:
     for year, size in (("train2014", 12), ("val2014", 6)):
         asked = [asking(40 + n, n, f"is {n} the dog red?") for n in range(size)]
-        notes = [noted(q, *["yes"] * (n % 4), "Two", *["red"] * (9 - n % 4)) for n, q in enumerate(asked)]
-        wrap = {"info": {}, "task_type": "Open-Ended", "data_type": "mscoco", "license": {}, "data_subtype": year}
-        put(tmp_path / f"v2_OpenEnded_mscoco_{year}_questions.json", json.dumps(wrap | {"questions": asked}))
+        notes = [
+            noted(q, *["yes"] * (n % 4), "Two", *["red"] * (9 - n % 4)) for n, q in enumerate(asked)
+        ]
+        wrap = {
+            "info": {},
+            "task_type": "Open-Ended",
+            "data_type": "mscoco",
+            "license": {},
+            "data_subtype": year,
+        }
+        put(
+            tmp_path / f"v2_OpenEnded_mscoco_{year}_questions.json",
+            json.dumps(wrap | {"questions": asked}),
+        )
         notes.reverse()  # joined by id, whatever the order
-        put(tmp_path / f"v2_mscoco_{year}_annotations.json", json.dumps(wrap | {"annotations": notes}))
+        put(
+            tmp_path / f"v2_mscoco_{year}_annotations.json",
+            json.dumps(wrap | {"annotations": notes}),
+        )
     for year in ("test-dev2015", "test2015"):
         asked = [asking(7, k) for k in range(3)]
-        put(tmp_path / f"v2_OpenEnded_mscoco_{year}_questions.json", json.dumps({"questions": asked}))
+        put(
+            tmp_path / f"v2_OpenEnded_mscoco_{year}_questions.json",
+            json.dumps({"questions": asked}),
+        )
     put(tmp_path / "trainval_label2ans.json", json.dumps(MAP))
     return tmp_path
 
@@ -177,14 +270,21 @@ def test_vqa_reads_official_files(folder: Path, student: Any) -> None:
     first = ("vqa-val-41001", "is 1 the dog red?", ("COCO_val2014_000000000041",))
     assert [(e.id, e.text, e.images) for e in found[1:2]] == [first]
     dense = [{MAP[int(c)]: round(float(s), 3) for c, s in e.label if c >= 0} for e in found[:4]]
-    assert dense == [{"red": 1}, {"yes": 0.3, "red": 1}, {"yes": 0.6, "red": 1}, {"yes": 0.9, "red": 1}]
+    assert dense == [
+        {"red": 1},
+        {"yes": 0.3, "red": 1},
+        {"yes": 0.6, "red": 1},
+        {"yes": 0.9, "red": 1},
+    ]
     assert {e.label.shape for e in found} == {(2, 2)}
     batch = collate(TextSamples(found, TextInput(student().tokenizer, 32)).get([3, 0]))
     assert np.array_equal(batch.labels["label"].numpy(), np.stack([found[3].label, found[0].label]))
     assert vqa.unknown(questions(folder, "val"), VQA.at(folder).form) == (6, 0)
     test = VQA.read(folder, "test-dev")
     assert [(e.label, e.images) for e in test] == [(None, ("COCO_test2015_000000000007",))] * 3
-    assert replace(VQA, read=partial(vqa.read, image="{number}")).read(folder, "train")[0].images == ("40",)
+    assert replace(VQA, read=partial(vqa.read, image="{number}")).read(folder, "train")[
+        0
+    ].images == ("40",)
     for path in folder.glob("*val2014*"):
         content = json.loads(path.read_text())
         put(path, json.dumps(content.get("questions") or content["annotations"]))  # a bare list
@@ -195,15 +295,25 @@ def test_the_answer_map_is_read_and_never_made(folder: Path) -> None:
     path = folder / "trainval_label2ans.json"
     assert VQA.at(folder).form.labels == tuple(MAP)
     path.unlink()
-    assert "expected trainval_label2ans.json, *ans2label.json or answers_vqa.txt" in refusal(VQA.read, folder, "val")
+    assert "expected trainval_label2ans.json, *ans2label.json or answers_vqa.txt" in refusal(
+        VQA.read, folder, "val"
+    )
     put(folder / "answers_vqa.txt", "<unk>\nyes\nno\n")
     assert VQA.at(folder).form == Answer(("<unk>", "yes", "no"), never=("<unk>",))
-    other = put(folder / "uniter_ans2label.json", json.dumps({"no": 1, "yes": 0, **{f"w{n}": n for n in range(2, 12)}}))
+    other = put(
+        folder / "uniter_ans2label.json",
+        json.dumps({"no": 1, "yes": 0, **{f"w{n}": n for n in range(2, 12)}}),
+    )
     assert VQA.at(folder).form.labels == ("yes", "no", *(f"w{n}" for n in range(2, 12)))
     put(other, json.dumps({"no": 1, "yes": 2}))
-    assert refusal(VQA.at, folder) == f"{other}: expected an object of answers numbered from 0 to 1 without gaps"
+    assert (
+        refusal(VQA.at, folder)
+        == f"{other}: expected an object of answers numbered from 0 to 1 without gaps"
+    )
     put(folder / "b_ans2label.json", "{}")
-    assert "b_ans2label.json and uniter_ans2label.json may differ in order" in refusal(VQA.at, folder)
+    assert "b_ans2label.json and uniter_ans2label.json may differ in order" in refusal(
+        VQA.at, folder
+    )
     put(path, '["yes", "no", "yes"]')
     assert refusal(VQA.at, folder) == f"{path}: answer 'yes' stands there twice"
     put(path, '["yes", 3]')
@@ -211,7 +321,12 @@ def test_the_answer_map_is_read_and_never_made(folder: Path) -> None:
 
 
 def test_vqa_reads_lxmerts_lists(folder: Path) -> None:
-    row = {"question_id": 42001, "img_id": "COCO_val2014_000000000042", "sent": "why?", "label": {"red": 0.9, "odd": 1}}
+    row = {
+        "question_id": 42001,
+        "img_id": "COCO_val2014_000000000042",
+        "sent": "why?",
+        "label": {"red": 0.9, "odd": 1},
+    }
     path = put(folder / "minival.json", json.dumps([row, row | {"question_id": 5, "label": {}}]))
     found = VQA.read(folder, "minival")
     assert found[0].images == ("COCO_val2014_000000000042",)
@@ -220,9 +335,17 @@ def test_vqa_reads_lxmerts_lists(folder: Path) -> None:
     assert VQA.at(folder).official(folder, "minival", [e.id for e in found], [3, 3]) == {}
     for fault in ({"img_id": "42"}, {"label": {"red": "yes"}}):
         put(path, json.dumps([row | fault]))
-        assert f"{path}, questions[0]: expected an img_id like COCO_val2014" in refusal(VQA.read, folder, "minival")
-    put(path, json.dumps([row, {"question_id": 5, "img_id": "COCO_val2014_000000000042", "sent": "?"}]))
-    assert refusal(VQA.read, folder, "minival") == f"{path}, questions[1]: expected an object in 'label'"
+        assert f"{path}, questions[0]: expected an img_id like COCO_val2014" in refusal(
+            VQA.read, folder, "minival"
+        )
+    put(
+        path,
+        json.dumps([row, {"question_id": 5, "img_id": "COCO_val2014_000000000042", "sent": "?"}]),
+    )
+    assert (
+        refusal(VQA.read, folder, "minival")
+        == f"{path}, questions[1]: expected an object in 'label'"
+    )
 
 
 ASKED = [asking(1, 0)]
@@ -235,14 +358,27 @@ NOTED = [noted(ASKED[0], "a")]
         ([*ASKED, asking(1, 1)], NOTED, "Q: question_id 1001 is not in N (1 such)"),
         (ASKED, [*NOTED, noted(asking(2, 0), "a")], "N: question_id 2000 is not in Q (1 such)"),
         (ASKED * 2, NOTED, "Q, questions[1]: question_id 1000 stands there before"),
-        (ASKED, [NOTED[0] | {"answers": []}], "N, annotations[0]: expected a list of some in 'answers'"),
+        (
+            ASKED,
+            [NOTED[0] | {"answers": []}],
+            "N, annotations[0]: expected a list of some in 'answers'",
+        ),
         (ASKED, [NOTED[0] | {"answers": [3]}], "N, annotations[0]: expected a text in 'answer'"),
-        ([ASKED[0] | {"image_id": "x"}], NOTED, "Q, questions[0]: expected a whole number in 'image_id'"),
+        (
+            [ASKED[0] | {"image_id": "x"}],
+            NOTED,
+            "Q, questions[0]: expected a whole number in 'image_id'",
+        ),
         ([], NOTED, "Q: expected a list of questions, bare or under 'questions'"),
     ],
 )
-def test_faults_of_vqa_name_file_and_id(asked: Any, notes: Any, complaint: str, folder: Path) -> None:
-    files = {"Q": "v2_OpenEnded_mscoco_val2014_questions.json", "N": "v2_mscoco_val2014_annotations.json"}
+def test_faults_of_vqa_name_file_and_id(
+    asked: Any, notes: Any, complaint: str, folder: Path
+) -> None:
+    files = {
+        "Q": "v2_OpenEnded_mscoco_val2014_questions.json",
+        "N": "v2_mscoco_val2014_annotations.json",
+    }
     put(folder / files["Q"], json.dumps({"questions": asked}))
     put(folder / files["N"], json.dumps({"annotations": notes}))
     told = re.sub(r"\b[QN]\b", lambda m: files[m[0]], complaint)
@@ -260,7 +396,9 @@ def test_scores_and_submission_of_vqa(folder: Path) -> None:
     # "Two" is no answer of the map as written, but officially "2" is the same.
     assert task.score([4] * 6, labels) == {"score": 0}
     assert task.official(folder, "val", ids, [4] * 6)["official"] == pytest.approx(0.3)
-    sent = json.loads(task.submission("test-dev", ["vqa-test-dev-7000", "vqa-test-dev-7001"], [1, 3]))
+    sent = json.loads(
+        task.submission("test-dev", ["vqa-test-dev-7000", "vqa-test-dev-7001"], [1, 3])
+    )
     assert sent == [{"question_id": 7000, "answer": "yes"}, {"question_id": 7001, "answer": "red"}]
     with pytest.raises(ValueError, match="longer"):
         task.submission("test-dev", ["vqa-test-dev-7000"], [1, 3])
@@ -277,30 +415,61 @@ def test_fine_tuning_on_vqa(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     sent = json.loads((out / "seed-0" / "vqa_test-dev.json").read_text())
     assert [entry["question_id"] for entry in sent if entry["answer"] in MAP] == [7000, 7001, 7002]
     log = homes.log_of(out / "seed-0")
-    assert (len(log), log[0]["task"]) == (2, pytest.approx(6 * np.log(2), rel=0.2))  # six sigmoids that know nothing
+    assert (len(log), log[0]["task"]) == (
+        2,
+        pytest.approx(6 * np.log(2), rel=0.2),
+    )  # six sigmoids that know nothing
 
 
 def pair(name: str, label: str | None, sentence: str = "both are dogs") -> dict[str, Any]:
-    row = {"sentence": sentence, "left_url": "u", "right_url": "v", "identifier": name, "synset": "dog", "query": "q"}
-    return row | ({} if label is None else {"label": label, "writer": "1", "validation": {"1": label}})
+    row = {
+        "sentence": sentence,
+        "left_url": "u",
+        "right_url": "v",
+        "identifier": name,
+        "synset": "dog",
+        "query": "q",
+    }
+    return row | (
+        {} if label is None else {"label": label, "writer": "1", "validation": {"1": label}}
+    )
 
 
 def test_nlvr2_reads_json_lines(tmp_path: Path) -> None:
-    put(tmp_path / "dev.json", lines(pair("dev-850-0-1", "True"), pair("dev-850-2-1", "false", 'a "dog", left')))
+    put(
+        tmp_path / "dev.json",
+        lines(pair("dev-850-0-1", "True"), pair("dev-850-2-1", "false", 'a "dog", left')),
+    )
     put(tmp_path / "test1.json", lines(pair("test1-1-0-0", None), pair("test1-1-0-1", None)))
     images = ("dev-850-2-img0", "dev-850-2-img1")
-    assert NLVR2.read(tmp_path, "dev")[1] == Example("nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images)
+    assert NLVR2.read(tmp_path, "dev")[1] == Example(
+        "nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images
+    )
     test = NLVR2.read(tmp_path, "test1")
     assert [(e.label, e.images) for e in test] == [(None, ("test1-1-0-img0", "test1-1-0-img1"))] * 2
-    assert NLVR2.submission("test1", [e.id for e in test], [1, 0]) == "test1-1-0-0,True\ntest1-1-0-1,False\n"
+    assert (
+        NLVR2.submission("test1", [e.id for e in test], [1, 0])
+        == "test1-1-0-0,True\ntest1-1-0-1,False\n"
+    )
     assert NLVR2.official(tmp_path, "test1", [e.id for e in test], [1, 0]) == {}
-    path = put(tmp_path / "test2.json", lines(pair("test2-1-0-0", "True"), pair("test2-1-0-1", None)))
-    assert refusal(NLVR2.read, tmp_path, "test2") == f"{path}, line 2: some lines have a label and some have none"
+    path = put(
+        tmp_path / "test2.json", lines(pair("test2-1-0-0", "True"), pair("test2-1-0-1", None))
+    )
+    assert (
+        refusal(NLVR2.read, tmp_path, "test2")
+        == f"{path}, line 2: some lines have a label and some have none"
+    )
 
 
 def test_consistency_is_over_all_pairs_of_a_sentence(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    names = [f"dev-{g}-{p}-{s}" for g in range(900) for p in range(4) for s in range(2) if rng.random() < 0.8]
+    names = [
+        f"dev-{g}-{p}-{s}"
+        for g in range(900)
+        for p in range(4)
+        for s in range(2)
+        if rng.random() < 0.8
+    ]
     labels = dict(zip(names, rng.integers(0, 2, len(names)).tolist(), strict=True))
     put(tmp_path / "dev.json", lines(*(pair(name, str(bool(y))) for name, y in labels.items())))
     halves = {"balanced": names[::2], "unbalanced": names[1::2]}
@@ -308,37 +477,63 @@ def test_consistency_is_over_all_pairs_of_a_sentence(tmp_path: Path) -> None:
     good = {name for name, p in zip(names, said, strict=True) if p == labels[name]}
 
     def retold(own: list[str]) -> float:
-        groups, broken = ({tuple(n.split("-")[1::2]) for n in some} for some in (own, set(own) - good))
+        groups, broken = (
+            {tuple(n.split("-")[1::2]) for n in some} for some in (own, set(own) - good)
+        )
         return (len(groups) - len(broken)) / len(groups)
 
     expected = {"consistency": retold(names)}
     for part, own in halves.items():
         put(tmp_path / f"{part}_dev_identifiers.txt", "\n".join(own))
-        expected |= {f"{part} accuracy": len(good & set(own)) / len(own), f"{part} consistency": retold(own)}
+        expected |= {
+            f"{part} accuracy": len(good & set(own)) / len(own),
+            f"{part} consistency": retold(own),
+        }
     ids = [f"nlvr2-{name}" for name in names]
     assert NLVR2.official(tmp_path, "dev", ids, said) == expected
     assert 0.2 < expected["consistency"] < 0.8
-    assert nlvr2.consistency(dict.fromkeys(names, True)) == (1.0, len({tuple(n.split("-")[1::2]) for n in names}))
+    assert nlvr2.consistency(dict.fromkeys(names, True)) == (
+        1.0,
+        len({tuple(n.split("-")[1::2]) for n in names}),
+    )
     message = f"nlvr2: no prediction for {ids[0]} of dev (2 such)"
     assert refusal(NLVR2.official, tmp_path, "dev", ids[2:], said[2:]) == message
     path = put(tmp_path / "balanced_dev_identifiers.txt", "dev-1-0-x\n")
-    assert refusal(NLVR2.official, tmp_path, "dev", ids, said) == f"{path}: 'dev-1-0-x' is not in dev.json (1 such)"
+    assert (
+        refusal(NLVR2.official, tmp_path, "dev", ids, said)
+        == f"{path}: 'dev-1-0-x' is not in dev.json (1 such)"
+    )
 
 
 def entailed(name: str, label: str, **image: str) -> dict[str, Any]:
-    return {"annotator_labels": [label], "captionID": name.split("r")[0], "gold_label": label, "pairID": name,
-            "sentence1": "never read", "sentence2": f"a claim of {name}", **image}  # fmt: skip
+    return {
+        "annotator_labels": [label],
+        "captionID": name.split("r")[0],
+        "gold_label": label,
+        "pairID": name,
+        "sentence1": "never read",
+        "sentence2": f"a claim of {name}",
+        **image,
+    }
 
 
 def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
-    rows = [entailed("5.jpg#2r1e", "entailment", Flikr30kID="5.jpg"), entailed("5.jpg#2r1n", "-", Flikr30kID="5.jpg")]
-    rows += [entailed("6.jpg#0r1c", "contradiction", Flickr30K_ID="6"), entailed("7#0r1n", "neutral", Flikr30kID="7")]
+    rows = [
+        entailed("5.jpg#2r1e", "entailment", Flikr30kID="5.jpg"),
+        entailed("5.jpg#2r1n", "-", Flikr30kID="5.jpg"),
+    ]
+    rows += [
+        entailed("6.jpg#0r1c", "contradiction", Flickr30K_ID="6"),
+        entailed("7#0r1n", "neutral", Flikr30kID="7"),
+    ]
     put(tmp_path / "snli_ve_dev.jsonl", lines(*rows))
     found, dropped = snli_ve.load(tmp_path, "dev")
     assert (SNLI_VE.read(tmp_path, "dev"), dropped) == (found, 1)
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
     assert named("tasks", Task, "snli-ve") is SNLI_VE
-    assert found[0] == Example("snli-ve-dev-5.jpg#2r1e", "a claim of 5.jpg#2r1e", label=0, images=("5",))
+    assert found[0] == Example(
+        "snli-ve-dev-5.jpg#2r1e", "a claim of 5.jpg#2r1e", label=0, images=("5",)
+    )
     assert SNLI_VE.score([0, 1, 1], [0, 2, 1]) == {"accuracy": pytest.approx(2 / 3)}
 
 
@@ -349,20 +544,42 @@ TRUE = pair("dev-1-0-0", "True")
 @pytest.mark.parametrize(
     ("task", "text", "complaint"),
     [
-        (SNLI_VE, lines(entailed("5r1", "neutral", **GOOD)) * 2, ", line 2: pairID 5r1 is already that of line 1"),
-        (SNLI_VE, lines(entailed("5r1", "neutral")), ", line 1: names no image; expected one of Flikr30kID"),
-        (SNLI_VE, lines(entailed("5r1", "maybe", **GOOD)), ", line 1: label 'maybe' is none of entailment, neutral"),
+        (
+            SNLI_VE,
+            lines(entailed("5r1", "neutral", **GOOD)) * 2,
+            ", line 2: pairID 5r1 is already that of line 1",
+        ),
+        (
+            SNLI_VE,
+            lines(entailed("5r1", "neutral")),
+            ", line 1: names no image; expected one of Flikr30kID",
+        ),
+        (
+            SNLI_VE,
+            lines(entailed("5r1", "maybe", **GOOD)),
+            ", line 1: label 'maybe' is none of entailment, neutral",
+        ),
         (SNLI_VE, lines(entailed("5r1", "-", **GOOD)), ": holds no examples"),
-        (SNLI_VE, lines({"pairID": "5r1", "sentence2": 3}), ", line 1: no text in field 'sentence2'"),
+        (
+            SNLI_VE,
+            lines({"pairID": "5r1", "sentence2": 3}),
+            ", line 1: no text in field 'sentence2'",
+        ),
         (NLVR2, lines(TRUE) + "{", ", line 2: not valid JSON"),
         (NLVR2, lines(TRUE, TRUE), ", line 2: identifier dev-1-0-0 stands"),
-        (NLVR2, lines(pair("dev-1-0", "True")), ", line 1: identifier 'dev-1-0'; expected split-set-pair-sentence"),
+        (
+            NLVR2,
+            lines(pair("dev-1-0", "True")),
+            ", line 1: identifier 'dev-1-0'; expected split-set-pair-sentence",
+        ),
         (NLVR2, lines(pair("dev-1-0-0", "yes")), ", line 1: label 'Yes' is none of False, True"),
         (NLVR2, lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is none of"),
         (NLVR2, "[3]\n", ", line 1: no text in field 'identifier'"),
     ],
-)  # fmt: skip
-def test_faults_of_json_lines_name_file_and_line(task: Task, text: str, complaint: str, tmp_path: Path) -> None:
+)
+def test_faults_of_json_lines_name_file_and_line(
+    task: Task, text: str, complaint: str, tmp_path: Path
+) -> None:
     path = put(task.file(tmp_path, "dev"), text)
     assert refusal(task.read, tmp_path, "dev").startswith(f"{path}{complaint}")
     path.unlink()

@@ -34,7 +34,10 @@ def folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def digests(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def rows(folder: Path, probe: str, split: str) -> list[tuple[list[str], int]]:
@@ -91,20 +94,31 @@ def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None
         ):
             counts = Counter(column).values()
             assert len(counts) == len(ATTRIBUTES[kind])
-            assert max(counts) - min(counts) <= (4 if split == "train" else 3)  # twice as many nouns
+            assert max(counts) - min(counts) <= (
+                4 if split == "train" else 3
+            )  # twice as many nouns
 
 
 def test_probes_use_only_the_nouns_of_their_split(world: World, folder: Path) -> None:
     assert Counter(noun.split for noun in world.nouns) == {"train": 108, "dev": 18, "test": 36}
     splits = {noun.name: noun.split for noun in world.nouns}
     for probe, split in itertools.product(PROBES, SPLITS):
-        used = [{splits[word] for word in words if word in splits} for words, _ in rows(folder, probe, split)]
+        used = [
+            {splits[word] for word in words if word in splits}
+            for words, _ in rows(folder, probe, split)
+        ]
         assert used
         assert all(found == {split} for found in used), (probe, split)
     lines = (folder / "probes" / "attribute.tsv").read_text().splitlines()
     assert lines[0].split("\t") == ["noun", "split", *ATTRIBUTES, "category", "sentence"]
     for noun, line in zip(world.nouns, lines[1:], strict=True):
-        assert line.split("\t") == [noun.name, noun.split, *noun.looks, noun.category, f"there is a {noun.name} ."]
+        assert line.split("\t") == [
+            noun.name,
+            noun.split,
+            *noun.looks,
+            noun.category,
+            f"there is a {noun.name} .",
+        ]
 
 
 def test_labels_are_true_and_balanced(world: World, folder: Path) -> None:
@@ -127,7 +141,9 @@ def test_labels_are_true_and_balanced(world: World, folder: Path) -> None:
         tilt: dict[str, int] = Counter()
         for words, label in rows(folder, "odd", split):
             p, like, unlike = (nouns[words[i]].looks for i in (1, 5, 9))
-            near, far = (sum(a == b for a, b in zip(p, other, strict=True)) for other in (like, unlike))
+            near, far = (
+                sum(a == b for a, b in zip(p, other, strict=True)) for other in (like, unlike)
+            )
             assert (near >= 3 and far <= 1) if label else (near <= 1 and far >= 3)
             tilt[words[5]] += 1 if label else -1
         assert max(map(abs, tilt.values())) <= 2
@@ -171,14 +187,19 @@ def test_blind_images_keep_layout_and_names_but_not_looks(world: World, folder: 
             total += bool(a.name)
             redrawn += a.looks != b.looks
         same = seen == blind
-        pixels = [np.asarray(Image.open(folder / kind / f"{image_id:012d}.png")) for kind in ("images", "images_blind")]
+        pixels = [
+            np.asarray(Image.open(folder / kind / f"{image_id:012d}.png"))
+            for kind in ("images", "images_blind")
+        ]
         assert np.array_equal(*pixels) == same
     assert redrawn > 0.9 * total
     names = {noun.name for noun in world.nouns}
     attributes = set(itertools.chain(*ATTRIBUTES.values()))
     differ = 0
     for a, b in zip(captions(folder, "train"), captions(folder, "blind_train"), strict=True):
-        assert [w for w in a["caption"].split() if w in names] == [w for w in b["caption"].split() if w in names]
+        assert [w for w in a["caption"].split() if w in names] == [
+            w for w in b["caption"].split() if w in names
+        ]
         described = [{w for w in c["caption"].split() if w in attributes} for c in (a, b)]
         differ += described[0] != described[1]
     assert differ > 5
@@ -194,21 +215,33 @@ def test_captions_say_what_is_there(world: World, folder: Path) -> None:
             phrases = phrases.replace(f" is {relation} ", " | ")
         things = [tuple(part.split()[1:]) for part in phrases.removesuffix(" .").split("|")]
         allowed = [
-            [t for t in scene.things if (said[-1] == t.name if said[-1] in names else {*said[:-1]} <= {*t.looks})]
+            [
+                t
+                for t in scene.things
+                if (said[-1] == t.name if said[-1] in names else {*said[:-1]} <= {*t.looks})
+            ]
             for said in things
         ]
         assert len(things) == len(scene.things)
         assert all(allowed), caption
         if scene.relation:
             a, b = scene.things
-            centre = {"left of": b.x - a.x, "right of": a.x - b.x, "above": b.y - a.y, "below": a.y - b.y}
+            centre = {
+                "left of": b.x - a.x,
+                "right of": a.x - b.x,
+                "above": b.y - a.y,
+                "below": a.y - b.y,
+            }
             assert max(centre, key=centre.__getitem__) == scene.relation
 
 
 def test_coco_files_are_valid(folder: Path) -> None:
     seen: set[int] = set()
     for split, count in (("train", 40), ("dev", 10)):
-        boxes, texts = (json.loads((folder / f"{kind}_{split}.json").read_text()) for kind in ("instances", "captions"))
+        boxes, texts = (
+            json.loads((folder / f"{kind}_{split}.json").read_text())
+            for kind in ("instances", "captions")
+        )
         assert boxes["images"] == texts["images"]
         images = {image["id"]: image for image in boxes["images"]}
         assert len(images) == count
@@ -218,7 +251,9 @@ def test_coco_files_are_valid(folder: Path) -> None:
             for kind in ("images", "images_blind"):
                 with Image.open(folder / kind / image["file_name"]) as picture:
                     assert picture.size == (image["width"], image["height"]) == (32, 32)
-        assert Counter(Counter(text["image_id"] for text in texts["annotations"]).values()) == {2: count}
+        assert Counter(Counter(text["image_id"] for text in texts["annotations"]).values()) == {
+            2: count
+        }
         names = {category["id"]: category["name"] for category in boxes["categories"]}
         assert tuple(names.values()) == ATTRIBUTES["shape"]
         for content in (boxes, texts):
@@ -235,20 +270,26 @@ def test_coco_files_are_valid(folder: Path) -> None:
             assert box["image_id"] in images
 
 
-def test_the_corpus_has_every_probe_and_caption_word_and_every_fact_of_kind(world: World, folder: Path) -> None:
+def test_the_corpus_has_every_probe_and_caption_word_and_every_fact_of_kind(
+    world: World, folder: Path
+) -> None:
     lines = (folder / "corpus" / "train.txt").read_text().splitlines()
     known = set(" ".join(lines).split())
     assert all(line.endswith(" .") and line == line.lower() for line in lines)
     for probe, split in itertools.product(PROBES, SPLITS):
         assert {word for words, _ in rows(folder, probe, split) for word in words} <= known
     for name in ("train", "dev", "blind_train"):
-        assert {word for caption in captions(folder, name) for word in caption["caption"].split()} <= known
+        assert {
+            word for caption in captions(folder, name) for word in caption["caption"].split()
+        } <= known
     frames = json.loads((folder / "world.json").read_text())["categories"]
     verbs = {verb: category for category, (words, _) in frames.items() for verb in words}
     kinds = {noun.name: noun.category for noun in world.nouns}
     stated = Counter(words[3] for words in map(str.split, lines) if words[1] in verbs)
     assert stated.keys() == kinds.keys()
-    assert all(kinds[words[3]] == verbs[words[1]] for words in map(str.split, lines) if words[1] in verbs)
+    assert all(
+        kinds[words[3]] == verbs[words[1]] for words in map(str.split, lines) if words[1] in verbs
+    )
 
 
 def test_a_bag_of_words_does_not_know_the_truth(folder: Path) -> None:
@@ -257,10 +298,13 @@ def test_a_bag_of_words_does_not_know_the_truth(folder: Path) -> None:
 
     for probe in ("truth", "odd", "order"):
         train, test = (
-            [(" ".join(words), label) for words, label in rows(folder, probe, split)] for split in SPLITS[::2]
+            [(" ".join(words), label) for words, label in rows(folder, probe, split)]
+            for split in SPLITS[::2]
         )
         bag = CountVectorizer(ngram_range=(1, 1)).fit([text for text, _ in train])
-        model = LogisticRegression().fit(bag.transform([text for text, _ in train]), [label for _, label in train])
+        model = LogisticRegression().fit(
+            bag.transform([text for text, _ in train]), [label for _, label in train]
+        )
         score = model.score(bag.transform([text for text, _ in test]), [label for _, label in test])
         assert abs(score - 0.5) <= 2 * (0.25 / len(test)) ** 0.5, (probe, score)
 
@@ -295,7 +339,9 @@ def test_looks_can_be_told_from_pixels(world: World) -> None:
     ],
 )
 def test_bad_input_names_the_field(field: str, value: float) -> None:
-    with pytest.raises(InputError, match=rf"{field}.*{value if field != 'dev_nouns' else 166}.*expected") as error:
+    with pytest.raises(
+        InputError, match=rf"{field}.*{value if field != 'dev_nouns' else 166}.*expected"
+    ) as error:
         WorldConfig(**{field: value})
     assert "\n" not in str(error.value)
 

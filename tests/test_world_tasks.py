@@ -33,7 +33,13 @@ TRAIN, HELD = 240, 160
 SIDE = "left of|right of|above|below"
 THING = rf"the (?:thing ({SIDE}) the )?(\w+) thing"
 LOOKS = {value for values in ATTRIBUTES.values() for value in values}
-HELD_OUT = ((VQA, "val"), (SNLI_VE, "dev test"), (NLVR2, "dev test1"), (vcr.ANSWER, "val"), (vcr.RATIONALE, "val"))
+HELD_OUT = (
+    (VQA, "val"),
+    (SNLI_VE, "dev test"),
+    (NLVR2, "dev test1"),
+    (vcr.ANSWER, "val"),
+    (vcr.RATIONALE, "val"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +48,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = write_tasks(WORLD, path, TRAIN, HELD)
     assert json.loads((path / "tasks.json").read_text())["examples"] == counts
     # Whole rounds only, of six at most.
-    assert all((TRAIN if "train" in name else HELD) - number in range(6) for name, number in counts.items())
+    assert all(
+        (TRAIN if "train" in name else HELD) - number in range(6) for name, number in counts.items()
+    )
     return path
 
 
 @pytest.fixture(scope="module")
 def shown(folder: Path) -> dict[str, Scene]:
     """The scene that every image shows, by its pixels."""
-    ids = (pool * DEV_IMAGES + n for pool in sorted(set(POOLS.values())) for n in range(1, 3 * TRAIN))
-    scenes = {WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation}
+    ids = (
+        pool * DEV_IMAGES + n for pool in sorted(set(POOLS.values())) for n in range(1, 3 * TRAIN)
+    )
+    scenes = {
+        WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation
+    }
     config = RegionsConfig(images=str(folder / "images"), boxes=str(folder / "instances.json"))
     return {
         name: scenes[np.asarray(Image.open(path)).tobytes()]
@@ -60,8 +72,12 @@ def shown(folder: Path) -> dict[str, Scene]:
 
 @pytest.fixture(scope="module")
 def read(folder: Path) -> dict[str, dict[str, list[Example]]]:
-    own = {task.name: folder / task.name.partition("/")[0].replace("-", "_") for task, _ in HELD_OUT}
-    return {t.name: {s: t.read(own[t.name], s) for s in f"train {held}".split()} for t, held in HELD_OUT}
+    own = {
+        task.name: folder / task.name.partition("/")[0].replace("-", "_") for task, _ in HELD_OUT
+    }
+    return {
+        t.name: {s: t.read(own[t.name], s) for s in f"train {held}".split()} for t, held in HELD_OUT
+    }
 
 
 def at(a: Thing, b: Thing, where: str) -> bool:
@@ -108,7 +124,10 @@ def told_apart(pairs: Iterable[tuple[Hashable, Hashable]]) -> dict[Hashable, lis
 def blind(train: Sequence[Any], test: Sequence[Any], choices: int = 0) -> float:
     """Accuracy of a classifier that reads words and pairs of words, and no image; of every `choices` rows one is 1."""
     (texts, labels), (asked, gold) = (
-        zip(*((row.text, row.label) if isinstance(row, Example) else row for row in rows), strict=True)
+        zip(
+            *((row.text, row.label) if isinstance(row, Example) else row for row in rows),
+            strict=True,
+        )
         for rows in (train, test)
     )
     bag = CountVectorizer(ngram_range=(1, 2), token_pattern=r"\S+").fit(texts)
@@ -122,7 +141,10 @@ def blind(train: Sequence[Any], test: Sequence[Any], choices: int = 0) -> float:
 def test_the_same_world_writes_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         write_tasks(World(replace(WORLD.config, seed=seed)), tmp_path / name, 60, 30)
-    files = ({f.relative_to(tmp_path / n): f for f in (tmp_path / n).rglob("*") if f.is_file()} for n in "abc")
+    files = (
+        {f.relative_to(tmp_path / n): f for f in (tmp_path / n).rglob("*") if f.is_file()}
+        for n in "abc"
+    )
     first, again, other = ({name: file.read_bytes() for name, file in own.items()} for own in files)
     assert first == again
     assert {n.name for n in first if first[n] == other.get(n)} == {"trainval_label2ans.json"}
@@ -133,22 +155,46 @@ def test_one_region_store_and_one_vocabulary_serve_all(
 ) -> None:
     given, names = annotated(folder / "instances.json")
     assert tuple(names) == ATTRIBUTES["shape"]
-    captions = [c for s in ("train", "val", "test") for c in flickr_entities.captions(folder / "flickr30k", s)]
-    texts = [t for splits in read.values() for own in splits.values() for e in own for t in (e.text, *e.choices)]
+    captions = [
+        c
+        for s in ("train", "val", "test")
+        for c in flickr_entities.captions(folder / "flickr30k", s)
+    ]
+    texts = [
+        t
+        for splits in read.values()
+        for own in splits.values()
+        for e in own
+        for t in (e.text, *e.choices)
+    ]
     known, nouns = set(" ".join(sentences(folder)).split()), {noun.name for noun in WORLD.nouns}
     spoken = [*texts, *(c.text for c in captions), *VQA.at(folder / "vqa").form.labels]
     assert {word for text in spoken for word in text.split()} <= known
-    assert not [text for text in texts if nouns & {*text.split()}]  # their looks can be learnt without the image
+    assert not [
+        text for text in texts if nouns & {*text.split()}
+    ]  # their looks can be learnt without the image
     assert len(given) == len(shown) == len(list((folder / "images").rglob("*.*g")))
-    wanted = {i for splits in read.values() for examples in splits.values() for e in examples for i in e.images}
+    wanted = {
+        i
+        for splits in read.values()
+        for examples in splits.values()
+        for e in examples
+        for i in e.images
+    }
     wanted |= {c.image for c in captions}
-    told = [c for split in ("train", "val") for c in read_captions(folder / f"captions_{split}2014.json")]
+    told = [
+        c
+        for split in ("train", "val")
+        for c in read_captions(folder / f"captions_{split}2014.json")
+    ]
     assert {word for c in told for text in c.captions for word in text.split()} <= known
     assert all(len(c.captions) == 5 for c in told) and len(told) == TRAIN + HELD
     wanted |= {c.file.removesuffix(".jpg") for c in told}
     assert wanted | refcoco.annotated(folder / "refcoco+").keys() == shown.keys()
     for splits in read.values():
-        scenes = [{shown[i].image_id for e in examples for i in e.images} for examples in splits.values()]
+        scenes = [
+            {shown[i].image_id for e in examples for i in e.images} for examples in splits.values()
+        ]
         assert sum(map(len, scenes)) == len(set.union(*scenes))
         assert all(len({e.id for e in examples}) == len(examples) for examples in splits.values())
     # No box tells anything but where: all are as large as the largest thing, and hold theirs.
@@ -157,7 +203,10 @@ def test_one_region_store_and_one_vocabulary_serve_all(
         assert size == (32, 32) and not boxes.left_out
         for box, kind, tight in zip(boxes.boxes * 32, boxes.classes, truth, strict=True):
             x, y, w, h = tight["bbox"]
-            assert box[0] <= x < x + w <= box[2] == box[0] + 14 and box[1] <= y < y + h <= box[3] == box[1] + 14
+            assert (
+                box[0] <= x < x + w <= box[2] == box[0] + 14
+                and box[1] <= y < y + h <= box[3] == box[1] + 14
+            )
             assert kind == tight["category_id"] - 1
 
 
@@ -167,15 +216,29 @@ def test_vqa(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
         asked = questions(folder / "vqa", split)
         gold = [max(q.scores, key=q.scores.__getitem__) for q in asked]
         assert gold == [reply(shown[q.image], q.text) for q in asked]
-        assert {len(q.answers) for q in asked} == {10} and 0.1 < np.mean([len({*q.answers}) > 1 for q in asked]) < 0.5
-        assert {q.types[1] for q in asked} >= {"how many", "is the", "is there a", "what colour is the"}
+        assert {len(q.answers) for q in asked} == {10} and 0.1 < np.mean(
+            [len({*q.answers}) > 1 for q in asked]
+        ) < 0.5
+        assert {q.types[1] for q in asked} >= {
+            "how many",
+            "is the",
+            "is there a",
+            "what colour is the",
+        }
         splits[split] = [(q.text, answer) for q, answer in zip(asked, gold, strict=True)]
         told = told_apart(splits[split])
         assert {len(set(counts)) for counts in told.values()} == {1}
-        assert all(len(told[q.text]) in {"yes/no": [2], "number": [3], "other": [6, 2, 3]}[q.types[0]] for q in asked)
+        assert all(
+            len(told[q.text]) in {"yes/no": [2], "number": [3], "other": [6, 2, 3]}[q.types[0]]
+            for q in asked
+        )
         classes = [task.form.place[answer] for answer in gold]
-        assert task.official(folder / "vqa", split, [e.id for e in examples], classes)["official"] == 1
-    chance = sum(max(counts) for counts in told.values()) / len(asked)  # of the best guess from the text
+        assert (
+            task.official(folder / "vqa", split, [e.id for e in examples], classes)["official"] == 1
+        )
+    chance = sum(max(counts) for counts in told.values()) / len(
+        asked
+    )  # of the best guess from the text
     assert blind(splits["train"], splits["val"]) <= chance < 0.45
 
 
@@ -184,9 +247,15 @@ def test_snli_ve(shown: dict[str, Scene], read: dict[str, Any]) -> None:
         for e in examples:
             scene, named = shown[e.images[0]], LOOKS & {*re.findall(r"(\w+) thing\b", e.text)}
             there = named <= {*scene.things[0].looks, *scene.things[1].looks}
-            so = ("contradiction", "entailment")[truth(scene, e.text.removesuffix(" ."))] if there else "neutral"
+            so = (
+                ("contradiction", "entailment")[truth(scene, e.text.removesuffix(" ."))]
+                if there
+                else "neutral"
+            )
             assert FORM.labels[e.label] == so
-        assert {(len(c), len(set(c))) for c in told_apart((e.text, e.label) for e in examples).values()} == {(3, 1)}
+        assert {
+            (len(c), len(set(c))) for c in told_apart((e.text, e.label) for e in examples).values()
+        } == {(3, 1)}
         assert blind(read["snli-ve"]["train"], examples) == pytest.approx(1 / 3)
 
 
@@ -194,10 +263,20 @@ def test_nlvr2(shown: dict[str, Scene], read: dict[str, Any]) -> None:
     for examples in read["nlvr2"].values():
         for e in examples:
             words = {*e.text.split()} & LOOKS
-            left, right = (any(words <= {*thing.looks} for thing in shown[i].things) for i in e.images)
-            rule = {"the left": left, "the right": right, "both images": left and right, "one image": left != right}
+            left, right = (
+                any(words <= {*thing.looks} for thing in shown[i].things) for i in e.images
+            )
+            rule = {
+                "the left": left,
+                "the right": right,
+                "both images": left and right,
+                "one image": left != right,
+            }
             assert e.label == next(true for start, true in rule.items() if e.text.startswith(start))
-        assert consistency({e.id.removeprefix("nlvr2-"): True for e in examples}) == (1, len(examples) // 4)
+        assert consistency({e.id.removeprefix("nlvr2-"): True for e in examples}) == (
+            1,
+            len(examples) // 4,
+        )
         groups = told_apart(((e.id.split("-")[2], e.text), e.label) for e in examples)
         assert {tuple(counts) for counts in groups.values()} == {(2, 2)}
         assert blind(read["nlvr2"]["train"], examples) == 0.5
@@ -212,19 +291,29 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
             for e in examples:
                 thing = e.choice_tags[0][0][2]
                 one, other = (shown[e.images[0]].things[n] for n in (thing, 1 - thing))
-                assert [n for n, c in enumerate(e.choices) if LOOKS & {*c.split()} <= {*one.looks}] == [e.label]
-                assert all(at(one, other, where) for where in re.findall(rf"the thing ({SIDE})", e.text))
+                assert [
+                    n for n, c in enumerate(e.choices) if LOOKS & {*c.split()} <= {*one.looks}
+                ] == [e.label]
+                assert all(
+                    at(one, other, where) for where in re.findall(rf"the thing ({SIDE})", e.text)
+                )
             assert Counter(e.label for e in examples) == dict.fromkeys(range(4), len(examples) // 4)
-            rows.append([(f"{e.text} {c}", n == e.label) for e in examples for n, c in enumerate(e.choices)])
+            rows.append(
+                [(f"{e.text} {c}", n == e.label) for e in examples for n, c in enumerate(e.choices)]
+            )
         assert abs(blind(*rows, choices=4) - 0.25) <= slack, name
     item = vcr.items(folder / "vcr", "val")[0]
     found = vcr.objects_of(folder / "vcr", item)
     for n, thing in enumerate(shown[item.image].things):
-        assert np.array_equal(found.mask(n), stamp(*thing.looks[1:], thing.fit, 14).cover[:, :, 0] >= 0.5)
+        assert np.array_equal(
+            found.mask(n), stamp(*thing.looks[1:], thing.fit, 14).cover[:, :, 0] >= 0.5
+        )
     given, names = annotated(folder / "vcr" / "vcr1images")
     size, boxes = given[f"{item.image}.jpg"]
     assert names == ["thing"] and size == (32, 32) and set(boxes.confidence) == {1}
-    assert np.array_equal(boxes.boxes, found.boxes) and len(given) == len({i.image for i in _stills(folder)})
+    assert np.array_equal(boxes.boxes, found.boxes) and len(given) == len(
+        {i.image for i in _stills(folder)}
+    )
 
 
 def _stills(folder: Path) -> list[vcr.Item]:
@@ -241,7 +330,9 @@ def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
             other = next(t for t in shown[e.image].things if t is not thing)
             said[e.id] = np.array([thing.x, thing.y, thing.x + 14, thing.y + 14])
             assert any((said[e.id] == box).all() for box in candidates[e.image])
-            places.append((e.text, next(where for where in SIDE.split("|") if at(thing, other, where))))
+            places.append(
+                (e.text, next(where for where in SIDE.split("|") if at(thing, other, where)))
+            )
         assert refcoco.accuracy(said, asked, refcoco.VL_BERT) == 1
         # Who knows the expression and where the boxes are still has to guess.
         assert {(len(c), len(set(c))) for c in told_apart(places).values()} == {(4, 1)}
@@ -262,5 +353,8 @@ def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
                 assert p.boxes.tolist() == [[thing.x + 1, thing.y + 1, thing.x + 14, thing.y + 14]]
                 assert scene.things[p.chain - 2 * scene.image_id] is thing
             first.update(where for where in SIDE.split("|") if at(things[0], things[1], where))
-    assert abs(first["left of"] - first["right of"]) < 4 * (first["left of"] + first["right of"]) ** 0.5
+    assert (
+        abs(first["left of"] - first["right of"])
+        < 4 * (first["left of"] + first["right of"]) ** 0.5
+    )
     assert sum(first.values()) == TRAIN + 2 * HELD

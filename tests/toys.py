@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    ByteLevelBPETokenizer,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.trainers import WordLevelTrainer
 from transformers import (
     BertConfig,
@@ -60,7 +67,12 @@ WINDOW = 16
 """Positions of the tiny CLIP-like towers, so that longer sentences need several windows."""
 
 BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 SPREAD = {"initializer_range": 0.2}
 
 ODD = [
@@ -75,20 +87,55 @@ ODD = [
 def sentences() -> list[str]:
     """205 invented captions; equal in every process."""
     rng = random.Random(0)
-    who = ["dog", "girl", "boy's horse", "naïve clown", "man", "old woman", "team", "cat", "café owner", "biker"]
-    does = ["runs", "isn't sleeping", "jumps", "eats a crêpe", "waits", "can't swim", "throws a ball", "plays"]
+    who = [
+        "dog",
+        "girl",
+        "boy's horse",
+        "naïve clown",
+        "man",
+        "old woman",
+        "team",
+        "cat",
+        "café owner",
+        "biker",
+    ]
+    does = [
+        "runs",
+        "isn't sleeping",
+        "jumps",
+        "eats a crêpe",
+        "waits",
+        "can't swim",
+        "throws a ball",
+        "plays",
+    ]
     how = ["red", "blue", "tiny", "well-known", "wet", "happy", "grey", "green-and-white"]
-    where = ["on the beach", "in a park", "near 3 trees", "at 10:30", "by the river", "on main-street 42", "under a 🎈"]
+    where = [
+        "on the beach",
+        "in a park",
+        "near 3 trees",
+        "at 10:30",
+        "by the river",
+        "on main-street 42",
+        "under a 🎈",
+    ]
     chosen = rng.sample(list(itertools.product(how, who, does, where)), 200)
     made = [f"a {h} {w} {d} {p}" for h, w, d, p in chosen]
-    return [f"{t} while {n} people watch" if (n := rng.randrange(12)) > 5 else t for t in made] + ODD
+    return [
+        f"{t} while {n} people watch" if (n := rng.randrange(12)) > 5 else t for t in made
+    ] + ODD
 
 
 def examples(count: int = 64) -> list[Example]:
     """Captions as examples; every eighth is a pair."""
     texts = sentences()
     return [
-        Example(f"s{i}", texts[i], pair=texts[-1 - i] if i % 8 == 7 else None, label=int("dog" in texts[i]))
+        Example(
+            f"s{i}",
+            texts[i],
+            pair=texts[-1 - i] if i % 8 == 7 else None,
+            label=int("dog" in texts[i]),
+        )
         for i in range(count)
     ]
 
@@ -98,12 +145,19 @@ def examples(count: int = 64) -> list[Example]:
 
 def bert_words() -> BertTokenizer:
     """Characters, two-letter pieces and frequent words. The trainer of `tokenizers` breaks ties by chance: not used."""
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    words = Counter(w for t in sentences() for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(t)))
+    normalizer, splitter = (
+        normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizers.BertPreTokenizer(),
+    )
+    words = Counter(
+        w for t in sentences() for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(t))
+    )
     pieces = {c for w in words for c in w} | {f"##{c}" for w in words for c in w}
     pieces |= {f"##{w[i : i + 2]}" for w in words for i in range(1, len(w) - 1) if w.isascii()}
     pieces |= {w for w, n in words.items() if n > 25}
-    return BertTokenizer(vocab={p: i for i, p in enumerate([*BERT_SPECIAL, *sorted(pieces)])}, do_lower_case=True)
+    return BertTokenizer(
+        vocab={p: i for i, p in enumerate([*BERT_SPECIAL, *sorted(pieces)])}, do_lower_case=True
+    )
 
 
 def clip_words() -> CLIPTokenizer:
@@ -113,7 +167,9 @@ def clip_words() -> CLIPTokenizer:
 def roberta_words() -> RobertaTokenizer:
     learner = ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    learner.train_from_iterator(sentences(), 500, min_frequency=1, show_progress=False, special_tokens=special)
+    learner.train_from_iterator(
+        sentences(), 500, min_frequency=1, show_progress=False, special_tokens=special
+    )
     import json
 
     model = json.loads(learner.to_str())["model"]
@@ -125,7 +181,9 @@ def deberta_words() -> DebertaV2Tokenizer:
     words = Counter("▁" + w for t in sentences() for w in t.split())
     pieces = {c for w in words for c in w} | {w for w, n in words.items() if n > 25}
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-    scored = [(p, 0.0) for p in special] + [(p, -2.0 if len(p) > 1 else -8.0) for p in sorted(pieces)]
+    scored = [(p, 0.0) for p in special] + [
+        (p, -2.0 if len(p) > 1 else -8.0) for p in sorted(pieces)
+    ]
     return DebertaV2Tokenizer(vocab=scored)
 
 
@@ -134,10 +192,15 @@ def siglip_words() -> PreTrainedTokenizerFast:
     learner = Tokenizer(models.WordLevel(unk_token="<unk>"))
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     learner.train_from_iterator(
-        sentences(), WordLevelTrainer(special_tokens=["<pad>", "<eos>", "<unk>"], show_progress=False)
+        sentences(),
+        WordLevelTrainer(special_tokens=["<pad>", "<eos>", "<unk>"], show_progress=False),
     )
-    learner.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=learner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    learner.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=learner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -145,7 +208,9 @@ def siglip_words() -> PreTrainedTokenizerFast:
 
 def bert(vocabulary: int, **options: Any) -> BertModel:
     torch.manual_seed(1)
-    return BertModel(BertConfig(vocab_size=vocabulary, max_position_embeddings=64, **SMALL, **SPREAD, **options))
+    return BertModel(
+        BertConfig(vocab_size=vocabulary, max_position_embeddings=64, **SMALL, **SPREAD, **options)
+    )
 
 
 def poolerless(vocabulary: int) -> BertModel:
@@ -157,7 +222,9 @@ def poolerless(vocabulary: int) -> BertModel:
 def electra(vocabulary: int) -> ElectraModel:
     torch.manual_seed(2)
     return ElectraModel(
-        ElectraConfig(vocab_size=vocabulary, max_position_embeddings=64, embedding_size=16, **SMALL, **SPREAD)
+        ElectraConfig(
+            vocab_size=vocabulary, max_position_embeddings=64, embedding_size=16, **SMALL, **SPREAD
+        )
     )
 
 
@@ -165,7 +232,12 @@ def roberta(vocabulary: int) -> RobertaModel:
     torch.manual_seed(3)
     return RobertaModel(
         RobertaConfig(
-            vocab_size=vocabulary, max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5, **SMALL, **SPREAD
+            vocab_size=vocabulary,
+            max_position_embeddings=66,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            **SMALL,
+            **SPREAD,
         )
     )
 
@@ -174,10 +246,19 @@ def modernbert(vocabulary: int) -> ModernBertModel:
     torch.manual_seed(4)
     return ModernBertModel(
         ModernBertConfig(
-            vocab_size=vocabulary, max_position_embeddings=64, local_attention=16, global_attn_every_n_layers=2,
-            pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3, **SMALL, **SPREAD,
+            vocab_size=vocabulary,
+            max_position_embeddings=64,
+            local_attention=16,
+            global_attn_every_n_layers=2,
+            pad_token_id=0,
+            bos_token_id=2,
+            eos_token_id=3,
+            cls_token_id=2,
+            sep_token_id=3,
+            **SMALL,
+            **SPREAD,
         )
-    )  # fmt: skip
+    )
 
 
 def deberta(vocabulary: int) -> DebertaV2Model:
@@ -185,11 +266,21 @@ def deberta(vocabulary: int) -> DebertaV2Model:
     torch.manual_seed(9)
     return DebertaV2Model(
         DebertaV2Config(
-            vocab_size=vocabulary, max_position_embeddings=64, type_vocab_size=0, position_biased_input=False,
-            relative_attention=True, max_relative_positions=-1, position_buckets=8, norm_rel_ebd="layer_norm",
-            share_att_key=True, pos_att_type="p2c|c2p", layer_norm_eps=1e-7, **SMALL, **SPREAD,
+            vocab_size=vocabulary,
+            max_position_embeddings=64,
+            type_vocab_size=0,
+            position_biased_input=False,
+            relative_attention=True,
+            max_relative_positions=-1,
+            position_buckets=8,
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
+            pos_att_type="p2c|c2p",
+            layer_norm_eps=1e-7,
+            **SMALL,
+            **SPREAD,
         )
-    )  # fmt: skip
+    )
 
 
 def vit() -> ViTModel:
@@ -197,21 +288,28 @@ def vit() -> ViTModel:
 
 
 def t5(vocabulary: int) -> T5Model:
-    return T5Model(T5Config(vocab_size=vocabulary, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2))
+    return T5Model(
+        T5Config(vocab_size=vocabulary, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
+    )
 
 
 def clip(tokenizer: PreTrainedTokenizerBase, width: int = 32, heads: int = 2) -> CLIPModel:
     torch.manual_seed(5)
     text = {
-        "vocab_size": len(tokenizer), "max_position_embeddings": WINDOW, "projection_dim": 24,
-        "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": WINDOW,
+        "projection_dim": 24,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
-    }  # fmt: skip
+    }
     vision = {"image_size": 16, "patch_size": 8, "projection_dim": 24}
     sizes = {**SMALL, "hidden_size": width, "num_attention_heads": heads}
     model = CLIPModel(
         CLIPConfig(
-            projection_dim=24, text_config={**text, **sizes, **SPREAD}, vision_config={**vision, **SMALL, **SPREAD}
+            projection_dim=24,
+            text_config={**text, **sizes, **SPREAD},
+            vision_config={**vision, **SMALL, **SPREAD},
         )
     )
     # HF scales CLIP's initialisation by another factor than `initializer_range`: spread what is too small to compare.
@@ -227,7 +325,9 @@ def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
     torch.manual_seed(7)
     text = {"vocab_size": len(tokenizer), "max_position_embeddings": WINDOW, "projection_size": 32}
     vision = {"image_size": 16, "patch_size": 8}
-    return SiglipModel(SiglipConfig(text_config={**text, **SMALL}, vision_config={**vision, **SMALL}))
+    return SiglipModel(
+        SiglipConfig(text_config={**text, **SMALL}, vision_config={**vision, **SMALL})
+    )
 
 
 # -- put together ----------------------------------------------------------------------------------------------------
@@ -236,7 +336,11 @@ def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
 def cross_modal(dropout: float | None = None) -> CrossModal:
     """BERT + CLIP text tower + two cross-modal layers, always with the same weights."""
     words, pieces = bert_words(), clip_words()
-    options = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    options = (
+        {}
+        if dropout is None
+        else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    )
     text = TextEncoder(bert(len(words), **options), words)
     tower = clip_text(clip(pieces))
     torch.manual_seed(8)
@@ -245,7 +349,9 @@ def cross_modal(dropout: float | None = None) -> CrossModal:
 
 def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextSamples:
     return TextSamples(
-        examples(count), TextInput(bert_words(), max_length), WindowInput(clip_words(), WINDOW, max_windows)
+        examples(count),
+        TextInput(bert_words(), max_length),
+        WindowInput(clip_words(), WINDOW, max_windows),
     )
 
 

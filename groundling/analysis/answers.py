@@ -12,15 +12,16 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from ..batch import Row, Sample, collate
-from ..checkpoint import start_lm_head
-from ..data.samples import Example, TextInput, TextSamples, WindowInput
-from ..data.visual_facts import MASK, VisualFact
-from ..data.words import spans
-from ..errors import InputError
-from ..models.clip import CLIP_LIKE, load_clip_text
-from ..models.heads import LMHead
-from ..models.text import TextEncoder, load_config, load_text_encoder
+from groundling.batch import Row, Sample, collate
+from groundling.checkpoint import start_lm_head
+from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.data.visual_facts import MASK, VisualFact
+from groundling.data.words import spans
+from groundling.errors import InputError
+from groundling.models.clip import CLIP_LIKE, load_clip_text
+from groundling.models.heads import LMHead
+from groundling.models.loading import load_config
+from groundling.models.text import TextEncoder, load_text_encoder
 
 FRAMES = ("{}", "there is a {} .")
 """Neutral surroundings of a word in the embedding mode: none, and a sentence that says nothing of its looks."""
@@ -45,11 +46,17 @@ def _put(frame: str, slot: str, word: str) -> Part:
     return Part(frame.replace(slot, word), at, at + len(word))
 
 
-def _samples(parts: Sequence[Part], text: TextInput | None, clip: WindowInput | None = None) -> list[Sample]:
-    samples = TextSamples([Example(p.text, p.text) for p in parts], text, clip).get(range(len(parts)))
+def _samples(
+    parts: Sequence[Part], text: TextInput | None, clip: WindowInput | None = None
+) -> list[Sample]:
+    samples = TextSamples([Example(p.text, p.text) for p in parts], text, clip).get(
+        range(len(parts))
+    )
     for sample in samples:
         if sample.dropped:
-            raise InputError(f"{sample.id!r} is {sample.dropped} pieces too long; raise --max-length, if the model can")
+            raise InputError(
+                f"{sample.id!r} is {sample.dropped} pieces too long; raise --max-length, if the model can"
+            )
     return samples
 
 
@@ -58,11 +65,15 @@ def _pieces(part: Part, row: Row) -> np.ndarray:
     words = spans(part.text)
     inside = np.flatnonzero((words[:, 0] < part.stop) & (words[:, 1] > part.start))
     if not (found := np.isin(row.word, inside)).any():
-        raise InputError(f"{part.text!r}: the tokenizer makes no pieces of {part.text[part.start : part.stop]!r}")
+        raise InputError(
+            f"{part.text!r}: the tokenizer makes no pieces of {part.text[part.start : part.stop]!r}"
+        )
     return found
 
 
-def embedder(source: str | Path, max_length: int = 64) -> Callable[[Iterable[Part]], dict[Part, np.ndarray]]:
+def embedder(
+    source: str | Path, max_length: int = 64
+) -> Callable[[Iterable[Part]], dict[Part, np.ndarray]]:
     """A function from parts of texts to unit vectors (D,).
 
     A text encoder gives the mean of its last states over the part's own pieces, special ones left out; a CLIP-like
@@ -90,7 +101,9 @@ def embedder(source: str | Path, max_length: int = 64) -> Callable[[Iterable[Par
             for part, sample, own in zip(chosen, samples, states.float().cpu(), strict=True):
                 if mean:
                     assert sample.text is not None
-                    own = own[: len(sample.text.ids)][torch.from_numpy(_pieces(part, sample.text))].mean(0)
+                    own = own[: len(sample.text.ids)][
+                        torch.from_numpy(_pieces(part, sample.text))
+                    ].mean(0)
                 found[part] = (own / own.norm()).numpy()
         return found
 
@@ -113,7 +126,9 @@ def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
 
 
 @torch.no_grad()
-def fill_mask(source: str | Path, facts: Sequence[VisualFact], max_length: int = 64) -> tuple[Answers, dict[str, Any]]:
+def fill_mask(
+    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+) -> tuple[Answers, dict[str, Any]]:
     """Log-probability of each option in the prompt's place, under as many masks as it has pieces, mean per piece.
 
     The pieces are those the option has in the filled prompt, so a byte-level tokenizer's space before it counts.
@@ -121,13 +136,20 @@ def fill_mask(source: str | Path, facts: Sequence[VisualFact], max_length: int =
     text, head, origin = _with_head(source)
     device, mask = PartialState().device, text.tokenizer.mask_token_id
     text.to(device).eval(), head.to(device).eval()
-    slots = [(f, t, o) for f, fact in enumerate(facts) for t in fact.prompts for o in range(len(fact.options))]
+    slots = [
+        (f, t, o)
+        for f, fact in enumerate(facts)
+        for t in fact.prompts
+        for o in range(len(fact.options))
+    ]
     parts = [_put(facts[f].prompts[t], MASK, facts[f].options[o]) for f, t, o in slots]
     wanted, rows = [], []
     same: dict[bytes, list[int]] = {}  # options of as many pieces share a masked sentence
     several: set[str] = set()
     unknown: set[str] = set()
-    for number, (part, sample) in enumerate(zip(parts, _samples(parts, text.inputs(max_length)[0]), strict=True)):
+    for number, (part, sample) in enumerate(
+        zip(parts, _samples(parts, text.inputs(max_length)[0]), strict=True)
+    ):
         assert sample.text is not None
         at = _pieces(part, sample.text)
         wanted.append(sample.text.ids[at])
@@ -140,7 +162,9 @@ def fill_mask(source: str | Path, facts: Sequence[VisualFact], max_length: int =
     sharing = list(same.values())
     for start in range(0, len(sharing), BATCH):
         chosen = sharing[start : start + BATCH]
-        batch = collate([Sample(str(numbers[0]), rows[numbers[0]]) for numbers in chosen]).to(device)
+        batch = collate([Sample(str(numbers[0]), rows[numbers[0]]) for numbers in chosen]).to(
+            device
+        )
         assert batch.text is not None
         encoded = text(batch)
         for i, numbers in enumerate(chosen):
@@ -149,10 +173,16 @@ def fill_mask(source: str | Path, facts: Sequence[VisualFact], max_length: int =
             for number in numbers:
                 f, template, o = slots[number]
                 answers[f][template][o] = logs[np.arange(len(logs)), wanted[number]].mean()
-    return answers, {"head": origin, "several_pieces": sorted(several), "unknown_pieces": sorted(unknown)}
+    return answers, {
+        "head": origin,
+        "several_pieces": sorted(several),
+        "unknown_pieces": sorted(unknown),
+    }
 
 
-def embedding(source: str | Path, facts: Sequence[VisualFact], max_length: int = 64) -> tuple[Answers, dict[str, Any]]:
+def embedding(
+    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+) -> tuple[Answers, dict[str, Any]]:
     """Cosine of the subject's and each option's embedding, both in the same neutral frame."""
     embed = embedder(source, max_length)
     words = dict.fromkeys(word for fact in facts for word in (fact.subject, *fact.options))
@@ -165,16 +195,26 @@ def embedding(source: str | Path, facts: Sequence[VisualFact], max_length: int =
     return [{frame: cosines(fact, frame) for frame in FRAMES} for fact in facts], {}
 
 
-def stroop(source: str | Path, facts: Sequence[VisualFact], max_length: int = 64) -> tuple[Answers, dict[str, Any]]:
+def stroop(
+    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+) -> tuple[Answers, dict[str, Any]]:
     """Cosine of the prompt filled with an option and the prompt with its slot taken out (Is BERT Blind?, CVPR 2023)."""
 
     def sides(prompt: str, options: Sequence[str]) -> list[Part]:
         texts = [prompt.replace(MASK, option) for option in ("", *options)]
         return [Part(text, 0, len(text)) for text in (" ".join(text.split()) for text in texts)]
 
-    parts = [{name: sides(prompt, fact.options) for name, prompt in fact.prompts.items()} for fact in facts]
-    at = embedder(source, max_length)(part for own in parts for some in own.values() for part in some)
+    parts = [
+        {name: sides(prompt, fact.options) for name, prompt in fact.prompts.items()}
+        for fact in facts
+    ]
+    at = embedder(source, max_length)(
+        part for own in parts for some in own.values() for part in some
+    )
     return [
-        {name: np.stack([at[filled] for filled in some[1:]]) @ at[some[0]] for name, some in own.items()}
+        {
+            name: np.stack([at[filled] for filled in some[1:]]) @ at[some[0]]
+            for name, some in own.items()
+        }
         for own in parts
     ], {}

@@ -18,17 +18,24 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.special import entr
 
-from ..batch import Row, collate
-from ..data.samples import Example, TextSamples
-from ..data.words import spans
-from ..errors import InputError
-from ..keyed import generator
-from ..models.crossmodal import CrossModal
-from ..report import new_figure, svg_of
-from ..runs import disk_errors, write_json
-from .grounded import stop_words
+from groundling.analysis.grounded import stop_words
+from groundling.batch import Row, collate
+from groundling.data.samples import Example, TextSamples
+from groundling.data.words import spans
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.models.crossmodal import CrossModal
+from groundling.report import new_figure, svg_of
+from groundling.runs import disk_errors, write_json
 
-MEASURES = ("row_entropy", "pairwise_js", "effective_rank", "distinct_argmax", "special_mass", "stopword_mass")
+MEASURES = (
+    "row_entropy",
+    "pairwise_js",
+    "effective_rank",
+    "distinct_argmax",
+    "special_mass",
+    "stopword_mass",
+)
 
 
 def row_entropy(maps: ArrayLike) -> np.ndarray:
@@ -41,7 +48,9 @@ def pairwise_js(maps: ArrayLike) -> np.ndarray:
     """Mean Jensen-Shannon divergence (nats) over all pairs of rows of maps (..., R, V): 0 if alike, at most ln 2."""
     rows = _checked(maps)
     own, count, total = entr(rows).sum(-1), rows.shape[-2], np.zeros(rows.shape[:-2])
-    for i in range(count - 1):  # one row with all later ones: all pairs at once would take R * R * V numbers a map
+    for i in range(
+        count - 1
+    ):  # one row with all later ones: all pairs at once would take R * R * V numbers a map
         mixed = entr((rows[..., i : i + 1, :] + rows[..., i + 1 :, :]) / 2).sum(-1)
         total += (mixed - (own[..., i : i + 1] + own[..., i + 1 :]) / 2).sum(-1)
     return np.maximum(total, 0) / (count * (count - 1) / 2 or np.nan)
@@ -67,13 +76,28 @@ def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
 def measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
     """All MEASURES (..., 6) of maps (..., R, V) whose columns of special tokens and of stop words (V,) are marked."""
     masses = column_mass(maps, special), column_mass(maps, stop)
-    return np.stack([row_entropy(maps), pairwise_js(maps), effective_rank(maps), distinct_argmax(maps), *masses], -1)
+    return np.stack(
+        [
+            row_entropy(maps),
+            pairwise_js(maps),
+            effective_rank(maps),
+            distinct_argmax(maps),
+            *masses,
+        ],
+        -1,
+    )
 
 
 def _checked(maps: ArrayLike) -> np.ndarray:
     rows = np.asarray(maps, np.float64)
-    if rows.ndim < 2 or 0 in rows.shape or not ((rows >= 0).all() and np.allclose(rows.sum(-1), 1, atol=1e-3)):
-        raise InputError(f"attention map {rows.shape}: expected (..., rows, columns), none negative, rows of sum 1")
+    if (
+        rows.ndim < 2
+        or 0 in rows.shape
+        or not ((rows >= 0).all() and np.allclose(rows.sum(-1), 1, atol=1e-3))
+    ):
+        raise InputError(
+            f"attention map {rows.shape}: expected (..., rows, columns), none negative, rows of sum 1"
+        )
     return rows / rows.sum(-1, keepdims=True)  # single precision leaves a little
 
 
@@ -85,14 +109,21 @@ def attention_maps(
     if several := [e.id for e in examples if e.choices]:
         raise InputError(f"example {several[0]} is multiple choice; expected a text, or a pair")
     # Of texts from several files, only some may have labels.
-    samples = TextSamples([replace(e, label=None) for e in examples], *model.inputs(max_length), keep=0)
+    samples = TextSamples(
+        [replace(e, label=None) for e in examples], *model.inputs(max_length), keep=0
+    )
     device, training = next(model.parameters()).device, model.training
     order = np.argsort(samples.lengths, kind="stable").tolist()
     model.eval()
     try:
         for start in range(0, len(order), batch):
             rows = samples.get(order[start : start + batch])
-            found = torch.stack(model(collate(rows).to(device), maps=True).attention).float().cpu().numpy()
+            found = (
+                torch.stack(model(collate(rows).to(device), maps=True).attention)
+                .float()
+                .cpu()
+                .numpy()
+            )
             for place, sample in enumerate(rows):
                 text, clip = sample.text, sample.clip
                 assert text is not None and clip is not None, "a CrossModal reads both sides"
@@ -102,13 +133,19 @@ def attention_maps(
         model.train(training)
 
 
-def diversity(model: CrossModal, examples: Sequence[Example], max_length: int = 128) -> tuple[np.ndarray, ...]:
+def diversity(
+    model: CrossModal, examples: Sequence[Example], max_length: int = 128
+) -> tuple[np.ndarray, ...]:
     """MEASURES of N examples' maps (N, L, H, 6), those of uniform attention (N, 6), rows and columns (N, 2).
 
     Computed in eval mode on the model's device; NaN for an example with fewer than two rows or columns.
     """
     scores: list[Any] = [np.nan] * len(examples)
-    uniform, shapes, stops = np.full((len(examples), 6), np.nan), np.zeros((len(examples), 2), np.int64), stop_words()
+    uniform, shapes, stops = (
+        np.full((len(examples), 6), np.nan),
+        np.zeros((len(examples), 2), np.int64),
+        stop_words(),
+    )
     for number, _, clip, maps in attention_maps(model, examples, max_length):
         shapes[number] = rows, columns = maps.shape[-2:]
         scores[number] = np.full((*maps.shape[:2], 6), np.nan)
@@ -122,49 +159,91 @@ def diversity(model: CrossModal, examples: Sequence[Example], max_length: int = 
 
 
 def compare_maps(
-    a: CrossModal, b: CrossModal, examples: Sequence[Example], draws: int = 2000, seed: int = 0, least: int = 200,
+    a: CrossModal,
+    b: CrossModal,
+    examples: Sequence[Example],
+    draws: int = 2000,
+    seed: int = 0,
+    least: int = 200,
     max_length: int = 128,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Per measure and layer: means of `a` and `b` over heads and texts, and b - a with its 95 % interval; for JSON.
 
     A paired bootstrap over texts, each once however often given: it speaks of these two trainings, not of other seeds.
     """
     if len(a.cross) != len(b.cross):
-        raise InputError(f"models of {len(a.cross)} and {len(b.cross)} cross-modal layers: expected equally many")
+        raise InputError(
+            f"models of {len(a.cross)} and {len(b.cross)} cross-modal layers: expected equally many"
+        )
     texts = list({(e.text, e.pair, e.choices): e for e in examples}.values())
-    (first, uniform, shapes), (second, _, theirs) = (diversity(model, texts, max_length) for model in (a, b))
+    (first, uniform, shapes), (second, _, theirs) = (
+        diversity(model, texts, max_length) for model in (a, b)
+    )
     for at in np.flatnonzero((shapes != theirs).any(1)):
-        raise InputError(f"example {texts[at].id}: maps of {shapes[at]} and {theirs[at]}; expected equal tokenizers")
+        raise InputError(
+            f"example {texts[at].id}: maps of {shapes[at]} and {theirs[at]}; expected equal tokenizers"
+        )
     kept, least = np.flatnonzero(shapes.min(1) > 1), max(least, 2)
     if len(kept) < least or draws < 2:
-        raise InputError(f"{len(kept)} different texts of two pieces, {draws} draws; expected at least {least} and 2")
-    values = [scores[kept].mean(2) for scores in (first, second)]  # (N, L, 6): heads of one text are no sample
+        raise InputError(
+            f"{len(kept)} different texts of two pieces, {draws} draws; expected at least {least} and 2"
+        )
+    values = [
+        scores[kept].mean(2) for scores in (first, second)
+    ]  # (N, L, 6): heads of one text are no sample
     gap, rng = values[1] - values[0], generator(seed, "bootstrap")
     drawn = np.stack([gap[rng.integers(len(kept), size=len(kept))].mean(0) for _ in range(draws)])
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    cells = {"a": values[0].mean(0), "b": values[1].mean(0), "difference": gap.mean(0), "low": low, "high": high}
+    cells = {
+        "a": values[0].mean(0),
+        "b": values[1].mean(0),
+        "difference": gap.mean(0),
+        "low": low,
+        "high": high,
+    }
     rows = [
-        {"measure": name, "layer": layer + 1, "uniform": float(uniform[kept, m].mean()),
-         **{key: float(cell[layer, m]) for key, cell in cells.items()}}
-        for m, name in enumerate(MEASURES) for layer in range(len(a.cross))
-    ]  # fmt: skip
-    counts = {"texts": len(kept), "left_out": len(texts) - len(kept), "mean_pieces": shapes[kept].mean(0).tolist()}
+        {
+            "measure": name,
+            "layer": layer + 1,
+            "uniform": float(uniform[kept, m].mean()),
+            **{key: float(cell[layer, m]) for key, cell in cells.items()},
+        }
+        for m, name in enumerate(MEASURES)
+        for layer in range(len(a.cross))
+    ]
+    counts = {
+        "texts": len(kept),
+        "left_out": len(texts) - len(kept),
+        "mean_pieces": shapes[kept].mean(0).tolist(),
+    }
     return {**counts, "draws": draws, "seed": seed, "measures": rows}
 
 
 def heat_maps(
-    a: CrossModal, b: CrossModal, example: Example, head: int = 0, names: tuple[str, str] = ("a", "b"),
-    path: str | Path | None = None, max_length: int = 128,
-) -> str:  # fmt: skip
+    a: CrossModal,
+    b: CrossModal,
+    example: Example,
+    head: int = 0,
+    names: tuple[str, str] = ("a", "b"),
+    path: str | Path | None = None,
+    max_length: int = 128,
+) -> str:
     """One head's maps, layers by models, on one colour scale with uniform attention marked, as SVG; a PNG at `path`."""
-    (_, text, clip, ours), (_, *_, theirs) = (next(attention_maps(m, [example], max_length)) for m in (a, b))
+    (_, text, clip, ours), (_, *_, theirs) = (
+        next(attention_maps(m, [example], max_length)) for m in (a, b)
+    )
     if ours.shape != theirs.shape or 0 in ours.shape or not 0 <= head < ours.shape[1]:
         found = f"{ours.shape} and {theirs.shape}"
-        raise InputError(f"example {example.id}: maps of {found}; expected equal ones, not empty, with head {head}")
+        raise InputError(
+            f"example {example.id}: maps of {found}; expected equal ones, not empty, with head {head}"
+        )
     drawing = new_figure(14, 6 * len(ours))
     panels: Any = drawing.subplots(len(ours), 2, squeeze=False)
     top = max(float(maps[:, head].max()) for maps in (ours, theirs))
-    labels = _spelled(a.clip_tokenizer, clip.ids), _spelled(a.text.tokenizer, text.ids[~text.special])
+    labels = (
+        _spelled(a.clip_tokenizer, clip.ids),
+        _spelled(a.text.tokenizer, text.ids[~text.special]),
+    )
     for (layer, column), axes in np.ndenumerate(panels):
         shown = (ours, theirs)[column][layer, head]
         image = axes.imshow(shown, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
@@ -181,14 +260,27 @@ def heat_maps(
 
 
 def _spelled(tokenizer: Any, ids: np.ndarray) -> list[str]:
-    pieces = tokenizer.convert_ids_to_tokens(ids.tolist()) if len(ids) <= 60 else []  # more cannot be read
-    return [tokenizer.convert_tokens_to_string([piece]).removesuffix("</w>").strip() or piece for piece in pieces]
+    pieces = (
+        tokenizer.convert_ids_to_tokens(ids.tolist()) if len(ids) <= 60 else []
+    )  # more cannot be read
+    return [
+        tokenizer.convert_tokens_to_string([piece]).removesuffix("</w>").strip() or piece
+        for piece in pieces
+    ]
 
 
 def attention_report(
-    a: CrossModal, b: CrossModal, texts: Sequence[Example], out: Path, names: tuple[str, str] = ("a", "b"),
-    head: int = 0, draws: int = 2000, seed: int = 0, least: int = 200, max_length: int = 128,
-) -> dict[str, Any]:  # fmt: skip
+    a: CrossModal,
+    b: CrossModal,
+    texts: Sequence[Example],
+    out: Path,
+    names: tuple[str, str] = ("a", "b"),
+    head: int = 0,
+    draws: int = 2000,
+    seed: int = 0,
+    least: int = 200,
+    max_length: int = 128,
+) -> dict[str, Any]:
     """Compare two whole models: `attention.json` (returned), `attention.svg` of a text of median length."""
     found = compare_maps(a, b, texts, draws, seed, least, max_length)
     example = sorted(texts, key=lambda e: len(e.text))[len(texts) // 2]

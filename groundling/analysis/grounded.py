@@ -21,14 +21,14 @@ from typing import Literal, NamedTuple
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..config import CountsConfig
-from ..data.captions import caption_lines
-from ..data.corpora import CHUNK
-from ..data.samples import backend
-from ..data.words import spans
-from ..errors import InputError
-from ..models.text import load_tokenizer
-from ..runs import data_hash, read_json, write_json
+from groundling.config import CountsConfig
+from groundling.data.captions import caption_lines
+from groundling.data.corpora import CHUNK
+from groundling.data.samples import backend
+from groundling.data.words import spans
+from groundling.errors import InputError
+from groundling.models.loading import load_tokenizer
+from groundling.runs import data_hash, read_json, write_json
 
 Variant = Literal["pieces", "inherit", "words"]
 _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
@@ -45,7 +45,9 @@ class Piece(NamedTuple):
 @lru_cache(1 << 17)
 def _fold(text: str) -> str:
     """Lower case without accents, as uncased BERT's pieces are."""
-    return "".join(c for c in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(c))
+    return "".join(
+        c for c in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(c)
+    )
 
 
 def _words(text: str) -> list[str]:
@@ -57,7 +59,9 @@ def _pieces(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[Piece]]:
 
     A tokenizer's own spelling would not do: byte-level ones write a word's end and a text's first word alike.
     """
-    for text, encoding in zip(texts, engine.encode_batch(list(texts), add_special_tokens=False), strict=True):
+    for text, encoding in zip(
+        texts, engine.encode_batch(list(texts), add_special_tokens=False), strict=True
+    ):
         starts = spans(text)[:, 0].tolist()
         found = []
         for start, stop in encoding.offsets:
@@ -131,7 +135,9 @@ class Grounding:
         self.stopwords = stop_words() if stopwords is None else stopwords
 
     @classmethod
-    def read(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase, threshold: int = 100) -> Grounding:
+    def read(
+        cls, path: str | Path, tokenizer: PreTrainedTokenizerBase, threshold: int = 100
+    ) -> Grounding:
         """From a table of `count`; raises InputError if it is none, or another tokenizer's."""
         path, table = Path(path), read_json(Path(path))
         try:
@@ -140,7 +146,9 @@ class Grounding:
         except (KeyError, TypeError):
             filled = False
         if not filled:
-            raise InputError(f"{path}: no count table; expected filled `provenance`, `pieces` and `words`")
+            raise InputError(
+                f"{path}: no count table; expected filled `provenance`, `pieces` and `words`"
+            )
         if not same:
             raise InputError(
                 f"{path}: counted with another tokenizer ({theirs.get('source')}) than {tokenizer.name_or_path}"
@@ -164,15 +172,22 @@ class Grounding:
         """
         words = [self._status(word, self.words) for word in _words(text)]
         if variant == "words":
-            return [(text[start:stop], status) for (start, stop), status in zip(spans(text), words, strict=True)]
+            return [
+                (text[start:stop], status)
+                for (start, stop), status in zip(spans(text), words, strict=True)
+            ]
         found = next(_pieces([text], self.engine))
         if variant == "inherit":
             return [(piece.shown, None if piece.word < 0 else words[piece.word]) for piece in found]
         return [(piece.shown, self._status(piece.key, self.pieces)) for piece in found]
 
-    def shares(self, text: str, pair: str | None = None, variant: Variant = "pieces") -> tuple[int, int]:
+    def shares(
+        self, text: str, pair: str | None = None, variant: Variant = "pieces"
+    ) -> tuple[int, int]:
         """How many tokens of both texts together are grounded, and how many not."""
-        statuses = [status for part in (text, pair or "") for _, status in self.tokens(part, variant)]
+        statuses = [
+            status for part in (text, pair or "") for _, status in self.tokens(part, variant)
+        ]
         return statuses.count(True), statuses.count(False)
 
     def ratio(self, text: str, pair: str | None = None, variant: Variant = "pieces") -> float:

@@ -12,18 +12,20 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import softmax
 from scipy.stats import kendalltau
 
-from ..config import AskConfig
-from ..data.visual_facts import VisualFact, read_visual_facts
-from ..errors import InputError
-from ..evaluate import Scores
-from ..metrics import SPEARMAN
-from ..runs import finished, open_run, write_json
-from .answers import Answers, embedding, fill_mask, stroop
+from groundling.analysis.answers import Answers, embedding, fill_mask, stroop
+from groundling.config import AskConfig
+from groundling.data.visual_facts import VisualFact, read_visual_facts
+from groundling.errors import InputError
+from groundling.evaluate import Scores
+from groundling.metrics import SPEARMAN
+from groundling.runs import finished, open_run, write_json
 
 MODES = {"fill-mask": fill_mask, "embedding": embedding, "stroop": stroop}
 
 
-def measure(facts: Sequence[VisualFact], scores: Sequence[np.ndarray], logs: bool = False) -> dict[str, float]:
+def measure(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray], logs: bool = False
+) -> dict[str, float]:
     """Top-1 accuracy, mean rank correlation with people, and divergence; NaN where undefined.
 
     Any of several equally frequent answers is right. Correlations are of facts whose target is not one-hot and whose
@@ -35,9 +37,14 @@ def measure(facts: Sequence[VisualFact], scores: Sequence[np.ndarray], logs: boo
     ranks = {
         "spearman": [SPEARMAN.compute(own, target) for target, own in graded],
         "kendall": [float(kendalltau(own, target).statistic) for target, own in graded],
-        "js": [float(jensenshannon(softmax(own), fact.target, base=2) ** 2) for fact, own in pairs] if logs else [],
+        "js": [float(jensenshannon(softmax(own), fact.target, base=2) ** 2) for fact, own in pairs]
+        if logs
+        else [],
     }
-    means = {name: float(np.nanmean(v)) if np.isfinite(v).any() else float("nan") for name, v in ranks.items()}
+    means = {
+        name: float(np.nanmean(v)) if np.isfinite(v).any() else float("nan")
+        for name, v in ranks.items()
+    }
     return {"accuracy": float(np.mean([_best(fact)[own.argmax()] for fact, own in pairs])), **means}
 
 
@@ -54,15 +61,21 @@ def summary(facts: Sequence[VisualFact], answers: Answers, logs: bool = False) -
     templates = {}
     for name in names:
         having = [i for i, own in enumerate(answers) if name in own]
-        templates[name] = measure([facts[i] for i in having], [answers[i][name] for i in having], logs)
+        templates[name] = measure(
+            [facts[i] for i in having], [answers[i][name] for i in having], logs
+        )
     alike = len({fact.options for fact in facts}) == 1
     best = max(names, key=lambda name: templates[name]["accuracy"])
     return {
         "facts": len(facts),
         "chance": float(np.mean([_best(fact).mean() for fact in facts])),
-        "majority": float(np.mean([_best(fact) for fact in facts], axis=0).max()) if alike else float("nan"),
+        "majority": float(np.mean([_best(fact) for fact in facts], axis=0).max())
+        if alike
+        else float("nan"),
         "averaged_scores": measure(facts, averaged(answers), logs),
-        "mean": {m: float(np.mean([own[m] for own in templates.values()])) for m in templates[best]},
+        "mean": {
+            m: float(np.mean([own[m] for own in templates.values()])) for m in templates[best]
+        },
         "best": {"template": best, **templates[best]},
         "templates": templates,
     }
@@ -94,15 +107,22 @@ def ask(config: AskConfig, out: str | Path) -> dict[str, Any]:
     for mode in config.modes:
         answers, notes = MODES[mode](config.model, facts, config.max_length)
         relations = {
-            relation: {g: summary([facts[i] for i in own], [answers[i] for i in own], mode == "fill-mask")
-                       for g, own in groups.items()}
+            relation: {
+                g: summary([facts[i] for i in own], [answers[i] for i in own], mode == "fill-mask")
+                for g, own in groups.items()
+            }
             for relation, groups in parts.items()
-        }  # fmt: skip
+        }
         outputs = averaged(answers)
         ragged = np.empty(len(facts), object)  # facts may differ in how many options they have
         ragged[:] = outputs
-        predictions, labels = np.array([o.argmax() for o in outputs]), np.array([f.target.argmax() for f in facts])
-        Scores([f.id for f in facts], ragged, predictions, labels, {}).write(folder / f"predictions_{mode}.jsonl")
+        predictions, labels = (
+            np.array([o.argmax() for o in outputs]),
+            np.array([f.target.argmax() for f in facts]),
+        )
+        Scores([f.id for f in facts], ragged, predictions, labels, {}).write(
+            folder / f"predictions_{mode}.jsonl"
+        )
         result[mode] = {**notes, "relations": relations}
     write_json(folder / "result.json", result)
     return result

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..keyed import generator
-from ..models.clip import CLIP_LIKE, load_clip_text
-from ..models.text import load_config, load_text_encoder
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.models.clip import CLIP_LIKE, load_clip_text
+from groundling.models.loading import load_config
+from groundling.models.text import load_text_encoder
 
 TOLERANCE = 1e-6
 """Directions whose singular value is below this share of the largest do not count."""
@@ -70,7 +71,9 @@ class _Side:
     def leading(self, keep: float) -> _Side:
         """The first directions that hold a share `keep` < 1 of the variance; from 1 on, `keep` is their number."""
         if not keep > 0:
-            raise InputError(f"keep {keep}: expected a share of the variance below 1, or a number of components")
+            raise InputError(
+                f"keep {keep}: expected a share of the variance below 1, or a number of components"
+            )
         held = np.cumsum((self.loads**2).sum(1))
         k = int(keep) if keep >= 1 else int(np.searchsorted(held / held[-1], keep)) + 1
         return _Side(self.basis[:, :k], self.loads[:k])
@@ -87,7 +90,9 @@ def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
     return _canonical(one.leading(keep), two.leading(keep)).mean_cca
 
 
-def compare_tables(a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, keep: float = 0.99) -> dict[str, Any]:
+def compare_tables(
+    a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, keep: float = 0.99
+) -> dict[str, Any]:
     """Every score of tables (n, d1), (n, d2), beside mean and sd of `draws` permuted pairings; ready for JSON.
 
     `corrected` is (value - null) / (1 - null), None where chance alone gives 1. `keep` is that of `svcca`.
@@ -97,8 +102,17 @@ def compare_tables(a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, 
     one, two = _sides(a, b)
     kept = one.leading(keep), two.leading(keep)
     n, dims = len(one.basis), [one.loads.shape[1], two.loads.shape[1]]
-    rows: dict[str, list[float]] = {"mean_cca": [], "svcca": [], "pwcca": [], "pwcca_a": [], "pwcca_b": []}
-    for order in [np.arange(n), *(generator(seed, "null", draw).permutation(n) for draw in range(draws))]:
+    rows: dict[str, list[float]] = {
+        "mean_cca": [],
+        "svcca": [],
+        "pwcca": [],
+        "pwcca_a": [],
+        "pwcca_b": [],
+    }
+    for order in [
+        np.arange(n),
+        *(generator(seed, "null", draw).permutation(n) for draw in range(draws)),
+    ]:
         found, first = _canonical(one, two, order), _canonical(*kept, order)
         values = (found.mean_cca, first.mean_cca, found.pwcca, found.pwcca_a, found.pwcca_b)
         for row, value in zip(rows.values(), values, strict=True):
@@ -109,9 +123,16 @@ def compare_tables(a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, 
         f"chance alone gives a mean CCA of {scores['mean_cca']['null']:.2f}"
     )
     return {
-        "n": n, "dims": dims, "ranks": list(found.ranks), "components": list(first.ranks), "side": found.side,
-        "draws": draws, "seed": seed, "scores": scores, "warnings": [crowded] if n < CROWDED * max(dims) else [],
-    }  # fmt: skip
+        "n": n,
+        "dims": dims,
+        "ranks": list(found.ranks),
+        "components": list(first.ranks),
+        "side": found.side,
+        "draws": draws,
+        "seed": seed,
+        "scores": scores,
+        "warnings": [crowded] if n < CROWDED * max(dims) else [],
+    }
 
 
 def word_table(
@@ -123,8 +144,12 @@ def word_table(
     """
     if source == "random":
         if not partner or width < 1:
-            raise InputError("random: a random table needs a partner's words and a width of 1 or more")
-        return list(partner), np.stack([generator(seed, "random", word).random(width) for word in partner])
+            raise InputError(
+                "random: a random table needs a partner's words and a width of 1 or more"
+            )
+        return list(partner), np.stack(
+            [generator(seed, "random", word).random(width) for word in partner]
+        )
     if load_config(source).model_type in CLIP_LIKE:
         tower, tokenizer = load_clip_text(source)
         table = tower.table
@@ -135,7 +160,8 @@ def word_table(
     pieces = {piece: i for piece, i in tokenizer.get_vocab().items() if i not in special}
     # The tokenizer's own decoder undoes byte alphabets: "crÃªpes" is all letters too, but no word.
     spelled = [
-        (tokenizer.convert_tokens_to_string([p]).removesuffix("</w>").strip(), pieces[p]) for p in _whole(pieces)
+        (tokenizer.convert_tokens_to_string([p]).removesuffix("</w>").strip(), pieces[p])
+        for p in _whole(pieces)
     ]
     first: dict[str, int] = {}
     # Lower case goes first: CLIP has an "A</w>" before its "a</w>", but lower-cases its text and never trained it.
@@ -144,7 +170,9 @@ def word_table(
             first.setdefault(word.lower(), i)
     words = sorted(first, key=first.__getitem__)
     if words and first[words[-1]] >= len(table):
-        raise InputError(f"{source}: the tokenizer knows piece {first[words[-1]]}, the model only {len(table)} pieces")
+        raise InputError(
+            f"{source}: the tokenizer knows piece {first[words[-1]]}, the model only {len(table)} pieces"
+        )
     return words, table.detach().numpy()[[first[word] for word in words]]
 
 
@@ -156,24 +184,37 @@ def similarity(
     Either may be "random" (of `width` dimensions). XDBERT's Table 2 states neither words nor side: see both, and `n`.
     """
     if a == b == "random" or top < 0:
-        raise InputError(f"similarity of {a} and {b}, top {top}: expected a model on one side at least, and top >= 0")
+        raise InputError(
+            f"similarity of {a} and {b}, top {top}: expected a model on one side at least, and top >= 0"
+        )
     models = {source: word_table(source) for source in (a, b) if source != "random"}
     partner = next(iter(models.values()))[0]
     (words_a, table_a), (words_b, table_b) = (
-        models[source] if source in models else word_table(source, partner, width, seed) for source in (a, b)
+        models[source] if source in models else word_table(source, partner, width, seed)
+        for source in (a, b)
     )
     at_a, at_b = ({word: i for i, word in enumerate(words)} for words in (words_a, words_b))
     shared = [word for word in words_a if word in at_b]
     chosen = shared[:top] if top else shared
     if len(chosen) < 3:
         raise InputError(f"{a} and {b}: {len(chosen)} whole words to compare, expected at least 3")
-    found = compare_tables(table_a[[at_a[w] for w in chosen]], table_b[[at_b[w] for w in chosen]], draws, seed)
-    return {"a": str(a), "b": str(b), "words": [len(words_a), len(words_b)], "shared": len(shared), **found}
+    found = compare_tables(
+        table_a[[at_a[w] for w in chosen]], table_b[[at_b[w] for w in chosen]], draws, seed
+    )
+    return {
+        "a": str(a),
+        "b": str(b),
+        "words": [len(words_a), len(words_b)],
+        "shared": len(shared),
+        **found,
+    }
 
 
 def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_Side, _Side]:
     if len(a) != len(b):
-        raise InputError(f"tables of {len(a)} and {len(b)} rows: rows are pairs, expected as many on both sides")
+        raise InputError(
+            f"tables of {len(a)} and {len(b)} rows: rows are pairs, expected as many on both sides"
+        )
     return _side(a, "first"), _side(b, "second")
 
 
@@ -196,13 +237,20 @@ def _canonical(a: _Side, b: _Side, order: Any = slice(None)) -> Canonical:
     left, rho, right = np.linalg.svd(cross, full_matrices=False)
     # What a variate h accounts for of a centred table: sum over dimensions x of |<h, x>|.
     parts = [np.abs(turn @ side.loads).sum(1) for turn, side in ((left.T, a), (right, b))]
-    return Canonical(np.clip(rho, 0, 1), parts[0] / parts[0].sum(), parts[1] / parts[1].sum(), cross.shape)
+    return Canonical(
+        np.clip(rho, 0, 1), parts[0] / parts[0].sum(), parts[1] / parts[1].sum(), cross.shape
+    )
 
 
 def _beside_chance(value: float, null: np.ndarray) -> dict[str, float | None]:
     mean = float(null.mean())
     corrected = (value - mean) / (1 - mean) if 1 - mean > 1e-9 else None
-    return {"value": value, "null": mean, "null_sd": float(null.std(ddof=1)), "corrected": corrected}
+    return {
+        "value": value,
+        "null": mean,
+        "null_sd": float(null.std(ddof=1)),
+        "corrected": corrected,
+    }
 
 
 def _whole(pieces: Mapping[str, int]) -> list[str]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ..batch import Sample
-from ..errors import InputError
-from ..runs import read_json
-from .samples import Example, TextSamples, WindowInput
-from .tables import lines_of
+from groundling.batch import Sample
+from groundling.data.samples import Example, TextSamples, WindowInput
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
+from groundling.runs import read_json
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,20 @@ def _coco(path: Path) -> list[tuple[str, str, str]]:
     files: dict[Any, str] = {}
     for number, image in enumerate(content["images"]):
         if not isinstance(image, dict) or not {"id", "file_name"} <= set(image):
-            raise InputError(f"{path}: images[{number}] has no `id` or no `file_name`; expected COCO captions")
+            raise InputError(
+                f"{path}: images[{number}] has no `id` or no `file_name`; expected COCO captions"
+            )
         files[image["id"]] = image["file_name"]
     out = []
     for number, entry in enumerate(content["annotations"]):
         if not isinstance(entry, dict) or not isinstance(entry.get("caption"), str):
-            raise InputError(f"{path}: annotations[{number}] has no text in `caption`; expected COCO captions")
+            raise InputError(
+                f"{path}: annotations[{number}] has no text in `caption`; expected COCO captions"
+            )
         if entry.get("image_id") not in files:
-            raise InputError(f"{path}: annotations[{number}] names image {entry.get('image_id')}, not in `images`")
+            raise InputError(
+                f"{path}: annotations[{number}] names image {entry.get('image_id')}, not in `images`"
+            )
         out.append((str(entry["image_id"]), files[entry["image_id"]], entry["caption"]))
     return out
 
@@ -97,7 +103,9 @@ def keep_listed(images: Sequence[Captioned], listing: str | Path) -> list[Captio
     return kept
 
 
-def present(images: Sequence[Captioned], folder: str | Path, skip: bool = False) -> tuple[list[Captioned], int]:
+def present(
+    images: Sequence[Captioned], folder: str | Path, skip: bool = False
+) -> tuple[list[Captioned], int]:
     """The images that exist in `folder` and how many do not; raises InputError unless `skip` allows for gaps."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -121,12 +129,16 @@ def decode(path: Path, size: int) -> np.ndarray:
         with Image.open(path) as image:
             rgb = image.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise InputError(f"{path}: does not decode as an image ({str(error).splitlines()[0]})") from None
+        raise InputError(
+            f"{path}: does not decode as an image ({str(error).splitlines()[0]})"
+        ) from None
     if rgb.size != (size, size):
         scale = size / min(rgb.size)
         wide, high = (max(size, round(side * scale)) for side in rgb.size)
         left, top = (wide - size) // 2, (high - size) // 2
-        rgb = rgb.resize((wide, high), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+        rgb = rgb.resize((wide, high), Image.Resampling.BICUBIC).crop(
+            (left, top, left + size, top + size)
+        )
     return np.asarray(rgb).transpose(2, 0, 1)
 
 
@@ -148,10 +160,19 @@ class CaptionSamples:
         flip: bool = True,
     ) -> None:
         """`size` in pixels; `shift` is the largest move of the view, as a share of `size`."""
-        self.images, self.augment, self.shift, self.flip = images, augment, round(shift * size), flip
+        self.images, self.augment, self.shift, self.flip = (
+            images,
+            augment,
+            round(shift * size),
+            flip,
+        )
         self.ids = [image.id for image in images]
         self.pixels = np.stack([decode(Path(folder) / image.file, size) for image in images])
-        flat = [Example(f"{i}-{n}", text) for i, image in enumerate(images) for n, text in enumerate(image.captions)]
+        flat = [
+            Example(f"{i}-{n}", text)
+            for i, image in enumerate(images)
+            for n, text in enumerate(image.captions)
+        ]
         self.texts = TextSamples(flat, None, captions)
         self.first = np.cumsum([0] + [len(image.captions) for image in images])
         self.lengths = self.texts.lengths[self.first[:-1]]
@@ -162,9 +183,12 @@ class CaptionSamples:
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `clip`, `pixels` and the label `image` (its number, to tell false negatives)."""
         picks = [
-            int(rngs[n].integers(len(self.images[i].captions))) if self.augment else 0 for n, i in enumerate(indices)
+            int(rngs[n].integers(len(self.images[i].captions))) if self.augment else 0
+            for n, i in enumerate(indices)
         ]
-        texts = self.texts.get([int(self.first[i]) + pick for i, pick in zip(indices, picks, strict=True)])
+        texts = self.texts.get(
+            [int(self.first[i]) + pick for i, pick in zip(indices, picks, strict=True)]
+        )
         return [
             replace(
                 text,

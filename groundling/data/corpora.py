@@ -10,10 +10,10 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError
-from .captions import caption_lines
-from .samples import Example, backend
-from .tables import lines_of
+from groundling.data.captions import caption_lines
+from groundling.data.samples import Example, backend
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
 
 CHUNK = 2000
 """Lines tokenised at a time when blocks are cut."""
@@ -55,21 +55,27 @@ def blocks(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str
 
 
 def _costs(words: Sequence[str], engine: Tokenizer) -> list[int]:
-    return [len(encoding.ids) for encoding in engine.encode_batch(list(words), add_special_tokens=False)]
+    return [
+        len(encoding.ids) for encoding in engine.encode_batch(list(words), add_special_tokens=False)
+    ]
 
 
 def _cut(word: str, engine: Tokenizer, pieces: int) -> list[str]:
     """A word in halves of halves that fit."""
     if len(word) < 2 or _costs([word], engine)[0] <= pieces:
         return [word]
-    return _cut(word[: len(word) // 2], engine, pieces) + _cut(word[len(word) // 2 :], engine, pieces)
+    return _cut(word[: len(word) // 2], engine, pieces) + _cut(
+        word[len(word) // 2 :], engine, pieces
+    )
 
 
 def fitting(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
     """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost."""
     for start in range(0, len(texts), CHUNK):
         some = list(texts[start : start + CHUNK])
-        for text, encoding in zip(some, engine.encode_batch(some, add_special_tokens=False), strict=True):
+        for text, encoding in zip(
+            some, engine.encode_batch(some, add_special_tokens=False), strict=True
+        ):
             if len(encoding.ids) <= pieces:
                 yield text
             else:
@@ -98,5 +104,7 @@ def corpus(
         units = (fitting if form == "lines" else blocks)(texts, engine, pieces)
         examples += [Example(f"{name}:{number}", text) for number, text in enumerate(units)]
     if limit and limit < len(examples):
-        examples = [examples[i] for i in np.linspace(0, len(examples) - 1, limit).round().astype(int)]
+        examples = [
+            examples[i] for i in np.linspace(0, len(examples) - 1, limit).round().astype(int)
+        ]
     return examples

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ..batch import RegionRow, Sample
-from ..errors import InputError
-from .captions import Captioned
-from .samples import Example, TextInput, TextSamples
+from groundling.batch import RegionRow, Sample
+from groundling.data.captions import Captioned
+from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.errors import InputError
 
 
 class Store(Protocol):
@@ -51,10 +51,15 @@ class RegionSamples:
         self.mark, self.phrases, self.apart, self.blind = mark, phrases, apart, blind
         missing = list(dict.fromkeys(i for e in texts.examples for i in e.images if i not in store))
         if missing:
-            raise InputError(f"the region store lacks {len(missing)} images, the first is {missing[0]!r}")
+            raise InputError(
+                f"the region store lacks {len(missing)} images, the first is {missing[0]!r}"
+            )
         self.texts, self.store, self.whole, self.most = texts, store, whole, most
         # Regions first: both sides are padded, and an image's regions differ more in number than its texts' pieces.
-        counts = [sum(min(store.count(i), most or store.count(i)) for i in e.images) for e in texts.examples]
+        counts = [
+            sum(min(store.count(i), most or store.count(i)) for i in e.images)
+            for e in texts.examples
+        ]
         self.ids, self.lengths = texts.ids, 1000 * np.array(counts) + texts.lengths
 
     def __len__(self) -> int:
@@ -67,7 +72,9 @@ class RegionSamples:
             images = self.texts.examples[i].images
             if self.apart:
                 parts = (self._one(image, number) for number, image in enumerate(images))
-                out.append(replace(sample, choices=tuple(self._see(sample, part) for part in parts)))
+                out.append(
+                    replace(sample, choices=tuple(self._see(sample, part) for part in parts))
+                )
                 continue
             row = self.regions(images)
             choices = tuple(self._see(choice, row) for choice in sample.choices)
@@ -83,16 +90,26 @@ class RegionSamples:
             return replace(sample, regions=row)
         if self.phrases:
             last = np.flatnonzero(text.region >= 0)[-1:].sum()  # 0 if the phrase was cut off
-            return replace(sample, regions=row, text=replace(text, region=None)).with_label("query", np.array(last))
+            return replace(sample, regions=row, text=replace(text, region=None)).with_label(
+                "query", np.array(last)
+            )
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
         named = np.where(text.region >= 0, text.region + row.whole[0], -1)
-        return replace(sample, regions=row, text=replace(text, region=np.where(named < len(row.boxes), named, -1)))
+        return replace(
+            sample,
+            regions=row,
+            text=replace(text, region=np.where(named < len(row.boxes), named, -1)),
+        )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
         """The regions of several images in one row, image after image."""
         rows = [self._one(image, number) for number, image in enumerate(images)]
         first = rows[0]
-        classes = None if first.classes is None else np.concatenate([r.classes for r in rows if r.classes is not None])
+        classes = (
+            None
+            if first.classes is None
+            else np.concatenate([r.classes for r in rows if r.classes is not None])
+        )
         return RegionRow(
             np.concatenate([r.features for r in rows]),
             np.concatenate([r.boxes for r in rows]),
@@ -107,8 +124,14 @@ class RegionSamples:
         if self.most:
             kept = slice(self.most)
             classes = None if row.classes is None else row.classes[kept]
-            row = RegionRow(row.features[kept], row.boxes[kept], row.confidence[kept], row.image[kept], row.whole[kept],
-                            classes)  # fmt: skip
+            row = RegionRow(
+                row.features[kept],
+                row.boxes[kept],
+                row.confidence[kept],
+                row.image[kept],
+                row.whole[kept],
+                classes,
+            )
         if self.whole and not row.whole.any():
             row = with_whole_image(row)
         features = np.zeros_like(row.features) if self.blind else row.features
@@ -138,9 +161,15 @@ class CaptionPairs:
     """
 
     def __init__(
-        self, images: Sequence[Captioned], text: TextInput, store: Store, *, pairs: bool = True, whole: bool = False,
+        self,
+        images: Sequence[Captioned],
+        text: TextInput,
+        store: Store,
+        *,
+        pairs: bool = True,
+        whole: bool = False,
         most: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """With `pairs` off a sample is one caption and its image's regions, without a label (UNITER, VL-BERT)."""
         self.images, self.pairs = images, pairs
         # An image is one sample in an epoch, whatever the number of its captions.
@@ -161,15 +190,23 @@ class CaptionPairs:
                 chosen.append(Example(self.ids[i], own[one]))
                 continue
             same = rng.random() < 0.5
-            other = i if same else (i + 1 + int(rng.integers(max(1, len(self.images) - 1)))) % len(self.images)
+            other = (
+                i
+                if same
+                else (i + 1 + int(rng.integers(max(1, len(self.images) - 1)))) % len(self.images)
+            )
             theirs = self.images[other].captions
             second = (one + 1 + int(rng.integers(max(1, len(own) - 1)))) % len(own) if same else -1
             pair = own[second] if same else theirs[int(rng.integers(len(theirs)))]
             chosen.append(Example(self.ids[i], own[one], pair))
             labels.append(np.array(int(same)))
-        samples = TextSamples(chosen, self.text).get(range(len(chosen)))  # a pair hardly ever comes twice: not kept
+        samples = TextSamples(chosen, self.text).get(
+            range(len(chosen))
+        )  # a pair hardly ever comes twice: not kept
         rows = [self.single.regions((self.images[i].id,)) for i in indices]
         samples = [replace(sample, regions=row) for sample, row in zip(samples, rows, strict=True)]
         if not self.pairs:
             return samples
-        return [s.with_label("sentence_image", label) for s, label in zip(samples, labels, strict=True)]
+        return [
+            s.with_label("sentence_image", label) for s, label in zip(samples, labels, strict=True)
+        ]

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..batch import Sample
-from ..errors import InputError
-from .check import PICTURES
-from .samples import Samples
+from groundling.batch import Sample
+from groundling.data.samples import Samples
+from groundling.errors import InputError
+
+PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+"""Endings of image files."""
 
 
 def read_picture(path: Path) -> Image.Image:
@@ -20,14 +22,20 @@ def read_picture(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # Pillow's readers raise whatever broken bytes make them stumble over
-        raise InputError(f"does not decode as an image ({(str(error).splitlines() or ['?'])[0]})") from None
+    except (
+        Exception
+    ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
+        raise InputError(
+            f"does not decode as an image ({(str(error).splitlines() or ['?'])[0]})"
+        ) from None
 
 
 class Pictured:
     """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (VL-BERT's code), read when needed."""
 
-    def __init__(self, samples: Samples, images: Sequence[Sequence[str]], folder: str | Path, side: int) -> None:
+    def __init__(
+        self, samples: Samples, images: Sequence[Sequence[str]], folder: str | Path, side: int
+    ) -> None:
         """`images`: each sample's ids, which are paths below `folder` without ending; exactly one each.
 
         `side`: pixels of the short side; the long one has at most 5/3 of it. Raises InputError if a file is missing.
@@ -36,11 +44,15 @@ class Pictured:
         self.ids, self.lengths = samples.ids, samples.lengths
         for name, own in zip(samples.ids, images, strict=True):
             if len(own) != 1:
-                raise InputError(f"{name} has {len(own)} images; a model that reads pixels takes one a text")
+                raise InputError(
+                    f"{name} has {len(own)} images; a model that reads pixels takes one a text"
+                )
         if not folder.is_dir():
             raise InputError(f"{folder}: no such image folder")
         found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
-        files = {path.relative_to(folder).with_suffix("").as_posix(): path for path in reversed(found)}
+        files = {
+            path.relative_to(folder).with_suffix("").as_posix(): path for path in reversed(found)
+        }
         if missing := list(dict.fromkeys(image for (image,) in images if image not in files)):
             raise InputError(
                 f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..runs import read_json
-from .regions import BACKGROUND, Found, Item, inside
-from .tables import lines_of
+from groundling.data.regions import BACKGROUND, Found, Item, inside
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
+from groundling.runs import read_json
 
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
 a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
@@ -42,7 +42,9 @@ def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, An
     if (path / "data.mdb").is_file():
         return about | SOFT | {"layout": "LMDB of UNITER"}, _lmdb(path)
     if any(path.glob("*.npz")):
-        return about | SOFT | {"layout": "npz of UNITER"}, _files(path, ".npz", lambda n, p: _npz(n, io.BytesIO(p())))
+        return about | SOFT | {"layout": "npz of UNITER"}, _files(
+            path, ".npz", lambda n, p: _npz(n, io.BytesIO(p()))
+        )
     if any(path.glob("*.json")) or path.suffix == ".zip":
         return about | SOFT | {"layout": "json of VL-BERT"}, _files(path, ".json", _vlbert)
     if path.suffix in {".h5", ".hdf5"}:
@@ -53,7 +55,9 @@ def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, An
         first = stream.readline().rstrip(b"\r\n").split(b"\t")
     sizes = {6: first[1:4], 10: first[1:3] + first[7:8]}.get(len(first), [b""])
     if not all(f.strip().isdigit() for f in sizes):
-        raise InputError(f"{path}, line 1: {len(first)} columns, not those of region features; expected {LAYOUTS}")
+        raise InputError(
+            f"{path}, line 1: {len(first)} columns, not those of region features; expected {LAYOUTS}"
+        )
     if len(first) == 10:
         return about | VG | {"layout": "TSV of LXMERT"}, _tsv(path, 10)
     return about | {"layout": "TSV of bottom-up-attention"}, _tsv(path, 6)
@@ -67,15 +71,22 @@ def _item(name: str, where: str, read: Callable[..., Found], *arguments: Any) ->
             return read(name, *arguments)
         except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
             plain = isinstance(error, InputError)
-            raise InputError(f"{where}: {error if plain else f'damaged, or another layout ({error})'}") from None
+            raise InputError(
+                f"{where}: {error if plain else f'damaged, or another layout ({error})'}"
+            ) from None
 
     return name, safely
 
 
 def _found(
-    name: str, boxes: np.ndarray, features: np.ndarray, confidence: np.ndarray | None = None,
-    classes: np.ndarray | None = None, pixels: tuple[int, int] | None = None, size: tuple[int, int] = (0, 0),
-) -> Found:  # fmt: skip
+    name: str,
+    boxes: np.ndarray,
+    features: np.ndarray,
+    confidence: np.ndarray | None = None,
+    classes: np.ndarray | None = None,
+    pixels: tuple[int, int] | None = None,
+    size: tuple[int, int] = (0, 0),
+) -> Found:
     """An image's regions, sorted and cut; boxes (R, 4) in shares, or in pixels of an image of size `pixels`."""
     boxes = np.asarray(boxes, np.float32)
     if pixels is not None:
@@ -85,14 +96,18 @@ def _found(
     confidence = np.ones(len(boxes), np.float32) if confidence is None else confidence.reshape(-1)
     lengths = {len(a) for a in (boxes, features, confidence, classes) if a is not None}
     if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or len(lengths) > 1:
-        raise InputError(f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit")
+        raise InputError(
+            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
+        )
     cut, kept = inside(boxes)
     order = np.argsort(-confidence, kind="stable")
     order = order[kept[order]]
     if not len(order):
         raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
     own = None if classes is None else classes[order]
-    return Found(name, size, cut[order], confidence[order], features[order], own, left_out=int((~kept).sum()))
+    return Found(
+        name, size, cut[order], confidence[order], features[order], own, left_out=int((~kept).sum())
+    )
 
 
 def _array(text: str | bytes, rows: int, kind: str = "<f4") -> np.ndarray:
@@ -109,7 +124,11 @@ def _tsv(path: Path, columns: int) -> Iterator[Item]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = line.rstrip(b"\r\n").split(b"\t")
-            name = fields[0].decode("utf-8", "replace") if len(fields) == columns else f"cut row {number}"
+            name = (
+                fields[0].decode("utf-8", "replace")
+                if len(fields) == columns
+                else f"cut row {number}"
+            )
             yield _item(name, f"line {number}", _row, fields, columns)
 
 
@@ -128,7 +147,9 @@ def _row(name: str, fields: list[bytes], columns: int) -> Found:
     return _found(name, _array(fields[8], n), _array(fields[9], n), sure, kind, pixels=(w, h))
 
 
-def _files(path: Path, suffix: str, read: Callable[[str, Callable[[], bytes]], Found]) -> Iterator[Item]:
+def _files(
+    path: Path, suffix: str, read: Callable[[str, Callable[[], bytes]], Found]
+) -> Iterator[Item]:
     """A folder's files or a zip's members, by name."""
     if path.is_dir():
         for file in sorted(path.glob(f"*{suffix}")):
@@ -149,7 +170,11 @@ def _vlbert(name: str, read: Callable[[], bytes]) -> Found:
     classes = _array(entry["classes"], n) if "classes" in entry else None
     features = _array(entry["features"], n)
     found = _found(name, _array(entry["boxes"], n), features, _sure(classes), classes, pixels=size)
-    return found.with_whole(_array(entry["image_box_feature"], 1)) if "image_box_feature" in entry else found
+    return (
+        found.with_whole(_array(entry["image_box_feature"], 1))
+        if "image_box_feature" in entry
+        else found
+    )
 
 
 def _npz(name: str, file: io.BytesIO) -> Found:
@@ -159,13 +184,18 @@ def _npz(name: str, file: io.BytesIO) -> Found:
 
 def _uniter(name: str, entry: dict[str, np.ndarray]) -> Found:
     """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, and maybe soft_labels."""
-    return _found(name, entry["norm_bb"][:, :4], entry["features"], entry["conf"], entry.get("soft_labels"))
+    return _found(
+        name, entry["norm_bb"][:, :4], entry["features"], entry["conf"], entry.get("soft_labels")
+    )
 
 
 def _lmdb(path: Path) -> Iterator[Item]:
     lmdb = _need("lmdb")
     try:
-        with lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base, base.begin() as view:
+        with (
+            lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
+            base.begin() as view,
+        ):
             first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
             if view.get(b"keys") is not None or first[:1] == b"\x80":
                 raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
@@ -191,7 +221,9 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
     plain = {key.decode() if isinstance(key, bytes) else key: value for key, value in entry.items()}
     if plain.get("nd") is not True:
         return plain
-    return np.frombuffer(plain["data"], np.dtype(plain["type"])).reshape(plain["shape"])  # refuses objects
+    return np.frombuffer(plain["data"], np.dtype(plain["type"])).reshape(
+        plain["shape"]
+    )  # refuses objects
 
 
 def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
@@ -209,7 +241,9 @@ def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
 def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
     """BAN: image_features, image_bb, spatial_features; 36 boxes an image, or flat with pos_boxes (N, 2)."""
     if ids == "":
-        raise InputError(f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)")
+        raise InputError(
+            f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)"
+        )
     flat = content["pos_boxes"][()] if "pos_boxes" in content else None
     count = len(content["image_features"] if flat is None else flat)
     names: Any = range(count)
@@ -219,27 +253,54 @@ def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
     if sorted(rows.values()) != list(range(count)):
         raise InputError(f"{ids}: {len(rows)} ids, but {path} has rows for {count} images")
     for name, row in sorted(rows.items(), key=lambda pair: pair[1]):
-        yield _item(str(name), f"row {row}", _slice, content, row if flat is None else slice(*map(int, flat[row])))
+        yield _item(
+            str(name),
+            f"row {row}",
+            _slice,
+            content,
+            row if flat is None else slice(*map(int, flat[row])),
+        )
 
 
 def _slice(name: str, content: Any, at: Any) -> Found:
     pixels, shares = content["image_bb"][at], content["spatial_features"][at][:, :4]
-    with np.errstate(divide="ignore", invalid="ignore"):  # an empty box says nothing of the image's size
-        width, height = (int(side) for side in np.rint(np.nan_to_num(np.median(pixels / shares, 0), posinf=0))[2:])
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # an empty box says nothing of the image's size
+        width, height = (
+            int(side)
+            for side in np.rint(np.nan_to_num(np.median(pixels / shares, 0), posinf=0))[2:]
+        )
     return _found(name, shares, content["image_features"][at], size=(width, height))
 
 
 def _volta(name: str, group: Any) -> Found:
     """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features; cls_prob, objects_conf (maybe base64)."""
     rows = int(group["num_boxes"][()])
-    fields = {key: group[key][()] for key in ("boxes", "features", "cls_prob", "objects_conf") if key in group}
-    own = {k: _array(v, rows) if isinstance(v, bytes) else v.reshape(rows, -1) for k, v in fields.items()}
+    fields = {
+        key: group[key][()]
+        for key in ("boxes", "features", "cls_prob", "objects_conf")
+        if key in group
+    }
+    own = {
+        k: _array(v, rows) if isinstance(v, bytes) else v.reshape(rows, -1)
+        for k, v in fields.items()
+    }
     classes, size = own.get("cls_prob"), (int(group["img_w"][()]), int(group["img_h"][()]))
-    return _found(name, own["boxes"], own["features"], own.get("objects_conf", _sure(classes)), classes, pixels=size)
+    return _found(
+        name,
+        own["boxes"],
+        own["features"],
+        own.get("objects_conf", _sure(classes)),
+        classes,
+        pixels=size,
+    )
 
 
 def _need(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"this layout needs the package {module}: pip install 'groundling[regions]'") from None
+        raise InputError(
+            f"this layout needs the package {module}: pip install 'groundling[regions]'"
+        ) from None

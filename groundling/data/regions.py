@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..batch import RegionRow
-from ..errors import InputError
-from ..runs import disk_errors, read_json, write_json
+from groundling.batch import RegionRow
+from groundling.errors import InputError
+from groundling.runs import disk_errors, read_json, write_json
 
 SLACK = 0.01
 """Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
@@ -107,13 +107,17 @@ class RegionWriter:
                 lost.append(f"{image.id}: features are not finite in half precision")
         forms = sorted({image.form for image in kept})
         if len(forms) > 1:
-            raise InputError(f"{self.folder}: images differ: {forms[0]} and {forms[1]}; a store holds one kind")
+            raise InputError(
+                f"{self.folder}: images differ: {forms[0]} and {forms[1]}; a store holds one kind"
+            )
         if kept:
             self._save("features", number, [i.features for i in kept], np.float16)
             self._save("boxes", number, [i.boxes for i in kept], np.float32)
             self._save("confidence", number, [i.confidence for i in kept], np.float32)
             if classes := [i.classes for i in kept if i.classes is not None]:
-                self._save("classes", number, classes, np.int16 if classes[0].ndim == 1 else np.float16)
+                self._save(
+                    "classes", number, classes, np.int16 if classes[0].ndim == 1 else np.float16
+                )
         index = {
             "images": [[i.id, len(i.boxes), *i.size, int(i.whole)] for i in kept],
             "skipped": lost,
@@ -128,7 +132,9 @@ class RegionWriter:
         skipped: list[str] = []
         seen: set[str] = set()
         number = -1
-        for place, (name, read) in enumerate(items):  # read at once: the source may close behind its last item
+        for place, (name, read) in enumerate(
+            items
+        ):  # read at once: the source may close behind its last item
             if place % self.shard == 0:
                 self._flush(number, images, skipped)
                 number, images, skipped = place // self.shard, [], []
@@ -152,19 +158,38 @@ class RegionWriter:
         lost = [*skipped, *(reason for index in indices for reason in index["skipped"])]
         forms = sorted({index["form"] for index in indices if index["form"]})
         if not forms:
-            raise InputError(f"{self.folder}: no image was left ({lost[0] if lost else 'there were none'})")
+            raise InputError(
+                f"{self.folder}: no image was left ({lost[0] if lost else 'there were none'})"
+            )
         if len(forms) > 1:
-            raise InputError(f"{self.folder}: images differ: {forms[0]} and {forms[1]}; a store holds one kind")
+            raise InputError(
+                f"{self.folder}: images differ: {forms[0]} and {forms[1]}; a store holds one kind"
+            )
         images = [image for index in indices for image in index["images"]]
-        left_out = {name: count for index in indices for name, count in index["boxes_left_out"].items()}
-        counts = {"images": len(images), "regions": sum(image[1] for image in images), "skipped": len(lost)}
+        left_out = {
+            name: count for index in indices for name, count in index["boxes_left_out"].items()
+        }
+        counts = {
+            "images": len(images),
+            "regions": sum(image[1] for image in images),
+            "skipped": len(lost),
+        }
         counts["boxes_left_out"] = sum(left_out.values())
-        manifest = {"format": 1, "counts": counts, "form": forms[0], "shards": len(indices), **facts, **RULES}
+        manifest = {
+            "format": 1,
+            "counts": counts,
+            "form": forms[0],
+            "shards": len(indices),
+            **facts,
+            **RULES,
+        }
         manifest |= {"skipped": lost, "boxes_left_out": left_out}
         write_json(self.folder / "manifest.json", manifest)
         return manifest
 
-    def _save(self, name: str, number: int, arrays: Sequence[np.ndarray], kind: type[np.generic]) -> None:
+    def _save(
+        self, name: str, number: int, arrays: Sequence[np.ndarray], kind: type[np.generic]
+    ) -> None:
         path = _file(self.folder, name, number)
         partial = path.with_name(path.name + ".partial")
         with disk_errors(path):
@@ -206,14 +231,19 @@ class RegionStore:
         self._rows: list[int] = []
         for number in range(self.manifest["shards"]):
             start = 0
-            for name, count, width, height, whole in read_json(_file(self.folder, "index", number))["images"]:
+            for name, count, width, height, whole in read_json(_file(self.folder, "index", number))[
+                "images"
+            ]:
                 self._place[name] = number, start, start + count, bool(whole), (width, height)
                 start += count
             self._rows.append(start)
         self._shard = lru_cache(OPEN)(self._open)
         self.ids = list(self._place)
         first = self[self.ids[0]]
-        self.width, self.classes = first.features.shape[1], 0 if first.classes is None else first.classes.shape[1]
+        self.width, self.classes = (
+            first.features.shape[1],
+            0 if first.classes is None else first.classes.shape[1],
+        )
         self.background = self.manifest.get("background") == BACKGROUND
 
     def __len__(self) -> int:
@@ -237,19 +267,25 @@ class RegionStore:
     def require(self, width: int) -> None:
         """Raise InputError if features are not of the `width` that a model reads."""
         if self.width != width:
-            raise InputError(f"{self.folder}: features are {self.width} wide, the model reads {width}")
+            raise InputError(
+                f"{self.folder}: features are {self.width} wide, the model reads {width}"
+            )
 
     def faults(self) -> list[str]:
         """A line for every shard that is damaged or lacks rows, and one if the manifest counts differently."""
         found = list[str]()
-        for number in np.flatnonzero(self._rows).tolist():  # of one whose images were all skipped there are no arrays
+        for number in np.flatnonzero(
+            self._rows
+        ).tolist():  # of one whose images were all skipped there are no arrays
             try:
                 self._shard(number)
             except InputError as error:
                 found.append(str(error))
         counts, told = {"images": len(self), "regions": sum(self._rows)}, self.manifest["counts"]
         if any(told.get(name) != count for name, count in counts.items()):
-            found.append(f"{self.folder / 'manifest.json'}: counts {told}, but the shards' indices {counts}")
+            found.append(
+                f"{self.folder / 'manifest.json'}: counts {told}, but the shards' indices {counts}"
+            )
         return found
 
     def __getitem__(self, image_id: str) -> RegionRow:
@@ -271,7 +307,9 @@ class RegionStore:
 
     def _known(self, image_id: str) -> tuple[int, int, int, bool, tuple[int, int]]:
         if image_id not in self._place:
-            raise InputError(f"{self.folder}: no image {image_id!r} among {len(self)}; the first is {self.ids[0]!r}")
+            raise InputError(
+                f"{self.folder}: no image {image_id!r} among {len(self)}; the first is {self.ids[0]!r}"
+            )
         return self._place[image_id]
 
     def _open(self, number: int) -> dict[str, np.ndarray]:
@@ -283,7 +321,11 @@ class RegionStore:
             try:
                 arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError) as error:
-                raise InputError(f"{path}: damaged or missing ({error}); make the store again") from None
+                raise InputError(
+                    f"{path}: damaged or missing ({error}); make the store again"
+                ) from None
             if len(arrays[name]) != self._rows[number]:
-                raise InputError(f"{path}: {len(arrays[name])} rows, but the index counts {self._rows[number]}")
+                raise InputError(
+                    f"{path}: {len(arrays[name])} rows, but the index counts {self._rows[number]}"
+                )
         return arrays

@@ -10,9 +10,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..batch import Row, Sample
-from ..errors import InputError
-from .words import numbers, spans, word_of
+from groundling.batch import Row, Sample
+from groundling.data.words import numbers, spans, word_of
+from groundling.errors import InputError
 
 Tags = tuple[tuple[int, int, int], ...]
 """Places in a text: first character, the one after the last, and the number of the object or phrase they name."""
@@ -69,7 +69,9 @@ class Samples(Protocol):
 def backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """The tokenizer's own copy of its Rust engine, without padding and truncation; slow tokenizers are refused."""
     if not tokenizer.is_fast:
-        raise InputError(f"{tokenizer.name_or_path}: a fast tokenizer is needed (character offsets); this one is slow")
+        raise InputError(
+            f"{tokenizer.name_or_path}: a fast tokenizer is needed (character offsets); this one is slow"
+        )
     engine = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     engine.no_padding()
     engine.no_truncation()
@@ -92,13 +94,19 @@ class TextInput:
         if len(self.engine.encode("a").ids) < 1:
             raise InputError(f"{tokenizer.name_or_path}: the tokenizer makes no pieces of 'a'")
 
-    def rows(self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]) -> list[tuple[Row, int]]:
+    def rows(
+        self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
+    ) -> list[tuple[Row, int]]:
         """A row for each example and the number of pieces cut off its end."""
         texts: list[Any] = [e.text if e.pair is None else (e.text, e.pair) for e in examples]
         out = []
         for text, own, encoding in zip(texts, words, self.engine.encode_batch(texts), strict=True):
             dropped = max(0, len(encoding.ids) - self.max_length)
-            kept = self.cutter.encode(*((text,) if isinstance(text, str) else text)) if dropped else encoding
+            kept = (
+                self.cutter.encode(*((text,) if isinstance(text, str) else text))
+                if dropped
+                else encoding
+            )
             out.append((self._row(kept, own), dropped))
         return out
 
@@ -124,9 +132,16 @@ class WindowInput:
     it can; XDBERT's released code cuts inside words.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0
+    ) -> None:
         """`limit` in pieces per window, special ones included; at most `max_windows` per text (0: no bound)."""
-        self.engine, self.limit, self.max_windows, self.pad = backend(tokenizer), limit, max_windows, _pad_id(tokenizer)
+        self.engine, self.limit, self.max_windows, self.pad = (
+            backend(tokenizer),
+            limit,
+            max_windows,
+            _pad_id(tokenizer),
+        )
         probe = self.engine.encode("a")
         inner = [i for i, s in enumerate(probe.sequence_ids) if s is not None]
         if not inner or inner[-1] == len(probe.ids) - 1:
@@ -136,7 +151,9 @@ class WindowInput:
         self.start, self.end = probe.ids[: inner[0]], probe.ids[inner[-1] + 1 :]
         self.room = limit - len(self.start) - len(self.end)
 
-    def rows(self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]) -> list[tuple[Row, int]]:
+    def rows(
+        self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
+    ) -> list[tuple[Row, int]]:
         """A row for each example and the number of pieces dropped because `max_windows` was reached."""
         flat = [t for e in examples for t in ((e.text,) if e.pair is None else (e.text, e.pair))]
         encodings = iter(self.engine.encode_batch(flat, add_special_tokens=False))
@@ -160,10 +177,14 @@ class WindowInput:
                 cuts = cuts[: self.max_windows]
             for start, stop in cuts:
                 content = stop - start
-                ids.append(np.concatenate([self.start, pieces[start:stop], self.end]).astype(np.int64))
+                ids.append(
+                    np.concatenate([self.start, pieces[start:stop], self.end]).astype(np.int64)
+                )
                 edge = np.ones(len(self.start), bool), np.ones(len(self.end), bool)
                 special.append(np.concatenate([edge[0], np.zeros(content, bool), edge[1]]))
-                word.append(np.pad(of[start:stop], (len(self.start), len(self.end)), constant_values=-1))
+                word.append(
+                    np.pad(of[start:stop], (len(self.start), len(self.end)), constant_values=-1)
+                )
                 window.append(np.full(len(ids[-1]), len(window), np.int64))
                 types.append(np.full(len(ids[-1]), text, np.int64))
         total = np.concatenate(ids)
@@ -182,7 +203,9 @@ class WindowInput:
         while True:
             stop = min(start + self.room, len(word))
             if stop < len(word) and word[stop] >= 0 and word[stop] == word[stop - 1]:
-                whole = stop - int(np.argmax(word[start:stop][::-1] != word[stop]))  # the split word's first piece
+                whole = stop - int(
+                    np.argmax(word[start:stop][::-1] != word[stop])
+                )  # the split word's first piece
                 stop = whole if whole > start and word[start] != word[stop] else stop
             cuts.append((start, stop))
             if stop >= len(word):
@@ -205,10 +228,13 @@ class TextSamples:
         self.examples, self.text, self.clip, self.keep = examples, text, clip, keep
         self.ids = [e.id for e in examples]
         # Characters are close enough; every choice is padded to the longest.
-        self.lengths = np.array([len(e.text) + max(map(len, e.choices or (e.pair or "",))) for e in examples])
+        self.lengths = np.array(
+            [len(e.text) + max(map(len, e.choices or (e.pair or "",))) for e in examples]
+        )
         seen: dict[Any, int] = {}
         self.first = [
-            seen.setdefault((e.text, e.pair, e.choices, e.tags, e.choice_tags), i) for i, e in enumerate(examples)
+            seen.setdefault((e.text, e.pair, e.choices, e.tags, e.choice_tags), i)
+            for i, e in enumerate(examples)
         ]
         self.kept: dict[int, Sample] = {}
 
@@ -218,10 +244,17 @@ class TextSamples:
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
         missing = [i for i in dict.fromkeys(self.first[i] for i in indices) if i not in self.kept]
-        fresh = dict(zip(missing, self._convert([self.examples[i] for i in missing]), strict=True)) if missing else {}
+        fresh = (
+            dict(zip(missing, self._convert([self.examples[i] for i in missing]), strict=True))
+            if missing
+            else {}
+        )
         out = []
         for i in indices:
-            sample, label = fresh.get(self.first[i]) or self.kept[self.first[i]], self.examples[i].label
+            sample, label = (
+                fresh.get(self.first[i]) or self.kept[self.first[i]],
+                self.examples[i].label,
+            )
             labels = {} if label is None else {"label": np.array(label)}
             out.append(replace(sample, id=self.ids[i], labels=labels))
         for i in missing[: max(0, self.keep - len(self.kept))]:
@@ -241,19 +274,31 @@ class TextSamples:
                 Sample(e.id, choices=own, dropped=sum(row.dropped for row in own))
                 for e, own in zip(examples, several, strict=True)
             ]
-        words = [(spans(e.text),) if e.pair is None else (spans(e.text), spans(e.pair)) for e in examples]
+        words = [
+            (spans(e.text),) if e.pair is None else (spans(e.text), spans(e.pair)) for e in examples
+        ]
         samples = []
         for e, own in zip(examples, words, strict=True):
-            raw = [numbers(text, part) for text, part in zip((e.text, e.pair or ""), own, strict=False)]
+            raw = [
+                numbers(text, part) for text, part in zip((e.text, e.pair or ""), own, strict=False)
+            ]
             samples.append(Sample(e.id, words=np.concatenate(raw)))
         if self.text is not None:
             texts = self.text.rows(examples, words)
-            samples = [replace(s, text=r, dropped=s.dropped + d) for s, (r, d) in zip(samples, texts, strict=True)]
+            samples = [
+                replace(s, text=r, dropped=s.dropped + d)
+                for s, (r, d) in zip(samples, texts, strict=True)
+            ]
             if any(e.tags or e.choice_tags for e in examples):
-                samples = [_tagged(s, e, own) for s, e, own in zip(samples, examples, words, strict=True)]
+                samples = [
+                    _tagged(s, e, own) for s, e, own in zip(samples, examples, words, strict=True)
+                ]
         if self.clip is not None:
             windows = self.clip.rows(examples, words)
-            samples = [replace(s, clip=r, dropped=s.dropped + d) for s, (r, d) in zip(samples, windows, strict=True)]
+            samples = [
+                replace(s, clip=r, dropped=s.dropped + d)
+                for s, (r, d) in zip(samples, windows, strict=True)
+            ]
         return samples
 
 
@@ -261,7 +306,10 @@ def _tagged(sample: Sample, example: Example, words: Sequence[np.ndarray]) -> Sa
     """A copy whose text says which object or phrase each piece names."""
     row = sample.text
     assert row is not None
-    named, before = np.full(sum(map(len, words)) + 1, -1, np.int64), 0  # the last one: of pieces outside all words
+    named, before = (
+        np.full(sum(map(len, words)) + 1, -1, np.int64),
+        0,
+    )  # the last one: of pieces outside all words
     for spans_, tags in zip(words, (example.tags, *example.choice_tags), strict=False):
         for start, stop, number in tags:
             inside = (spans_[:, 0] < stop) & (spans_[:, 1] > start)

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import InputError
+from groundling.errors import InputError
 
 
 def read_text(path: str | Path) -> str:
@@ -23,7 +23,9 @@ def read_text(path: str | Path) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file") from None
+        raise InputError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file"
+        ) from None
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
@@ -47,7 +49,9 @@ def read_tsv(
     names = lines[0].split("\t") if header else list(columns)
     missing = [c for c in columns if c not in names]
     if missing:
-        raise InputError(f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(names)}")
+        raise InputError(
+            f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(names)}"
+        )
     place = {name: names.index(name) for name in columns}
     needed = max(place.values()) + 1
     for number, line in enumerate(lines[1:] if header else lines, start=2 if header else 1):
@@ -55,7 +59,9 @@ def read_tsv(
         if len(fields) < needed:
             if skip_short:
                 continue
-            raise InputError(f"{path}, line {number}: {len(fields)} fields, expected at least {needed}")
+            raise InputError(
+                f"{path}, line {number}: {len(fields)} fields, expected at least {needed}"
+            )
         yield number, {name: fields[at] for name, at in place.items()}
 
 
@@ -67,14 +73,22 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
         names = reader.fieldnames or []
         missing = [c for c in columns if c not in names]
         if missing:
-            raise InputError(f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(names)}")
+            raise InputError(
+                f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(names)}"
+            )
         for row in reader:
             absent = [c for c in columns if row[c] is None]
             if absent:
-                raise InputError(f"{path}, line {reader.line_num}: no value for column {absent[0]!r}")
+                raise InputError(
+                    f"{path}, line {reader.line_num}: no value for column {absent[0]!r}"
+                )
             if None in row:
                 about = f"{len(names) + len(row[None])} values for {len(names)} columns"
-                raise InputError(f"{path}, line {reader.line_num}: {about}; a comma inside a value needs quotes")
+                raise InputError(
+                    f"{path}, line {reader.line_num}: {about}; a comma inside a value needs quotes"
+                )
             yield reader.line_num, {c: row[c] for c in columns}
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num + 1}: quotes are not in order ({error})") from None
+        raise InputError(
+            f"{path}, line {reader.line_num + 1}: quotes are not in order ({error})"
+        ) from None

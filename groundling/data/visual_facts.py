@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import InputError
-from .tables import lines_of
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
 
 MASK = "[MASK]"
 """The place of the answer in a prompt, whatever the model's own mask token is."""
@@ -33,11 +33,17 @@ _COLOR = (
 TEMPLATES = {
     "coda": _COLOR,
     "color": _COLOR,
-    "shape": ("Seen from the front, {} has a [MASK] outline.", "To draw {} you begin with a [MASK] shape."),
+    "shape": (
+        "Seen from the front, {} has a [MASK] outline.",
+        "To draw {} you begin with a [MASK] shape.",
+    ),
     "material": ("Most of {} consists of [MASK].", "To make {} a factory needs [MASK]."),
     "size_larger": ("Next to {} the [MASK] looks small.", "The [MASK] takes up less room than {}."),
     "size_smaller": ("Next to {} the [MASK] looks huge.", "The [MASK] takes up more room than {}."),
-    "cooccur": ("A picture of {} often shows a [MASK] too.", "Where you see {} you expect to see a [MASK]."),
+    "cooccur": (
+        "A picture of {} often shows a [MASK] too.",
+        "Where you see {} you expect to see a [MASK].",
+    ),
 }
 """Prompts for files without sentences of their own, by relation; {} is the subject with its article."""
 
@@ -52,7 +58,9 @@ class VisualFact:
     options: tuple[str, ...]
     target: np.ndarray  # (options,) float, sums to 1; one-hot where the file has a single answer
     group: str = ""  # a part of the data in the file's own terms: Single, Multi, Any; in a world, the noun's split
-    prompts: dict[str, str] = field(default_factory=dict)  # sentences with one `[MASK]`, by their template's name
+    prompts: dict[str, str] = field(
+        default_factory=dict
+    )  # sentences with one `[MASK]`, by their template's name
 
 
 def read_visual_facts(path: str | Path) -> list[VisualFact]:
@@ -72,11 +80,15 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
             known = facts.setdefault(fact.id, fact)
             same = known.options == fact.options and np.array_equal(known.target, fact.target)
             if not same or (known is not fact and known.prompts.keys() & fact.prompts):
-                line.fail(f"{fact.id} was there before with another label, other options or this template_idx")
+                line.fail(
+                    f"{fact.id} was there before with another label, other options or this template_idx"
+                )
             known.prompts.update(fact.prompts)
     for fact in facts.values():
         if not fact.prompts:
-            raise InputError(f"{path}: {fact.id} has no sentence with {MASK}; expected lines of template_group 1")
+            raise InputError(
+                f"{path}: {fact.id} has no sentence with {MASK}; expected lines of template_group 1"
+            )
     return list(facts.values())
 
 
@@ -101,9 +113,13 @@ class _Line:
 
     def shares(self, name: str, options: Sequence[str]) -> np.ndarray:
         values: Any = self.row[name]
-        numbers = isinstance(values, list) and all(type(v) in (int, float) and 0 <= v < np.inf for v in values)
+        numbers = isinstance(values, list) and all(
+            type(v) in (int, float) and 0 <= v < np.inf for v in values
+        )
         if not numbers or len(values) != len(options) or not sum(values):
-            self.fail(f"{name} is {str(values)[:60]}; expected {len(options)} numbers from 0 up, not all of them 0")
+            self.fail(
+                f"{name} is {str(values)[:60]}; expected {len(options)} numbers from 0 up, not all of them 0"
+            )
         return np.array(values, float) / sum(values)
 
     def one_hot(self, name: str, options: Sequence[str]) -> np.ndarray:
@@ -114,40 +130,70 @@ class _Line:
     def facts(self) -> Iterator[VisualFact]:
         if {"item", "label"} <= self.row.keys():
             item, target = self.word("item"), self.one_hot("label", ANSWERS["memory"])
-            yield self._fact(item, "color", ANSWERS["memory"], target, f"{self.word('descriptor', '')} {item}".strip())
+            yield self._fact(
+                item,
+                "color",
+                ANSWERS["memory"],
+                target,
+                f"{self.word('descriptor', '')} {item}".strip(),
+            )
         elif {"class_id", "ngram", "label"} <= self.row.keys():
             yield self._coda()
         elif {"sub", "obj", "alt"} <= self.row.keys():
             relation, subject = self._relation(), self.word("sub")
             # Where answers are things, the line's two are the choice; sorted, so that their order tells nothing.
             options = ANSWERS.get(relation) or tuple(sorted((self.word("obj"), self.word("alt"))))
-            yield self._fact(subject, relation, options, self.one_hot("obj", options), f"the {subject}")
+            yield self._fact(
+                subject, relation, options, self.one_hot("obj", options), f"the {subject}"
+            )
         elif all(isinstance(value, list) for value in self.row.values()):
             relation = self._relation()
             for subject in self.row:
                 options = ANSWERS.get(relation, ())
-                yield self._fact(subject, relation, options, self.shares(subject, options), f"the {subject}")
+                yield self._fact(
+                    subject, relation, options, self.shares(subject, options), f"the {subject}"
+                )
         else:
             layouts = "item, label (Memory Colors); class_id, ngram, label (CoDa); sub, obj, alt or lists (ViComTe)"
             self.fail(f"fields are {', '.join(self.row)[:80]}; expected {layouts}")
 
-    def _fact(self, subject: str, relation: str, options: tuple[str, ...], target: Any, phrase: str) -> VisualFact:
+    def _fact(
+        self, subject: str, relation: str, options: tuple[str, ...], target: Any, phrase: str
+    ) -> VisualFact:
         group = {"single": "Single", "multi": "Multi", "any": "Any"}.get(self.path.parent.name, "")
         prompts = {template: template.format(phrase) for template in TEMPLATES[relation]}
-        return VisualFact(f"{self.number}:{subject}", subject, relation, options, target, group, prompts)
+        return VisualFact(
+            f"{self.number}:{subject}", subject, relation, options, target, group, prompts
+        )
 
     def _coda(self) -> VisualFact:
-        options, group, prompts = self.row.get("options", list(ANSWERS["coda"])), self.row.get("object_group"), {}
-        if not isinstance(options, list) or len({str(o) for o in options if o}) != len(options) or len(options) < 2:
+        options, group, prompts = (
+            self.row.get("options", list(ANSWERS["coda"])),
+            self.row.get("object_group"),
+            {},
+        )
+        if (
+            not isinstance(options, list)
+            or len({str(o) for o in options if o}) != len(options)
+            or len(options) < 2
+        ):
             self.fail(f"options is {str(options)[:60]}; expected two or more different words")
         group = (
-            ("Single", "Multi", "Any")[group] if type(group) is int and 0 <= group < 3 else self.word("object_group")
+            ("Single", "Multi", "Any")[group]
+            if type(group) is int and 0 <= group < 3
+            else self.word("object_group")
         )
         if self.row.get("template_group") in (1, "text-masked"):
             if self.word("text").count(MASK) != 1 or "template_idx" not in self.row:
-                self.fail(f"text is {self.word('text')!r}; expected one {MASK} in it, and a template_idx")
+                self.fail(
+                    f"text is {self.word('text')!r}; expected one {MASK} in it, and a template_idx"
+                )
             prompts[str(self.row["template_idx"])] = self.word("text")
-        relation, name, target = self.word("relation", "color"), self.word("class_id"), self.shares("label", options)
+        relation, name, target = (
+            self.word("relation", "color"),
+            self.word("class_id"),
+            self.shares("label", options),
+        )
         key = f"{name}/{relation}" if "relation" in self.row else name
         return VisualFact(key, self.word("ngram"), relation, tuple(options), target, group, prompts)
 
@@ -155,4 +201,6 @@ class _Line:
         for part in reversed((*self.path.parts[:-1], self.path.name.split("-dist")[0])):
             if (name := part.removeprefix("wiki-")) in TEMPLATES:
                 return name
-        self.fail(f"ViComTe's lines do not name their relation; expected one of {', '.join(TEMPLATES)} in the path")
+        self.fail(
+            f"ViComTe's lines do not name their relation; expected one of {', '.join(TEMPLATES)} in the path"
+        )

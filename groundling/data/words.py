@@ -19,7 +19,9 @@ def spans(text: str) -> np.ndarray:
 
 def numbers(text: str, words: np.ndarray) -> np.ndarray:
     """A number per raw word, equal for words that differ in case only; (K,)."""
-    return np.array([crc32(text[start:stop].lower().encode()) for start, stop in words], dtype=np.int64)
+    return np.array(
+        [crc32(text[start:stop].lower().encode()) for start, stop in words], dtype=np.int64
+    )
 
 
 def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -31,5 +33,7 @@ def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
         return np.full(len(offsets), -1, np.int64)
     first = np.searchsorted(words[:, 1], offsets[:, 0], side="right")
     inside = np.minimum(first, len(words) - 1)
-    overlaps = (first < len(words)) & (words[inside, 0] < offsets[:, 1]) & (offsets[:, 0] < offsets[:, 1])
+    overlaps = (
+        (first < len(words)) & (words[inside, 0] < offsets[:, 1]) & (offsets[:, 0] < offsets[:, 1])
+    )
     return np.where(overlaps, inside, -1)

@@ -19,11 +19,11 @@ from transformers import (
     SiglipTextModel,
 )
 
-from ..batch import Batch, Encoded, Sizes, Windows
-from ..data.samples import WindowInput
-from ..errors import InputError
-from .student import Kind
-from .text import load_config, load_tokenizer, load_weights
+from groundling.batch import Batch, Encoded, Sizes, Windows
+from groundling.data.samples import WindowInput
+from groundling.errors import InputError
+from groundling.models.kinds import Kind
+from groundling.models.loading import load_config, load_tokenizer, load_weights
 
 
 class ClipText(nn.Module):
@@ -36,9 +36,13 @@ class ClipText(nn.Module):
     def __init__(self, tower: Any, projection: Any, logit_scale: Tensor) -> None:
         super().__init__()
         self.tower, self.projection = tower, projection
-        self.logit_scale = nn.Parameter(logit_scale.detach().clone().reshape(()), requires_grad=False)
+        self.logit_scale = nn.Parameter(
+            logit_scale.detach().clone().reshape(()), requires_grad=False
+        )
         # SigLIP attends to its padding, always of full length, and pools the last position.
-        self.fixed_length = tower.config.max_position_embeddings if "siglip" in tower.config.model_type else 0
+        self.fixed_length = (
+            tower.config.max_position_embeddings if "siglip" in tower.config.model_type else 0
+        )
 
     @property
     def width(self) -> int:
@@ -63,7 +67,9 @@ class ClipText(nn.Module):
             states = self.tower(input_ids=ids).last_hidden_state
             pooled = self.projection(states[:, -1])
             return self.projection(states[:, : mask.shape[1]]), pooled
-        states = self.projection(self.tower(input_ids=ids, attention_mask=mask.long()).last_hidden_state)
+        states = self.projection(
+            self.tower(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        )
         # The end token's own place is known; HF would look for its id, and silently take position 0 if it is absent.
         return states, states[torch.arange(len(ids), device=ids.device), windows.last]
 
@@ -84,7 +90,9 @@ def load_clip_text(source: str | Path) -> tuple[ClipText, PreTrainedTokenizerBas
     """A frozen-able text tower and its tokenizer from a hub id or folder; the vision tower is dropped."""
     config = load_config(source)
     if config.model_type not in CLIP_LIKE:
-        raise InputError(f"{source}: a {config.model_type} model is no CLIP-like teacher; expected {sorted(CLIP_LIKE)}")
+        raise InputError(
+            f"{source}: a {config.model_type} model is no CLIP-like teacher; expected {sorted(CLIP_LIKE)}"
+        )
     tokenizer = load_tokenizer(source)
     return clip_text(load_weights(CLIP_LIKE[config.model_type], source)), tokenizer
 
@@ -172,12 +180,17 @@ class TwoTowers(nn.Module):
         if batch.clip is not None:
             assert len(batch.clip.ids) == len(batch), "a caption is one window"
             text = F.normalize(
-                self.clip.get_text_features(batch.clip.ids, attention_mask=batch.clip.mask.long()).pooler_output, dim=-1
+                self.clip.get_text_features(
+                    batch.clip.ids, attention_mask=batch.clip.mask.long()
+                ).pooler_output,
+                dim=-1,
             )
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / 255 - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
-        return Encoded(text_embedding=text, image_embedding=image, scale=self.clip.logit_scale.exp())
+        return Encoded(
+            text_embedding=text, image_embedding=image, scale=self.clip.logit_scale.exp()
+        )
 
     def export(self, folder: Path) -> None:
         """Write a stock HF CLIP folder, with tokenizer and image processor."""
@@ -185,9 +198,11 @@ class TwoTowers(nn.Module):
         self.tokenizer.save_pretrained(folder)
         side = self.clip.config.vision_config.image_size
         CLIPImageProcessorPil(
-            size={"shortest_edge": side}, crop_size={"height": side, "width": side},
-            image_mean=IMAGE_MEAN, image_std=IMAGE_STD,
-        ).save_pretrained(folder)  # fmt: skip
+            size={"shortest_edge": side},
+            crop_size={"height": side, "width": side},
+            image_mean=IMAGE_MEAN,
+            image_std=IMAGE_STD,
+        ).save_pretrained(folder)
 
 
 def _is_tower(source: str) -> bool:

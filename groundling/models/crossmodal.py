@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..batch import Batch, Encoded
-from ..data.samples import TextInput, WindowInput
-from ..errors import InputError
-from .clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
-from .student import Kind
-from .text import TextEncoder, load_text_encoder
+from groundling.batch import Batch, Encoded
+from groundling.data.samples import TextInput, WindowInput
+from groundling.errors import InputError
+from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
+from groundling.models.kinds import Kind
+from groundling.models.text import TextEncoder, load_text_encoder
 
 
 class Attention(nn.Module):
@@ -43,10 +43,19 @@ class Attention(nn.Module):
 
     def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
         """States (B, T, D) after attending over (B, V, D') where `key_mask` (B, V) is True."""
-        q, k, v = self._split(self.query(states)), self._split(self.key(over)), self._split(self.value(over))
+        q, k, v = (
+            self._split(self.query(states)),
+            self._split(self.key(over)),
+            self._split(self.value(over)),
+        )
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=key_mask[:, None, None, :], dropout_p=dropout)
-        return self.norm(states + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training))
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=key_mask[:, None, None, :], dropout_p=dropout
+        )
+        return self.norm(
+            states
+            + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        )
 
 
 class FeedForward(nn.Module):
@@ -54,7 +63,11 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
-        self.up, self.down, self.dropout = nn.Linear(width, inner), nn.Linear(inner, width), nn.Dropout(dropout)
+        self.up, self.down, self.dropout = (
+            nn.Linear(width, inner),
+            nn.Linear(inner, width),
+            nn.Dropout(dropout),
+        )
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -69,7 +82,9 @@ class CrossLayer(nn.Module):
     is as wide as the *text encoder's* (XDBERT's code; parameter counts of Table 6).
     """
 
-    def __init__(self, text: int, text_heads: int, clip: int, clip_heads: int, inner: int, dropout: float) -> None:
+    def __init__(
+        self, text: int, text_heads: int, clip: int, clip_heads: int, inner: int, dropout: float
+    ) -> None:
         super().__init__()
         self.text_cross = Attention(text, clip, text_heads, dropout)
         self.clip_cross = Attention(clip, text, clip_heads, dropout)
@@ -78,7 +93,9 @@ class CrossLayer(nn.Module):
         self.text_forward = FeedForward(text, inner, dropout)
         self.clip_forward = FeedForward(clip, inner, dropout)
 
-    def forward(self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Both streams, updated: text (B, T, D) and CLIP (B, V, E)."""
         crossed = self.text_cross(text, clip, clip_mask), self.clip_cross(clip, text, text_mask)
         text = self.text_self(crossed[0], crossed[0], text_mask)
@@ -94,9 +111,13 @@ def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.Mo
             config.hidden_size,
             config.num_attention_heads,
             clip.width,
-            max(1, clip.width // 64),  # CLIP's own head width; the tower's head count need not divide the projection
+            max(
+                1, clip.width // 64
+            ),  # CLIP's own head width; the tower's head count need not divide the projection
             config.intermediate_size,
-            0.1 if dropout is None else dropout,  # ModernBERT names several dropouts, and this is none of them
+            0.1
+            if dropout is None
+            else dropout,  # ModernBERT names several dropouts, and this is none of them
         )
         for _ in range(layers)
     )
@@ -129,7 +150,9 @@ class CrossModal(nn.Module):
 
         With `maps`, `attention` holds each cross-modal layer's (B, heads, T, V) weights of text over CLIP pieces.
         """
-        assert batch.text is not None and batch.clip is not None, "CrossModal reads batch.text and batch.clip"
+        assert batch.text is not None and batch.clip is not None, (
+            "CrossModal reads batch.text and batch.clip"
+        )
         alone = self.text(batch)
         visual = batch.clip.join(self.clip(batch.clip)[0])
         text, clip = alone.text, visual
@@ -140,9 +163,14 @@ class CrossModal(nn.Module):
                 attention.append(layer.text_cross.weights(text, clip, batch.clip.key_mask))
             text, clip = layer(text, clip, batch.text.mask, batch.clip.key_mask)
         return replace(
-            alone, pooled=None, visual=visual, joint_text=text, joint_visual=clip, clip_table=self.clip.table,
+            alone,
+            pooled=None,
+            visual=visual,
+            joint_text=text,
+            joint_visual=clip,
+            clip_table=self.clip.table,
             attention=tuple(attention),
-        )  # fmt: skip
+        )
 
     def inputs(self, max_length: int) -> tuple[TextInput, WindowInput]:
         """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B)."""
@@ -180,7 +208,9 @@ def load_crossmodal(folder: str | Path) -> CrossModal:
         model.cross.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{folder / LAYERS}: does not fit the encoders beside it ({reason})") from None
+        raise InputError(
+            f"{folder / LAYERS}: does not fit the encoders beside it ({reason})"
+        ) from None
     return model
 
 

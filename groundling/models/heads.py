@@ -9,12 +9,24 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 LM_HEADS = {
-    "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    "bert": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.bias",
+    ),
     "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
+    "electra": (
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head.bias",
+    ),
     "modernbert": ("head.dense", "head.norm", "decoder.bias"),
     "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
-    "deberta-v2": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    "deberta-v2": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.bias",
+    ),
 }
 """Where each family's checkpoints keep the language-modelling head: transform, its LayerNorm, output bias."""
 
@@ -41,7 +53,10 @@ class LMHead(nn.Module):
             return False
         dense, norm, bias = LM_HEADS[family]
         theirs = {"norm.weight": f"{norm}.weight", "dense.weight": f"{dense}.weight", "bias": bias}
-        optional = {"norm.bias": f"{norm}.bias", "dense.bias": f"{dense}.bias"}  # ModernBERT has neither
+        optional = {
+            "norm.bias": f"{norm}.bias",
+            "dense.bias": f"{dense}.bias",
+        }  # ModernBERT has neither
         own = self.state_dict()
         with safe_open(file, framework="pt") as stored:
             keys = set(stored.keys())
@@ -78,7 +93,8 @@ class PairPooler(nn.Module):
         """Heads of 64, as BERT's."""
         super().__init__()
         self.read = nn.ModuleList(
-            nn.MultiheadAttention(width, max(1, width // 64), dropout, batch_first=True) for _ in range(2)
+            nn.MultiheadAttention(width, max(1, width // 64), dropout, batch_first=True)
+            for _ in range(2)
         )
         self.mix = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Dropout(dropout))
         self.score = nn.Linear(width, 1)
@@ -88,7 +104,9 @@ class PairPooler(nn.Module):
         pooled = []
         for own, other in ((0, 1), (1, 0)):
             mine, theirs, hidden = states[own::2], states[other::2], ~mask[other::2]
-            read, _ = self.read[own](mine, theirs, theirs, key_padding_mask=hidden, need_weights=False)
+            read, _ = self.read[own](
+                mine, theirs, theirs, key_padding_mask=hidden, need_weights=False
+            )
             mixed = self.mix(torch.cat([mine, read], -1))
             scores = self.score(mixed).relu().masked_fill(~mask[own::2, :, None], -torch.inf)
             pooled.append((scores.softmax(1) * mixed).sum(1))

@@ -16,12 +16,21 @@ from transformers import BertModel, PreTrainedTokenizerBase
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
-from ..batch import Batch, Encoded
-from ..data.samples import TextInput
-from ..errors import InputError
-from .joins import JOINS, Join, Joined, UniterJoin, VisualBertJoin, VLBertJoin, add_types, fresh
-from .student import Kind
-from .text import TextEncoder, load_text_encoder
+from groundling.batch import Batch, Encoded
+from groundling.data.samples import TextInput
+from groundling.errors import InputError
+from groundling.joins import (
+    JOINS,
+    Join,
+    Joined,
+    UniterJoin,
+    VisualBertJoin,
+    VLBertJoin,
+    add_types,
+    fresh,
+)
+from groundling.models.kinds import Kind
+from groundling.models.text import TextEncoder, load_text_encoder
 
 
 class SingleStream(nn.Module):
@@ -31,7 +40,9 @@ class SingleStream(nn.Module):
     over its output and the embedded regions joins the two; a text without regions skips that layer (code).
     """
 
-    def __init__(self, bert: BertModel, tokenizer: PreTrainedTokenizerBase, join: Join, early: bool = True) -> None:
+    def __init__(
+        self, bert: BertModel, tokenizer: PreTrainedTokenizerBase, join: Join, early: bool = True
+    ) -> None:
         """The join was made for this BERT."""
         super().__init__()
         self.text, self.join, self.fusion = TextEncoder(bert, tokenizer), join, None
@@ -44,7 +55,9 @@ class SingleStream(nn.Module):
     @property
     def max_length(self) -> int:
         """Most pieces of text, special ones included."""
-        return min(self.text.max_length, self.text.encoder.config.max_position_embeddings - self.join.after)
+        return min(
+            self.text.max_length, self.text.encoder.config.max_position_embeddings - self.join.after
+        )
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
@@ -81,7 +94,9 @@ class SingleStream(nn.Module):
         """Last states (B, S, H) of a joined sequence."""
         encoder, text = self.text.encoder.encoder, joined.text
         if self.fusion is None or joined.regions.start == joined.regions.stop:
-            return encoder(joined.states, attention_mask=self._mask(joined.states, joined.mask)).last_hidden_state
+            return encoder(
+                joined.states, attention_mask=self._mask(joined.states, joined.mask)
+            ).last_hidden_state
         words, mask = joined.states[:, text], joined.mask[:, text]
         words = encoder(words, attention_mask=self._mask(words, mask)).last_hidden_state
         states = torch.cat([words, joined.states[:, text.stop :]], 1)
@@ -98,7 +113,10 @@ class SingleStream(nn.Module):
         bert = self.text.encoder
         before = bert.config._attn_implementation
         layers = [layer for layer in self.modules() if isinstance(layer, BertSelfAttention)]
-        hooks = [layer.register_forward_hook(lambda layer, args, out: found.append(out[1])) for layer in layers]
+        hooks = [
+            layer.register_forward_hook(lambda layer, args, out: found.append(out[1]))
+            for layer in layers
+        ]
         bert.set_attn_implementation("eager")
         try:
             yield
@@ -121,12 +139,20 @@ class SingleStream(nn.Module):
         self.text.export(folder / "bert")
         weights = {k: v for k, v in self.state_dict().items() if k.startswith(("join.", "fusion."))}
         save_file(weights, folder / "join.safetensors")
-        described = {"kind": self.join.kind, "early": self.fusion is None, "options": self.join.options}
+        described = {
+            "kind": self.join.kind,
+            "early": self.fusion is None,
+            "options": self.join.options,
+        }
         (folder / JOIN).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
 def visualbert(
-    bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048, boxes: bool = False, early: bool = True
+    bert: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
+    width: int = 2048,
+    boxes: bool = False,
+    early: bool = True,
 ) -> SingleStream:
     """VisualBERT from a BERT: uncased, region features `width` wide (VCR 512, NLVR2 1024)."""
     return SingleStream(bert, tokenizer, VisualBertJoin(bert, width, boxes), early)
@@ -151,7 +177,11 @@ def uniter(
     return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
 
 
-BUILDERS: dict[str, Callable[..., SingleStream]] = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
+BUILDERS: dict[str, Callable[..., SingleStream]] = {
+    "visualbert": visualbert,
+    "vlbert": vlbert,
+    "uniter": uniter,
+}
 """Models by name."""
 
 
@@ -168,7 +198,9 @@ def join_to(start: Any, kind: str, width: int, **options: Any) -> SingleStream:
 def bert_of(start: Any) -> BertModel:
     """The BERT inside a loaded text encoder; raises InputError if it holds another encoder."""
     if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
-        raise InputError(f"expected a BERT or a single-stream model to start from, found a {type(start).__name__}")
+        raise InputError(
+            f"expected a BERT or a single-stream model to start from, found a {type(start).__name__}"
+        )
     return start.encoder
 
 
@@ -187,12 +219,18 @@ def load_single_stream(folder: str | Path) -> SingleStream:
         weights = load_file(folder / "join.safetensors")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})") from None
+        raise InputError(
+            f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
+        ) from None
     if kind not in JOINS:
-        raise InputError(f"{folder / JOIN}: unknown kind {kind!r}; there are: {', '.join(sorted(JOINS))}")
+        raise InputError(
+            f"{folder / JOIN}: unknown kind {kind!r}; there are: {', '.join(sorted(JOINS))}"
+        )
     text = load_text_encoder(folder / "bert")
     try:
-        model = SingleStream(text.encoder, text.tokenizer, JOINS[kind](text.encoder, **options), early)
+        model = SingleStream(
+            text.encoder, text.tokenizer, JOINS[kind](text.encoder, **options), early
+        )
         own = model.state_dict()
         model.load_state_dict({k: v for k, v in own.items() if k.startswith("text.")} | weights)
     except (RuntimeError, TypeError) as error:

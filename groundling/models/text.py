@@ -6,14 +6,13 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import logging as hf_logging
+from transformers import AutoModel, PreTrainedTokenizerBase
 
-from ..batch import Batch, Encoded, Sizes
-from ..data.samples import TextInput
-from ..errors import InputError
+from groundling.batch import Batch, Encoded, Sizes
+from groundling.data.samples import TextInput
+from groundling.errors import InputError
+from groundling.models.loading import load_config, load_tokenizer, load_weights
 
 
 class TextEncoder(nn.Module):
@@ -33,7 +32,9 @@ class TextEncoder(nn.Module):
         self.sizes = Sizes(
             text=encoder.config.hidden_size,
             word_table=(table.shape[0], table.shape[1]),
-            pooled=encoder.config.hidden_size if getattr(encoder, "pooler", None) is not None else 0,
+            pooled=encoder.config.hidden_size
+            if getattr(encoder, "pooler", None) is not None
+            else 0,
         )
 
     @property
@@ -43,13 +44,18 @@ class TextEncoder(nn.Module):
         for name, module in self.encoder.named_modules():
             # RoBERTa-like tables spend their first rows on padding: positions start at padding_idx + 1.
             if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                limit = module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+                limit = module.num_embeddings - (
+                    0 if module.padding_idx is None else module.padding_idx + 1
+                )
         return min(limit, self.tokenizer.model_max_length)
 
     def forward(self, batch: Batch, hidden: bool = False) -> Encoded:
         """Encode `batch.text`; with `hidden`, also every layer's states."""
         assert batch.text is not None, "a text encoder reads batch.text"
-        inputs: dict[str, Any] = {"input_ids": batch.text.ids, "attention_mask": batch.text.mask.long()}
+        inputs: dict[str, Any] = {
+            "input_ids": batch.text.ids,
+            "attention_mask": batch.text.mask.long(),
+        }
         if self.has_types:
             inputs["token_type_ids"] = batch.text.types
         out = self.encoder(**inputs, output_hidden_states=hidden)
@@ -74,57 +80,13 @@ class TextEncoder(nn.Module):
         self.tokenizer.save_pretrained(folder)
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
-    """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
-            f"beside the weights ({_first_line(error)})"
-        ) from None
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers makes an empty one where files are missing
-        raise InputError(f"{source}: no tokenizer there; expected tokenizer.json or the family's vocabulary files")
-    return tokenizer
-
-
-def load_config(source: str | Path) -> Any:
-    """A model's configuration by hub id or folder; raises InputError in one line where there is none."""
-    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
-        raise InputError(f"{source}: not a model folder, config.json is missing")
-    try:
-        return AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{source}: no model found there ({_first_line(error)})") from None
-
-
-def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
-    """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out."""
-    before = hf_logging.get_verbosity()
-    hf_logging.set_verbosity_error()
-    try:
-        model, report = kind.from_pretrained(source, output_loading_info=True, **options)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        raise InputError(f"{source}: the weights could not be loaded ({_first_line(error)})") from None
-    finally:
-        hf_logging.set_verbosity(before)
-    missing = [key for key in report["missing_keys"] if "pooler" not in key]
-    if missing:
-        raise InputError(f"{source}: {len(missing)} weights are missing, the first is {sorted(missing)[0]}")
-    if report["missing_keys"]:
-        model.pooler = None  # a made-up one would be new in every process; the task makes its own, from the run's seed
-    return model.float()
-
-
 def load_text_encoder(source: str | Path) -> TextEncoder:
     """A text encoder with its tokenizer from a hub id or a folder."""
     config = load_config(source)
-    one_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")  # not CLIP, with two; not of images
+    one_encoder = hasattr(config, "hidden_size") and hasattr(
+        config, "vocab_size"
+    )  # not CLIP, with two; not of images
     if not one_encoder or config.is_encoder_decoder:
         raise InputError(f"{source}: a {config.model_type} model is no text encoder")
     tokenizer = load_tokenizer(source)
     return TextEncoder(load_weights(AutoModel, source), tokenizer)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from ..batch import Batch, Encoded, Sample, Sizes
+from groundling.batch import Batch, Encoded, Sample, Sizes
 
 
 class Objective(nn.Module):
@@ -35,7 +35,9 @@ class Objective(nn.Module):
         """Weight of this objective's terms at an optimizer step (0-based)."""
         return self.weight * min(1.0, (step + 1) / self.warmup) if self.warmup else self.weight
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+    ) -> Sample:
         """A copy with inputs changed and labels set; `other()` draws another sample of the same data with `rng`."""
         return sample
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import IGNORE, Batch, Encoded, Sample, Sizes
-from ..models.heads import LMHead
-from . import Objective
+from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes
+from groundling.models.heads import LMHead
+from groundling.objectives import Objective
 
 RELEASED_SLOTS = 77
 """Window length to which the authors' code pads, and whose padding it then scores."""
@@ -43,7 +43,9 @@ class ClipTokens(Objective):
         self.rate, self.targets = rate, targets
         self.head = LMHead(sizes.visual, sizes.clip_table)
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+    ) -> Sample:
         """Choose the pieces to score; the input stays as it is."""
         assert sample.clip is not None
         row = sample.clip
@@ -56,7 +58,9 @@ class ClipTokens(Objective):
         if self.targets == "released":
             assert row.window is not None
             padding = RELEASED_SLOTS * (int(row.window.max()) + 1) - len(row.ids)
-            sample = sample.with_label("clip_padding", np.array(rng.binomial(max(0, padding), self.rate)))
+            sample = sample.with_label(
+                "clip_padding", np.array(rng.binomial(max(0, padding), self.rate))
+            )
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -67,7 +71,11 @@ class ClipTokens(Objective):
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy summed over scored pieces, as `clip_tokens`."""
         encoded.require(self.name, "joint_visual")
-        assert encoded.joint_visual is not None and encoded.clip_table is not None and batch.clip is not None
+        assert (
+            encoded.joint_visual is not None
+            and encoded.clip_table is not None
+            and batch.clip is not None
+        )
         labels = batch.labels[self.name]
         chosen = labels != IGNORE
         logits = self.head(encoded.joint_visual[chosen], encoded.clip_table).float()
@@ -77,5 +85,10 @@ class ClipTokens(Objective):
             states = encoded.joint_visual[range(len(ends)), ends]
             padding = self.head(states, encoded.clip_table).float()
             zero = labels.new_zeros(len(padding))
-            loss = loss + (F.cross_entropy(padding, zero, reduction="none") * batch.labels["clip_padding"]).sum()
+            loss = (
+                loss
+                + (
+                    F.cross_entropy(padding, zero, reduction="none") * batch.labels["clip_padding"]
+                ).sum()
+            )
         return {"clip_tokens": loss}

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import Batch, Encoded, Sizes
-from . import Objective
+from groundling.batch import Batch, Encoded, Sizes
+from groundling.objectives import Objective
 
 
 class _Everyone(torch.autograd.Function):
@@ -37,11 +37,17 @@ def everyone(rows: Tensor) -> tuple[Tensor, int]:
     """Rows (n, D) of every process in rank order, differentiably, and where this process's own rows start."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return rows, 0
-    sizes = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())]
+    sizes = [
+        torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())
+    ]
     dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
     counts = [int(s) for s in sizes]
     shape = rows.unsqueeze(-1) if rows.ndim == 1 else rows
-    padded = _Everyone.apply(shape, max(counts)) if rows.is_floating_point() else _gather_plain(shape, max(counts))
+    padded = (
+        _Everyone.apply(shape, max(counts))
+        if rows.is_floating_point()
+        else _gather_plain(shape, max(counts))
+    )
     kept = torch.cat([padded[r * max(counts) : r * max(counts) + n] for r, n in enumerate(counts)])
     return kept.view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
 
@@ -53,7 +59,9 @@ def _gather_plain(rows: Tensor, most: int) -> Tensor:
     return torch.cat(parts)
 
 
-def info_nce(anchors: Tensor, others: Tensor, same: Tensor, own: int, scale: Tensor | float) -> Tensor:
+def info_nce(
+    anchors: Tensor, others: Tensor, same: Tensor, own: int, scale: Tensor | float
+) -> Tensor:
     """InfoNCE of unit-length anchors (n, E), whose positives are `others[own : own + n]` (m, E), summed over anchors.
 
     `same` (n, m) marks pairs that are not true negatives (the same word or text); all but the positive are left out.
@@ -63,7 +71,9 @@ def info_nce(anchors: Tensor, others: Tensor, same: Tensor, own: int, scale: Ten
     target = torch.arange(n, device=anchors.device) + own
     ignore = same.clone()
     ignore[torch.arange(n, device=anchors.device), target] = False
-    return F.cross_entropy(logits.float().masked_fill(ignore, float("-inf")), target, reduction="sum")
+    return F.cross_entropy(
+        logits.float().masked_fill(ignore, float("-inf")), target, reduction="sum"
+    )
 
 
 class Contrast(Objective):
@@ -76,7 +86,9 @@ class Contrast(Objective):
     name = "contrast"
     needs = ("clip", "pixels", "labels.image")
 
-    def __init__(self, sizes: Sizes, *, max_scale: float = 100.0, weight: float = 1.0, warmup: int = 0) -> None:
+    def __init__(
+        self, sizes: Sizes, *, max_scale: float = 100.0, weight: float = 1.0, warmup: int = 0
+    ) -> None:
         """`max_scale`: CLIP's bound on the learned inverse temperature."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.max_scale = max_scale

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..batch import IGNORE, Batch, Encoded, Sizes
-from . import Objective
-from .contrast import everyone, info_nce
+from groundling.batch import IGNORE, Batch, Encoded, Sizes
+from groundling.objectives import Objective
+from groundling.objectives.contrast import everyone, info_nce
 
 
 class Distill(Objective):
@@ -43,9 +43,15 @@ class Distill(Objective):
         """`sentence` and `word` weigh the two terms against each other; `temperature` of the contrastive kind."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.name = kind  # type: ignore[misc]  # two of them in one run have two heads
-        self.kind, self.shares, self.temperature = kind, {"sentence": sentence, "word": word}, temperature
+        self.kind, self.shares, self.temperature = (
+            kind,
+            {"sentence": sentence, "word": word},
+            temperature,
+        )
         self.pool, self.targets = pool, targets
-        self.project = nn.ModuleDict({part: nn.Linear(sizes.text, sizes.teacher) for part in self.shares})
+        self.project = nn.ModuleDict(
+            {part: nn.Linear(sizes.text, sizes.teacher) for part in self.shares}
+        )
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Sentences and words that take part."""
@@ -70,13 +76,21 @@ class Distill(Objective):
             inside = (batch.text.mask & ~batch.text.special).unsqueeze(-1)
             mean = (encoded.text * inside).sum(1) / inside.sum(1).clamp(min=1)
             student = encoded.text[:, 0] if self.pool == "cls" else mean
-            terms["sentence"] = self._compare("sentence", student, batch.features["sentence"], _text_numbers(batch))
+            terms["sentence"] = self._compare(
+                "sentence", student, batch.features["sentence"], _text_numbers(batch)
+            )
         if self.shares["word"]:
             taught = self._taught(batch)
             width = batch.words.shape[1]
-            places = F.one_hot(batch.text.word + 1, width + 1)[..., 1:].to(encoded.text.dtype)  # (B, T, K)
-            words = places.transpose(1, 2) @ encoded.text / places.sum(1).clamp(min=1).unsqueeze(-1)  # (B, K, D)
-            terms["word"] = self._compare("word", words[taught], batch.features["words"][taught], batch.words[taught])
+            places = F.one_hot(batch.text.word + 1, width + 1)[..., 1:].to(
+                encoded.text.dtype
+            )  # (B, T, K)
+            words = (
+                places.transpose(1, 2) @ encoded.text / places.sum(1).clamp(min=1).unsqueeze(-1)
+            )  # (B, K, D)
+            terms["word"] = self._compare(
+                "word", words[taught], batch.features["words"][taught], batch.words[taught]
+            )
         return {f"{self.kind}_{part}": self.shares[part] * loss for part, loss in terms.items()}
 
     def _compare(self, part: str, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import IGNORE, Batch, Encoded, Sample, Sizes
-from ..errors import InputError
-from ..models.heads import LMHead
-from . import Objective
+from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes
+from groundling.errors import InputError
+from groundling.models.heads import LMHead
+from groundling.objectives import Objective
 
 
 class MaskedLM(Objective):
@@ -45,11 +45,21 @@ class MaskedLM(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not 0 < rate < 1:
             raise InputError(f"rate={rate}: the share of masked pieces must lie between 0 and 1")
-        self.mask_id, self.rate, self.scheme, self.whole_word, self.joint = mask_id, rate, scheme, whole_word, joint
-        self.replacements = np.arange(sizes.word_table[0]) if replacements is None else np.asarray(replacements)
+        self.mask_id, self.rate, self.scheme, self.whole_word, self.joint = (
+            mask_id,
+            rate,
+            scheme,
+            whole_word,
+            joint,
+        )
+        self.replacements = (
+            np.arange(sizes.word_table[0]) if replacements is None else np.asarray(replacements)
+        )
         self.head = LMHead(sizes.text, sizes.word_table)
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+    ) -> Sample:
         """Mask pieces of `sample.text`; every text has at least one masked piece."""
         assert sample.text is not None
         row = sample.text

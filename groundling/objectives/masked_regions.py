@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..batch import IGNORE, Batch, Encoded, Sample, Sizes
-from ..errors import InputError
-from . import Objective
+from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes
+from groundling.errors import InputError
+from groundling.objectives import Objective
 
 
 class MaskedRegions(Objective):
@@ -65,7 +65,9 @@ class MaskedRegions(Objective):
         )
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+    ) -> Sample:
         """Hide the features of chosen regions; labels are 1 where a region is scored."""
         row = sample.regions
         assert row is not None, "masked regions need a sample with regions"
@@ -90,7 +92,9 @@ class MaskedRegions(Objective):
         if self.kind == "regress":
             return row.features.astype(np.float32)
         if row.classes is None:
-            raise InputError(f"{sample.id}: its regions have no class distribution; use kind regress")
+            raise InputError(
+                f"{sample.id}: its regions have no class distribution; use kind regress"
+            )
         return row.classes.astype(np.float32)
 
     def count(self, batch: Batch) -> dict[str, int]:

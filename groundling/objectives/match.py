@@ -9,9 +9,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..batch import Batch, Encoded, Sample, Sizes
-from ..models.heads import Pooler
-from . import Objective
+from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.models.heads import Pooler
+from groundling.objectives import Objective
 
 
 class Match(Objective):
@@ -27,7 +27,13 @@ class Match(Objective):
     swaps = True
 
     def __init__(
-        self, sizes: Sizes, *, negatives: float = 0.5, hard: int = 0, weight: float = 1.0, warmup: int = 0
+        self,
+        sizes: Sizes,
+        *,
+        negatives: float = 0.5,
+        hard: int = 0,
+        weight: float = 1.0,
+        warmup: int = 0,
     ) -> None:
         """`hard`: candidates per negative, 0 takes the first one drawn."""
         super().__init__(sizes, weight=weight, warmup=warmup)
@@ -35,7 +41,9 @@ class Match(Objective):
         self.pooler = Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+    ) -> Sample:
         """Exchange the CLIP side of some samples."""
         if rng.random() >= self.negatives:
             return sample.with_label(self.name, np.array(1))
@@ -44,7 +52,11 @@ class Match(Objective):
         if not different:  # a corpus of one text has no negatives
             return sample.with_label(self.name, np.array(1))
         chosen = max(different, key=lambda c: _shared(c, sample)) if self.hard else different[0]
-        same = np.array_equal(chosen.clip.ids, sample.clip.ids) if chosen.clip and sample.clip else False
+        same = (
+            np.array_equal(chosen.clip.ids, sample.clip.ids)
+            if chosen.clip and sample.clip
+            else False
+        )
         return replace(sample, clip=chosen.clip).with_label(self.name, np.array(int(same)))
 
     def count(self, batch: Batch) -> dict[str, int]:

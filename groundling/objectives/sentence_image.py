@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..batch import Batch, Encoded, Sample, Sizes
-from ..models.heads import Pooler
-from . import Objective
+from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.models.heads import Pooler
+from groundling.objectives import Objective
 
 
 class SentenceImage(Objective):
@@ -45,7 +45,9 @@ class SentenceImage(Objective):
         self.pooler = None if sizes.pooled else Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+    ) -> Sample:
         """Exchange the regions of some samples."""
         if not self.swap:
             return sample
@@ -68,21 +70,32 @@ class SentenceImage(Objective):
         labels = batch.labels[self.name]
         terms = {self.name: F.cross_entropy(self.classify(pooled).float(), labels, reduction="sum")}
         if self.alignment:
-            assert encoded.visual is not None and batch.text is not None and batch.regions is not None
-            distance = transport_distance(encoded.text, encoded.visual, batch.text.mask, batch.regions.mask)
+            assert (
+                encoded.visual is not None and batch.text is not None and batch.regions is not None
+            )
+            distance = transport_distance(
+                encoded.text, encoded.visual, batch.text.mask, batch.regions.mask
+            )
             terms["word_region"] = self.alignment * (distance * (2 * labels - 1)).sum()
         return terms
 
 
 def transport_distance(
-    words: Tensor, regions: Tensor, words_mask: Tensor, regions_mask: Tensor, beta: float = 0.5, rounds: int = 50
+    words: Tensor,
+    regions: Tensor,
+    words_mask: Tensor,
+    regions_mask: Tensor,
+    beta: float = 0.5,
+    rounds: int = 50,
 ) -> Tensor:
     """Optimal-transport distance (B,) between words (B, T, D) and regions (B, R, D) under cosine cost.
 
     The plan comes from the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50 rounds, one inner step)
     between uniform distributions, in fp32 and without gradient; the cost carries the gradient.
     """
-    cost = 1 - F.normalize(words.float(), dim=-1) @ F.normalize(regions.float(), dim=-1).transpose(1, 2)
+    cost = 1 - F.normalize(words.float(), dim=-1) @ F.normalize(regions.float(), dim=-1).transpose(
+        1, 2
+    )
     inside = words_mask[:, :, None] & regions_mask[:, None, :]
     cost = cost.masked_fill(~inside, 0)
     with torch.no_grad():

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Encoded, Sizes
-from ..errors import InputError
-from ..models.heads import PairPooler, Pooler
-from . import Objective
+from groundling.batch import Batch, Encoded, Sizes
+from groundling.errors import InputError
+from groundling.models.heads import PairPooler, Pooler
+from groundling.objectives import Objective
 
 if TYPE_CHECKING:
-    from ..tasks.forms import Form
+    from groundling.forms import Form
 
 
 HEAD = 64
@@ -48,14 +48,23 @@ class Supervised(Objective):
     needs = ("labels.label",)
 
     def __init__(
-        self, sizes: Sizes, *, form: Form, at: str = "form", between: str = "", dropout: float = 0.1,
-        weight: float = 1.0, warmup: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        sizes: Sizes,
+        *,
+        form: Form,
+        at: str = "form",
+        between: str = "",
+        dropout: float = 0.1,
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
         """`form` gives the head's width and the loss; `at` and `between` as in `Readout`."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.form, self.at, self.mask_id = form, at, -1
         width = sizes.text if "mask" in at else sizes.pooled or sizes.text
-        self.pooler = None if sizes.pooled or form.reads != "first" or at != "form" else Pooler(sizes.text)
+        self.pooler = (
+            None if sizes.pooled or form.reads != "first" or at != "form" else Pooler(sizes.text)
+        )
         self.pair = PairPooler(sizes.text, dropout) if at == "pair" else None
         self.between, self.dropout = layers(between, width), nn.Dropout(dropout)
         if between.startswith("double") or at == "pair":
@@ -71,7 +80,10 @@ class Supervised(Objective):
         if self.pooler is not None:  # a cross-modal model's, trained by `Match`
             return [(self.pooler, "match.pooler")]
         if self.at == "second mask" and len(self.between) > 2:
-            return [(self.between[0], "masked_lm.head.dense"), (self.between[2], "masked_lm.head.norm")]
+            return [
+                (self.between[0], "masked_lm.head.dense"),
+                (self.between[2], "masked_lm.head.norm"),
+            ]
         if self.form.reads == "regions" and len(self.between):
             return [(self.between[0], "masked_regions.head.0")]
         return []
@@ -80,13 +92,23 @@ class Supervised(Objective):
         """Outputs of the head: (B, outputs), (B, C) where every sample has C choices, (B, R) where it reads regions."""
         if self.form.reads != "first":
             encoded.require(self.name, "visual")
-            assert encoded.visual is not None and encoded.text is not None and batch.regions is not None
+            assert (
+                encoded.visual is not None
+                and encoded.text is not None
+                and batch.regions is not None
+            )
             found = self.classify(self.dropout(self.between(encoded.visual)))
             if self.query is not None:
-                ends = encoded.text[torch.arange(len(batch), device=found.device), batch.labels["query"]]
+                ends = encoded.text[
+                    torch.arange(len(batch), device=found.device), batch.labels["query"]
+                ]
                 found = found @ self.query(self.dropout(ends)).unsqueeze(-1) / HEAD**0.5
             return found.squeeze(-1).float().masked_fill(~batch.regions.mask, -torch.inf)
-        return self.classify(self.dropout(self.between(self._read(encoded, batch)))).float().view(len(batch), -1)
+        return (
+            self.classify(self.dropout(self.between(self._read(encoded, batch))))
+            .float()
+            .view(len(batch), -1)
+        )
 
     def _read(self, encoded: Encoded, batch: Batch) -> Tensor:
         """The states (rows, width) that answer."""
@@ -100,7 +122,9 @@ class Supervised(Objective):
             assert encoded.text is not None and batch.text is not None
             here = batch.text.ids == self.mask_id
             if not here.any(1).all():
-                raise InputError("a text was cut before its [MASK], where the answer is read; raise --max-length")
+                raise InputError(
+                    "a text was cut before its [MASK], where the answer is read; raise --max-length"
+                )
             last = here.shape[1] - 1 - here.flip(1).int().argmax(1)
             return encoded.text[torch.arange(len(last), device=last.device), last]
         if self.pooler is not None:
@@ -116,4 +140,8 @@ class Supervised(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The form's loss, summed over samples, as `task`."""
-        return {"task": self.form.loss(self.outputs(encoded, batch), torch.as_tensor(batch.labels["label"]))}
+        return {
+            "task": self.form.loss(
+                self.outputs(encoded, batch), torch.as_tensor(batch.labels["label"])
+            )
+        }

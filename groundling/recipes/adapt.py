@@ -11,24 +11,24 @@ import torch
 from accelerate import PartialState
 from torch import nn
 
-from ..batch import Sizes
-from ..checkpoint import Checkpoints, save_heads, start_lm_head
-from ..config import AdaptConfig, TrainConfig
-from ..data.corpora import corpus
-from ..data.samples import TextInput, TextSamples, WindowInput
-from ..errors import InputError
-from ..keyed import seed_of
-from ..models.clip import load_clip_text
-from ..models.crossmodal import CrossModal
-from ..models.text import TextEncoder, load_text_encoder
-from ..objectives import Objective
-from ..objectives.clip_tokens import ClipTokens
-from ..objectives.distill import Distill
-from ..objectives.masked_lm import MaskedLM
-from ..objectives.match import Match
-from ..runs import disk_errors, finished, open_run, write_json
-from ..teachers.clip_text import ClipTextTeacher, Taught
-from ..train import train
+from groundling.batch import Sizes
+from groundling.checkpoint import Checkpoints, save_heads, start_lm_head
+from groundling.config import AdaptConfig, TrainConfig
+from groundling.data.corpora import corpus
+from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.errors import InputError
+from groundling.keyed import seed_of
+from groundling.models.clip import load_clip_text
+from groundling.models.crossmodal import CrossModal
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.objectives import Objective
+from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.distill import Distill
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.train import train
 
 ARMS = {
     "mlm": "mlm",
@@ -94,7 +94,9 @@ def parts_of(arm: str) -> list[str]:
     names = list(dict.fromkeys(names))
     unknown = [n for n in names if n not in OBJECTIVES]
     if unknown:
-        raise InputError(f"--arm {arm}: {unknown[0]!r} is none of {', '.join([*ARMS, *OBJECTIVES])}")
+        raise InputError(
+            f"--arm {arm}: {unknown[0]!r} is none of {', '.join([*ARMS, *OBJECTIVES])}"
+        )
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
     return names
@@ -105,13 +107,18 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     names = parts_of(config.arm)
     taught = bool({"l1", "contrastive"} & set(names))
     joint = bool(JOINT & set(names))
-    for field, value, needed in (("student", config.student, True), ("teacher", config.teacher, taught or joint)):
+    for field, value, needed in (
+        ("student", config.student, True),
+        ("teacher", config.teacher, taught or joint),
+    ):
         if needed and not value:
             raise InputError(f"--arm {config.arm} needs --{field} FOLDER_OR_HUB_ID")
     if config.save_joint and not joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
     state = PartialState(cpu=training.cpu)
-    inputs = {f"text:{number}": p for number, p in enumerate(config.text)} | {"student": config.student}
+    inputs = {f"text:{number}": p for number, p in enumerate(config.text)} | {
+        "student": config.student
+    }
     if config.teacher:
         inputs["teacher"] = config.teacher
     with state.main_process_first():
@@ -138,9 +145,13 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     data: Any = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
     if taught:
         # Its own copy: CrossModal trains its CLIP side, a teacher never changes.
-        teacher = ClipTextTeacher(load_clip_text(config.teacher)[0], standardise=config.l1_targets == "standard")
+        teacher = ClipTextTeacher(
+            load_clip_text(config.teacher)[0], standardise=config.l1_targets == "standard"
+        )
         teacher.to(state.device)
-        needed = data.lengths.sum() / 4 * teacher.width * 4 / 2**30  # about four characters a word, four bytes a number
+        needed = (
+            data.lengths.sum() / 4 * teacher.width * 4 / 2**30
+        )  # about four characters a word, four bytes a number
         if needed <= config.cache_gb or joint:
             data = Taught(data, teacher, keep_clip=joint)
         else:
@@ -149,11 +160,15 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     words = vocabulary(text)
     objectives, heads = [], {}
     for name in names:
-        torch.manual_seed(seed_of(training.seed, "init", name))  # the same head in every arm that has it
+        torch.manual_seed(
+            seed_of(training.seed, "init", name)
+        )  # the same head in every arm that has it
         objective = OBJECTIVES[name](sizes, config, words)
         heads[name] = "new"
         if isinstance(objective, MaskedLM):
-            heads[name] = start_lm_head(objective.head, config.student, text.encoder.config.model_type)
+            heads[name] = start_lm_head(
+                objective.head, config.student, text.encoder.config.model_type
+            )
         objectives.append(objective)
     result = train(model, objectives, data, training, folder, teachers=teachers)
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads, "texts": len(examples)}
@@ -165,7 +180,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
             if config.save_joint and isinstance(model, CrossModal):
                 model.export(folder / "joint")
                 save_heads(folder / "joint", objectives)
-            (folder / "model" / "README.md").write_text(_card(config, training, result), encoding="utf-8")
+            (folder / "model" / "README.md").write_text(
+                _card(config, training, result), encoding="utf-8"
+            )
         write_json(folder / "result.json", result)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
@@ -176,7 +193,9 @@ def vocabulary(text: TextEncoder) -> Vocabulary:
     """Mask id and ordinary ids of an encoder's tokenizer; raises InputError if it has no mask token."""
     mask_id = text.tokenizer.mask_token_id
     if mask_id is None:
-        raise InputError(f"{text.tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible")
+        raise InputError(
+            f"{text.tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible"
+        )
     special = set(text.tokenizer.all_special_ids)
     return Vocabulary(int(mask_id), [i for i in range(len(text.tokenizer)) if i not in special])
 

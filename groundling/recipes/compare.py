@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
-from ..errors import InputError
-from .sweep import Sweep, Tuning, Variant, sweep
+from groundling.config import AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
+from groundling.errors import InputError
+from groundling.recipes.sweep import Sweep, Tuning, Variant, sweep
 
 CONTROL = "mlm"
 
@@ -29,7 +29,9 @@ def compare(
     if not config.tasks or not config.data:
         raise InputError("compare needs --tasks and --data")
     arms = list(dict.fromkeys(([CONTROL] if config.control else []) + list(config.arms)))
-    base = FinetuneConfig(data=config.data, max_train=config.max_train, max_length=config.max_length)
+    base = FinetuneConfig(
+        data=config.data, max_train=config.max_train, max_length=config.max_length
+    )
     what = Sweep(
         tuple(Variant(arm, replace(adapting, arm=arm), training) for arm in arms),
         tuple(Tuning(replace(base, task=task), tuning) for task in config.tasks),

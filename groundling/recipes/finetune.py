@@ -13,40 +13,52 @@ import numpy as np
 import torch
 from accelerate import PartialState
 
-from ..checkpoint import Checkpoints, load_head, save_heads
-from ..config import FinetuneConfig, TrainConfig
-from ..data.paired import RegionSamples
-from ..data.pictures import Pictured
-from ..data.regions import RegionStore
-from ..data.samples import Example, TextSamples
-from ..errors import InputError
-from ..evaluate import evaluate
-from ..find import named
-from ..keyed import seed_of
-from ..models.end_to_end import EndToEnd
-from ..models.single_stream import SingleStream, join_to
-from ..models.student import load_student
-from ..objectives.supervised import Supervised
-from ..runs import disk_errors, finished, open_run, write_json
-from ..tasks import Task
-from ..tasks.glue import from_hub
-from ..tasks.readouts import PLAIN, Readout, answer_rows, readout
-from ..tasks.table import own_task
-from ..train import train
-from .adapt import vocabulary
+from groundling.checkpoint import Checkpoints, load_head, save_heads
+from groundling.config import FinetuneConfig, TrainConfig
+from groundling.data.paired import RegionSamples
+from groundling.data.pictures import Pictured
+from groundling.data.regions import RegionStore
+from groundling.data.samples import Example, TextSamples
+from groundling.errors import InputError
+from groundling.evaluate import evaluate
+from groundling.find import named
+from groundling.joins.end_to_end import EndToEnd
+from groundling.joins.readouts import PLAIN, Readout, answer_rows, readout
+from groundling.keyed import seed_of
+from groundling.load import load_student
+from groundling.models.single_stream import SingleStream, join_to
+from groundling.objectives.supervised import Supervised
+from groundling.recipes.adapt import vocabulary
+from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.tasks import Task
+from groundling.tasks.glue import from_hub
+from groundling.tasks.table import own_task
+from groundling.train import train
 
 
 def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
     """Fine-tune once per seed in `out/seed-N`, evaluate, and write medians to `out/result.json`; returns the result."""
     task_or_label = "task (or --text and --label for your own file)"
-    for field, value in (("model", config.model), ("data", config.data), (task_or_label, config.task or config.label)):
+    for field, value in (
+        ("model", config.model),
+        ("data", config.data),
+        (task_or_label, config.task or config.label),
+    ):
         if not value:
             raise InputError(f"finetune needs --{field}")
     if config.images and not config.regions:
-        raise InputError(f"--images {config.images}: pass --regions STORE, too, which says where to look")
-    task = own_task(config) if config.label else named("tasks", Task, config.task).at(Path(config.data))
+        raise InputError(
+            f"--images {config.images}: pass --regions STORE, too, which says where to look"
+        )
+    task = (
+        own_task(config)
+        if config.label
+        else named("tasks", Task, config.task).at(Path(config.data))
+    )
     state = PartialState(cpu=training.cpu)
-    inputs = {"model": config.model, "data": config.data} | ({"dev": config.dev} if config.dev else {})
+    inputs = {"model": config.model, "data": config.data} | (
+        {"dev": config.dev} if config.dev else {}
+    )
     inputs |= {"regions": str(Path(config.regions) / "manifest.json")} if config.regions else {}
     inputs |= {"images": config.images} if config.images else {}
     with state.main_process_first():
@@ -83,7 +95,11 @@ def one_run(
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     single = isinstance(student, SingleStream)
-    read = readout(student.join.kind, task.name, bool(config.regions)) if single and not config.plain_head else PLAIN
+    read = (
+        readout(student.join.kind, task.name, bool(config.regions))
+        if single and not config.plain_head
+        else PLAIN
+    )
     objective = task.objective(student.sizes, read)
     for layer, name in objective.starts() if student.sizes.visual else ():
         load_head(Path(config.model), layer, name)
@@ -91,7 +107,9 @@ def one_run(
         splits = _made_for(student, objective, read, splits)
     student.word_embeddings().requires_grad_(not config.freeze_words)
     text, clip = student.inputs(config.max_length)
-    samples: dict[str, Any] = {split: TextSamples(examples, text, clip) for split, examples in splits.items()}
+    samples: dict[str, Any] = {
+        split: TextSamples(examples, text, clip) for split, examples in splits.items()
+    }
     if config.regions:
         samples = seen(samples, student, task, config, apart=read.at == "pair")
     elif task.mark is not None:
@@ -111,7 +129,9 @@ def one_run(
                         task.submission(split, found.ids, found.predictions), encoding="utf-8"
                     )
         if found.labels is not None:
-            scores[split] = found.metrics | task.official(Path(config.data), split, found.ids, found.predictions)
+            scores[split] = found.metrics | task.official(
+                Path(config.data), split, found.ids, found.predictions
+            )
             if np.ptp(found.predictions) == 0:
                 scores[split]["constant"] = 1.0  # a collapsed run: reported, never dropped
     about = {"task": task.name, "metrics": [m.name for m in task.metrics], "splits": list(task.dev)}
@@ -148,7 +168,10 @@ def _made_for(
     if read.between:
         table = student.text.encoder.get_input_embeddings().weight.detach()
         objective.classify.weight.data.copy_(answer_rows(objective.form, tokenizer, table))
-    return {k: [read.ask(example, str(tokenizer.mask_token)) for example in v] for k, v in splits.items()}
+    return {
+        k: [read.ask(example, str(tokenizer.mask_token)) for example in v]
+        for k, v in splits.items()
+    }
 
 
 def seen(
@@ -160,15 +183,26 @@ def seen(
     """
     store, pixels = config.regions, isinstance(student, EndToEnd)
     if not student.sizes.regions:
-        raise InputError(f"--regions {store}: this model reads no regions; expected a single-stream model")
+        raise InputError(
+            f"--regions {store}: this model reads no regions; expected a single-stream model"
+        )
     if pixels and not config.images:
-        raise InputError(f"{config.model}: this model reads pixels; pass --images FOLDER beside --regions")
+        raise InputError(
+            f"{config.model}: this model reads pixels; pass --images FOLDER beside --regions"
+        )
     if config.images and not pixels:
-        raise InputError(f"--images {config.images}: this model reads stored features, no pixels; leave it out")
+        raise InputError(
+            f"--images {config.images}: this model reads stored features, no pixels; leave it out"
+        )
     regions = RegionStore(store, features=not pixels)
     if not pixels:
         regions.require(student.sizes.regions)
-    options = {"whole": student.whole, "most": config.most_regions, "mark": task.mark, "apart": apart}
+    options = {
+        "whole": student.whole,
+        "most": config.most_regions,
+        "mark": task.mark,
+        "apart": apart,
+    }
     options["phrases"] = task.form.reads == "phrase"
     options["blind"] = config.blind
     found: dict[str, Any] = {k: RegionSamples(v, regions, **options) for k, v in samples.items()}
@@ -184,11 +218,15 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
     every: dict[str, dict[str, list[float]]] = {}
     for split in task.dev:
         present = [run for run in runs if split in run["scores"]]
-        every[split] = {m.name: [run["scores"][split][m.name] for run in present] for m in task.metrics}
+        every[split] = {
+            m.name: [run["scores"][split][m.name] for run in present] for m in task.metrics
+        }
         for name, values in every[split].items():
             defined = [value for value in values if isfinite(value)]
             medians.setdefault(split, {})[name] = median(defined) if defined else float("nan")
-    collapsed = [run["seed"] for run in runs if any("constant" in s for s in run["scores"].values())]
+    collapsed = [
+        run["seed"] for run in runs if any("constant" in s for s in run["scores"].values())
+    ]
     return {
         "task": task.name,
         "version": task.version,

@@ -10,32 +10,32 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from ..batch import Sizes
-from ..checkpoint import Checkpoints, save_heads, start_lm_head
-from ..config import PretrainConfig, TrainConfig
-from ..data.captions import Captioned, keep_listed, read_captions
-from ..data.corpora import corpus
-from ..data.paired import CaptionPairs, RegionSamples
-from ..data.pictures import Pictured
-from ..data.plan import Source
-from ..data.regions import RegionStore, stem
-from ..data.samples import Example, TextInput, TextSamples
-from ..errors import InputError
-from ..find import named
-from ..keyed import seed_of
-from ..models.end_to_end import EndToEnd, end_to_end
-from ..models.single_stream import SingleStream, bert_of, join_to
-from ..models.student import load_student
-from ..models.text import TextEncoder
-from ..objectives import Objective
-from ..objectives.masked_lm import MaskedLM
-from ..objectives.masked_regions import MaskedRegions
-from ..objectives.sentence_image import SentenceImage
-from ..runs import disk_errors, finished, open_run, write_json
-from ..tasks import Task
-from ..tasks.forms import Answer
-from ..train import train
-from .adapt import vocabulary
+from groundling.batch import Sizes
+from groundling.checkpoint import Checkpoints, save_heads, start_lm_head
+from groundling.config import PretrainConfig, TrainConfig
+from groundling.data.captions import Captioned, keep_listed, read_captions
+from groundling.data.corpora import corpus
+from groundling.data.paired import CaptionPairs, RegionSamples
+from groundling.data.pictures import Pictured
+from groundling.data.regions import RegionStore, stem
+from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.errors import InputError
+from groundling.feed import Source
+from groundling.find import named
+from groundling.forms import Answer
+from groundling.joins.end_to_end import EndToEnd, end_to_end
+from groundling.keyed import seed_of
+from groundling.load import load_student
+from groundling.models.single_stream import SingleStream, bert_of, join_to
+from groundling.models.text import TextEncoder
+from groundling.objectives import Objective
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.recipes.adapt import vocabulary
+from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.tasks import Task
+from groundling.train import train
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,15 @@ class Phase:
     """Two captions a text, as VisualBERT's."""
 
 
-def _masked_lm(sizes: Sizes, config: PretrainConfig, words: Any, whole_word: bool = False) -> Objective:
+def _masked_lm(
+    sizes: Sizes, config: PretrainConfig, words: Any, whole_word: bool = False
+) -> Objective:
     return MaskedLM(
-        sizes, mask_id=words.mask_id, replacements=words.ordinary, rate=config.mask_rate, whole_word=whole_word
+        sizes,
+        mask_id=words.mask_id,
+        replacements=words.ordinary,
+        rate=config.mask_rate,
+        whole_word=whole_word,
     )
 
 
@@ -72,7 +78,9 @@ def _uniter(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]
         _masked_lm(sizes, config, words),
         SentenceImage(sizes, alignment=0.1),
         # The code takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
-        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=1 / sizes.regions),
+        MaskedRegions(
+            sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=1 / sizes.regions
+        ),
         *classes,
     ]
 
@@ -83,7 +91,12 @@ PHASES = {
     # In-domain ratios of the released code: itm 2, mlm 2, mrfr 1, mrc-kl 1; one of them per optimizer step.
     "uniter": Phase(
         _uniter,
-        ((2, ("sentence_image",)), (2, ("masked_lm",)), (1, ("regress_regions",)), (1, ("masked_regions",))),
+        (
+            (2, ("sentence_image",)),
+            (2, ("masked_lm",)),
+            (1, ("regress_regions",)),
+            (1, ("masked_regions",)),
+        ),
     ),
 }
 """How each model is pre-trained (VisualBERT Section 3.3; VL-BERT Section 3.3 and its code; UNITER's code)."""
@@ -95,9 +108,14 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         if not value:
             raise InputError(f"pretrain needs --{field}")
     if bool(config.captions) == bool(config.task):
-        raise InputError("pretrain needs --captions FILE, or --task and --data for a task's own texts")
+        raise InputError(
+            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
+        )
     state = PartialState(cpu=training.cpu)
-    inputs: dict[str, str | Path] = {"student": config.student, "regions": Path(config.regions) / "manifest.json"}
+    inputs: dict[str, str | Path] = {
+        "student": config.student,
+        "regions": Path(config.regions) / "manifest.json",
+    }
     inputs |= {"captions": config.captions} if config.captions else {"data": config.data}
     inputs |= {f"text:{number}": path for number, path in enumerate(config.text)}
     inputs |= {"images": config.images, "backbone": config.backbone} if config.images else {}
@@ -152,8 +170,10 @@ def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
             raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
         return start
     if config.images:
-        raise InputError(f"--images {config.images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
-                         "or an end-to-end model as --student, or leave --images out")  # fmt: skip
+        raise InputError(
+            f"--images {config.images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
+            "or an end-to-end model as --student, or leave --images out"
+        )
     options = {"early": config.early_fusion} if config.model == "visualbert" else {}
     model = join_to(start, config.model, store.width, **options)
     store.require(model.sizes.regions)
@@ -165,8 +185,12 @@ def _data(
 ) -> tuple[Any, int]:
     """Samples with regions, and how many captioned images the store lacks."""
     if config.task:
-        examples = task_texts(named("tasks", Task, config.task).at(Path(config.data)), Path(config.data))
-        seen = RegionSamples(TextSamples(examples, text), store, whole=model.whole, most=config.most_regions)
+        examples = task_texts(
+            named("tasks", Task, config.task).at(Path(config.data)), Path(config.data)
+        )
+        seen = RegionSamples(
+            TextSamples(examples, text), store, whole=model.whole, most=config.most_regions
+        )
         return _pictured(seen, [example.images for example in examples], config, model), 0
     images = read_captions(config.captions)
     images = keep_listed(images, config.listing) if config.listing else images
@@ -178,13 +202,23 @@ def _data(
             f"the first is {stem(first.file)!r}; add them or pass --skip-missing"
         )
     keyed = [Captioned(stem(image.file), image.file, image.captions) for image in there]
-    pairs = CaptionPairs(keyed, text, store, pairs=phase.pairs, whole=model.whole, most=config.most_regions)
-    return _pictured(pairs, [(image.id,) for image in keyed], config, model), len(images) - len(there)
+    pairs = CaptionPairs(
+        keyed, text, store, pairs=phase.pairs, whole=model.whole, most=config.most_regions
+    )
+    return _pictured(pairs, [(image.id,) for image in keyed], config, model), len(images) - len(
+        there
+    )
 
 
-def _pictured(samples: Any, images: Sequence[Sequence[str]], config: PretrainConfig, model: SingleStream) -> Any:
+def _pictured(
+    samples: Any, images: Sequence[Sequence[str]], config: PretrainConfig, model: SingleStream
+) -> Any:
     """The samples, with pixels for a model that reads them."""
-    return Pictured(samples, images, config.images, model.side) if isinstance(model, EndToEnd) else samples
+    return (
+        Pictured(samples, images, config.images, model.side)
+        if isinstance(model, EndToEnd)
+        else samples
+    )
 
 
 def task_texts(task: Task, folder: Path) -> list[Example]:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ..config import TUNING, AdaptConfig, FinetuneConfig, SweepConfig, TrainConfig
-from ..data.tables import read_text
-from ..errors import InputError
-from ..find import named
-from ..jobs import Job, run_jobs
-from ..runs import open_run
-from ..tasks import Task
-from .adapt import adapt, parts_of
-from .finetune import finetune
-from .verdict import judge_folders
+from groundling.config import TUNING, AdaptConfig, FinetuneConfig, SweepConfig, TrainConfig
+from groundling.data.tables import read_text
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.jobs import Job, run_jobs
+from groundling.recipes.adapt import adapt, parts_of
+from groundling.recipes.finetune import finetune
+from groundling.recipes.verdict import judge_folders
+from groundling.runs import open_run
+from groundling.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Tuning:
 
     def of(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
         """The settings for a variant, with its own."""
-        return _filled((self.finetune, self.train), dict(variant.tune), f'[variants."{variant.name}".tune]')
+        return _filled(
+            (self.finetune, self.train), dict(variant.tune), f'[variants."{variant.name}".tune]'
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,14 @@ def read_sweep(path: str | Path) -> Sweep:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML ({error})") from None
-    kinds = {"seeds": int, "adapt_every_seed": bool, "adapt": dict, "tune": dict, "tasks": dict, "variants": dict}
+    kinds = {
+        "seeds": int,
+        "adapt_every_seed": bool,
+        "adapt": dict,
+        "tune": dict,
+        "tasks": dict,
+        "variants": dict,
+    }
     for key, value in content.items():
         if key not in kinds:
             raise InputError(f"{path}: unknown key {key!r}; expected {', '.join(sorted(kinds))}")
@@ -82,7 +91,11 @@ def read_sweep(path: str | Path) -> Sweep:
     variants = []
     for name, own in content["variants"].items():
         where = f'{path}, [variants."{name}"]'
-        model, published, change = str(own.pop("model", "")), str(own.pop("published", "")), own.pop("tune", {})
+        model, published, change = (
+            str(own.pop("model", "")),
+            str(own.pop("published", "")),
+            own.pop("tune", {}),
+        )
         if not isinstance(change, dict):
             raise InputError(f"{where}: tune = {change!r}, expected a table")
         _filled((FinetuneConfig(), TUNING), change, f"{where}.tune")
@@ -93,14 +106,21 @@ def read_sweep(path: str | Path) -> Sweep:
         Tuning(*_filled((replace(tune[0], task=task), tune[1]), own, f'{path}, [tasks."{task}"]'))
         for task, own in content["tasks"].items()
     ]
-    return Sweep(tuple(variants), tuple(tunings), content.get("seeds", 5), content.get("adapt_every_seed", False))
+    return Sweep(
+        tuple(variants),
+        tuple(tunings),
+        content.get("seeds", 5),
+        content.get("adapt_every_seed", False),
+    )
 
 
 def _filled(defaults: tuple[Any, Any], values: Mapping[str, Any], where: str) -> tuple[Any, Any]:
     """Two dataclasses with the values of one table; a key belongs to the one that has a field of its name."""
     out = list(defaults)
     for key, value in values.items():
-        place = next((i for i, part in enumerate(out) if key in {f.name for f in fields(part)}), None)
+        place = next(
+            (i for i, part in enumerate(out) if key in {f.name for f in fields(part)}), None
+        )
         if place is None:
             names = sorted({f.name for part in out for f in fields(part)})
             raise InputError(f"{where}: unknown key {key!r}; expected one of {', '.join(names)}")
@@ -111,12 +131,16 @@ def _filled(defaults: tuple[Any, Any], values: Mapping[str, Any], where: str) ->
             raise InputError(f"{where}: {key} = {value!r}, expected a value like {have!r}")
         hint = get_type_hints(type(out[place]))[key]
         if get_origin(hint) is Literal and value not in get_args(hint):
-            raise InputError(f"{where}: {key} = {value!r}, expected one of {', '.join(get_args(hint))}")
+            raise InputError(
+                f"{where}: {key} = {value!r}, expected one of {', '.join(get_args(hint))}"
+            )
         out[place] = replace(out[place], **{key: value})
     return out[0], out[1]
 
 
-def sweep(what: Sweep, out: str | Path, processes: int = 1, say: Callable[[str], None] = print) -> dict[str, Any]:
+def sweep(
+    what: Sweep, out: str | Path, processes: int = 1, say: Callable[[str], None] = print
+) -> dict[str, Any]:
     """Run what is missing into `out/VARIANT/...`, then judge every variant against the first one."""
     folders = [slug(variant.name) for variant in what.variants]
     for variant, own in zip(what.variants, folders, strict=True):
@@ -124,16 +148,26 @@ def sweep(what: Sweep, out: str | Path, processes: int = 1, say: Callable[[str],
         if folders.count(own) > 1:
             raise InputError(f"two variants would share the folder {own}; rename {variant.name!r}")
         source = variant.model.removeprefix("joint of ")
-        if source != variant.model and source not in [v.name for v in what.variants if v.adapt.save_joint]:
-            raise InputError(f"{variant.name}: model is the joint of {source!r}, which is no variant with save_joint")
+        if source != variant.model and source not in [
+            v.name for v in what.variants if v.adapt.save_joint
+        ]:
+            raise InputError(
+                f"{variant.name}: model is the joint of {source!r}, which is no variant with save_joint"
+            )
     for tuning in what.tunings:
         named("tasks", Task, tuning.finetune.task)
         if not tuning.finetune.data:
-            raise InputError(f"{tuning.finetune.task} needs `data`, the folder of its official files")
-    folder = open_run(out, "sweep", {}, {})  # variants, tasks and seeds may grow: each run checks its own settings
+            raise InputError(
+                f"{tuning.finetune.task} needs `data`, the folder of its official files"
+            )
+    folder = open_run(
+        out, "sweep", {}, {}
+    )  # variants, tasks and seeds may grow: each run checks its own settings
     run_jobs(_jobs(what, folder), processes, say)
     groups = {v.name: folder / slug(v.name) for v in what.variants}
-    return judge_folders(groups, folder, say=say, published={v.name: v.published for v in what.variants})
+    return judge_folders(
+        groups, folder, say=say, published={v.name: v.published for v in what.variants}
+    )
 
 
 def slug(name: str) -> str:
@@ -149,23 +183,34 @@ def _jobs(what: Sweep, out: Path) -> list[Job]:
         own = out / slug(variant.name)
         every = range(variant.train.seed, variant.train.seed + what.seeds)
         # One adaptation with all fine-tuning seeds, or one of both per seed.
-        rounds = [(own / f"seed-{s}", s) for s in every] if what.adapt_every_seed else [(own, variant.train.seed)]
+        rounds = (
+            [(own / f"seed-{s}", s) for s in every]
+            if what.adapt_every_seed
+            else [(own, variant.train.seed)]
+        )
         for place, seed in rounds:
             model = variant.model
             after: tuple[str, ...] = ()
             if model.startswith("joint of "):
                 source = out / slug(model.removeprefix("joint of ")) / place.relative_to(own)
-                model, after = str(source / "adapt" / "joint"), (f"{source.relative_to(out)}: adapt",)
+                model, after = (
+                    str(source / "adapt" / "joint"),
+                    (f"{source.relative_to(out)}: adapt",),
+                )
             elif not model:
                 model, after = str(place / "adapt" / "model"), (f"{place.relative_to(out)}: adapt",)
                 adapting = variant.adapt, replace(variant.train, seed=seed), place / "adapt"
                 adaptations.append(Job(f"{place.relative_to(out)}: adapt", adapt, adapting))
             for number, tuning in enumerate(what.tunings):
                 settings, training = tuning.of(variant)
-                config = replace(settings, model=model, seeds=1 if what.adapt_every_seed else what.seeds)
+                config = replace(
+                    settings, model=model, seeds=1 if what.adapt_every_seed else what.seeds
+                )
                 training = replace(training, seed=seed) if what.adapt_every_seed else training
                 name = f"{place.relative_to(out)}: {config.task}"
-                tunings[number].append(Job(name, finetune, (config, training, place / slug(config.task)), after))
+                tunings[number].append(
+                    Job(name, finetune, (config, training, place / slug(config.task)), after)
+                )
     return adaptations + [job for task in tunings for job in task]
 
 

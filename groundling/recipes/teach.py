@@ -15,18 +15,18 @@ from tokenizers import Tokenizer, models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
-from ..batch import collate
-from ..checkpoint import Checkpoints
-from ..config import TeachConfig, TrainConfig
-from ..data.captions import Captioned, CaptionSamples, keep_listed, present, read_captions
-from ..data.samples import WindowInput
-from ..errors import InputError
-from ..keyed import seed_of
-from ..models.clip import TwoTowers
-from ..models.text import load_tokenizer
-from ..objectives.contrast import Contrast
-from ..runs import disk_errors, finished, open_run, write_json
-from ..train import train
+from groundling.batch import collate
+from groundling.checkpoint import Checkpoints
+from groundling.config import TeachConfig, TrainConfig
+from groundling.data.captions import Captioned, CaptionSamples, keep_listed, present, read_captions
+from groundling.data.samples import WindowInput
+from groundling.errors import InputError
+from groundling.keyed import seed_of
+from groundling.models.clip import TwoTowers
+from groundling.models.loading import load_tokenizer
+from groundling.objectives.contrast import Contrast
+from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.train import train
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 
@@ -82,7 +82,9 @@ def small_clip(config: TeachConfig, tokenizer: PreTrainedTokenizerBase) -> CLIPM
             },
         )
     )
-    with torch.no_grad():  # CLIP's 0.02 suits long training; in a short one, words are learned sooner from more
+    with (
+        torch.no_grad()
+    ):  # CLIP's 0.02 suits long training; in a short one, words are learned sooner from more
         clip.text_model.embeddings.token_embedding.weight.mul_(5)
     return clip
 
@@ -109,14 +111,22 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
 
     with state.main_process_first():
         if not (folder / "tokenizer").exists() and state.is_main_process:
-            learned = clip_tokenizer([c for image in images for c in image.captions], config.vocabulary)
+            learned = clip_tokenizer(
+                [c for image in images for c in image.captions], config.vocabulary
+            )
             learned.save_pretrained(folder / "tokenizer")
     tokenizer = load_tokenizer(folder / "tokenizer")
     torch.manual_seed(seed_of(training.seed, "init"))
     model = TwoTowers(small_clip(config, tokenizer), tokenizer)
     texts = WindowInput(tokenizer, config.window, max_windows=1)
-    samples = CaptionSamples(images, config.images, config.size, texts, shift=config.shift, flip=config.flip)
-    result: dict[str, Any] = {"images": len(images), "missing_images": gaps, "parameters": _count(model)}
+    samples = CaptionSamples(
+        images, config.images, config.size, texts, shift=config.shift, flip=config.flip
+    )
+    result: dict[str, Any] = {
+        "images": len(images),
+        "missing_images": gaps,
+        "parameters": _count(model),
+    }
     if not config.untrained:
         result |= train(model, [Contrast(model.sizes)], samples, training, folder)
     if held_out:
@@ -147,7 +157,9 @@ def retrieval(model: TwoTowers, samples: CaptionSamples, batch: int = 128) -> di
     owner = np.repeat(np.arange(len(samples)), np.diff(samples.first))
     own = scores[np.arange(len(owner)), owner]
     text_rank = (scores > own[:, None]).sum(1)
-    best = np.array([scores[samples.first[i] : samples.first[i + 1], i].max() for i in range(len(samples))])
+    best = np.array(
+        [scores[samples.first[i] : samples.first[i + 1], i].max() for i in range(len(samples))]
+    )
     image_rank = (scores > best[None]).sum(0)
     found = {"images": float(len(samples)), "captions": float(len(owner))}
     for name, rank in (("text_to_image", text_rank), ("image_to_text", image_rank)):

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..config import VerdictConfig
-from ..data.tables import lines_of
-from ..errors import InputError
-from ..metrics import METRICS, Metric
-from ..published import PUBLISHED
-from ..report import table, write_report
-from ..runs import finished, write_json
-from ..verdict import Runs, decide, judge
+from groundling.analysis.verdict import Runs, decide, judge
+from groundling.config import VerdictConfig
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
+from groundling.metrics import METRICS, Metric
+from groundling.published import PUBLISHED
+from groundling.report import table, write_report
+from groundling.runs import finished, write_json
 
 PREDICTIONS = "predictions_{}.jsonl"
 
@@ -43,7 +43,9 @@ def collect(name: str, folder: str | Path) -> dict[str, tuple[Runs, Metric]]:
                 raise InputError(f"{own}: seed {seed} of {key} is also in {seeds[seed][0].parent}")
             seeds[seed] = own / PREDICTIONS.format(split), done
     if not found:
-        raise InputError(f"{folder}: holds no finished fine-tuning run (seed-*/result.json with a task)")
+        raise InputError(
+            f"{folder}: holds no finished fine-tuning run (seed-*/result.json with a task)"
+        )
     out = {}
     for task, seeds in found.items():
         read = {seed: read_predictions(path) for seed, (path, _) in sorted(seeds.items())}
@@ -55,7 +57,15 @@ def collect(name: str, folder: str | Path) -> dict[str, tuple[Runs, Metric]]:
         metric = METRICS[next(iter(seeds.values()))[1]["metrics"][0]]
         here = {path.parent.parent for path, _ in seeds.values()}
         waiting = tuple(sorted(seed for place, seed in unfinished if place in here))
-        runs = Runs(name, task, tuple(read), ids, labels, np.stack([p for _, _, p in read.values()]), waiting)
+        runs = Runs(
+            name,
+            task,
+            tuple(read),
+            ids,
+            labels,
+            np.stack([p for _, _, p in read.values()]),
+            waiting,
+        )
         out[task] = runs, metric
     return out
 
@@ -100,13 +110,18 @@ def judge_folders(
     control, *others = collected
     for name, runs in collected.items():
         for task in collected[control].keys() ^ runs.keys():
-            say(f"{name if task not in runs else control}: no finished run of {task}, so it is not judged")
+            say(
+                f"{name if task not in runs else control}: no finished run of {task}, so it is not judged"
+            )
     result: dict[str, Any] = {"control": control, "scores": {}, "verdicts": []}
     for name, by_task in collected.items():
         result["scores"][name] = {task: _scores(*found) for task, found in by_task.items()}
     for name in others:
         both = [task for task in collected[control] if task in collected[name]]
-        verdicts = [judge(collected[control][t][0], collected[name][t][0], collected[name][t][1]) for t in both]
+        verdicts = [
+            judge(collected[control][t][0], collected[name][t][0], collected[name][t][1])
+            for t in both
+        ]
         result["verdicts"] += [asdict(v) for v in decide(verdicts)]
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -115,11 +130,15 @@ def judge_folders(
     say(table(rows))
     for verdict in result["verdicts"]:
         say(verdict["sentence"])
-    notes = list(dict.fromkeys(f"{v['task']}, {note}" for v in result["verdicts"] for note in v["notes"]))
+    notes = list(
+        dict.fromkeys(f"{v['task']}, {note}" for v in result["verdicts"] for note in v["notes"])
+    )
     for note in notes:
         say(f"note: {note}")
     sentences = [v["sentence"] for v in result["verdicts"]]
-    tables = [("Median, and every seed", rows)] + ([("Comparisons", comparisons)] if comparisons else [])
+    tables = [("Median, and every seed", rows)] + (
+        [("Comparisons", comparisons)] if comparisons else []
+    )
     write_report(out / "verdict.html", f"Against {control}", tables, sentences, notes=notes)
     return result
 
@@ -127,7 +146,9 @@ def judge_folders(
 def _scores(runs: Runs, metric: Metric) -> dict[str, Any]:
     values = runs.scores(metric)
     defined = values[np.isfinite(values)]
-    low, middle, high = np.quantile(defined, (0.25, 0.5, 0.75)).tolist() if len(defined) else [float("nan")] * 3
+    low, middle, high = (
+        np.quantile(defined, (0.25, 0.5, 0.75)).tolist() if len(defined) else [float("nan")] * 3
+    )
     return {
         "metric": metric.name,
         "seeds": list(runs.seeds),
@@ -151,13 +172,17 @@ def score_rows(result: Mapping[str, Any], published: Mapping[str, str]) -> list[
         theirs = PUBLISHED.get(published.get(name, ""), {})
         for task in tasks:
             one = by_task.get(task)
-            metric = METRICS[next(g[task]["metric"] for g in result["scores"].values() if task in g)]
+            metric = METRICS[
+                next(g[task]["metric"] for g in result["scores"].values() if task in g)
+            ]
             digits = 1 if metric.scale == 100 else 3
             cell = "-"
             if one is not None:
                 every = " ".join(f"{s * metric.scale:.{digits}f}" for s in one["scores"])
                 cell = f"{one['median'] * metric.scale:.{digits}f} [{every}]"
-            row[f"{task} ({metric.name}{'' if metric.higher_is_better else ', lower is better'})"] = cell
+            row[
+                f"{task} ({metric.name}{'' if metric.higher_is_better else ', lower is better'})"
+            ] = cell
             if any(task in PUBLISHED.get(system, {}) for system in published.values()):
                 row[f"{task}, published"] = str(theirs.get(task, "-"))
         rows.append(row)
@@ -192,7 +217,9 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
             raise InputError(f"--runs: two groups are called {name!r}; write NAME=FOLDER")
         groups[name] = folder
     if len(groups) < 2:
-        raise InputError("verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER")
+        raise InputError(
+            "verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
+        )
     published = dict(text.partition("=")[::2] for text in config.published)
     for name, system in published.items():
         if system not in PUBLISHED:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..batch import RegionRow, Sizes
-from ..data.samples import Example
-from ..errors import InputError
-from ..metrics import Metric
-from ..objectives.supervised import Supervised
-from .forms import Form
-from .readouts import PLAIN, Readout
+from groundling.batch import RegionRow, Sizes
+from groundling.data.samples import Example
+from groundling.errors import InputError
+from groundling.forms import Form
+from groundling.joins.readouts import PLAIN, Readout
+from groundling.metrics import Metric
+from groundling.objectives.supervised import Supervised
 
 
 def _itself(folder: Path, split: str) -> Path:
@@ -40,7 +40,11 @@ class Task:
     """Labelled splits on which it is evaluated; the first gives the headline."""
     test: Mapping[str, str] = field(default_factory=dict)
     """Unlabelled split to the file name its server expects; empty if one task's predictions are not enough for it."""
-    layout: Sequence[str] | Callable[[Sequence[str], Sequence[str]], str] = ("index", "prediction", "\t")
+    layout: Sequence[str] | Callable[[Sequence[str], Sequence[str]], str] = (
+        "index",
+        "prediction",
+        "\t",
+    )
     """Of that file: heading of the ids, heading of the predictions, separator; or what writes ids and answers."""
 
     file: Callable[[Path, str], Path] = _itself
@@ -60,7 +64,9 @@ class Task:
         """Head and loss for fine-tuning a model of these sizes."""
         return Supervised(sizes, form=read.form(self.form), at=read.at, between=read.between)
 
-    def submission(self, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray) -> str:
+    def submission(
+        self, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray
+    ) -> str:
         """The text of the server's file; `ids`, whose ends are the server's, in the order of the split's own file."""
         if not self.test.get(split):
             there = ", ".join(name for name, file in self.test.items() if file) or "none"
@@ -69,7 +75,9 @@ class Task:
         if callable(self.layout):
             return self.layout(ids, answers)
         index, prediction, mark = self.layout
-        rows = [f"{i.rsplit('-', 1)[1]}{mark}{answer}" for i, answer in zip(ids, answers, strict=True)]
+        rows = [
+            f"{i.rsplit('-', 1)[1]}{mark}{answer}" for i, answer in zip(ids, answers, strict=True)
+        ]
         return "\n".join([f"{index}{mark}{prediction}", *rows]) + "\n"
 
     def score(
@@ -80,11 +88,18 @@ class Task:
     ) -> dict[str, float]:
         """Every metric by name; NaN where one is undefined on these predictions. Ranked ones need the `outputs`."""
         given = {False: np.asarray(predictions), True: outputs}
-        return {m.name: m.compute(values, np.asarray(labels)) for m in self.metrics
-                if (values := given[m.ranked]) is not None}  # fmt: skip
+        return {
+            m.name: m.compute(values, np.asarray(labels))
+            for m in self.metrics
+            if (values := given[m.ranked]) is not None
+        }
 
     def official(
-        self, folder: Path, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray
+        self,
+        folder: Path,
+        split: str,
+        ids: Sequence[str],
+        predictions: Sequence[float] | np.ndarray,
     ) -> dict[str, float]:
         """The scores of `extra` by name; none for a task without."""
         answers = [self.form.spell(p) for _, p in zip(ids, predictions, strict=True)]

@@ -10,11 +10,11 @@ import torch
 from sklearn.linear_model import RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
-from ..batch import collate
-from ..data.samples import Example, TextInput, TextSamples
-from ..data.tables import read_tsv
-from ..data.words import spans
-from ..models.text import TextEncoder
+from groundling.batch import collate
+from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.tables import read_tsv
+from groundling.data.words import spans
+from groundling.models.text import TextEncoder
 
 VISUAL = ("colour", "shape", "size", "texture")
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -36,11 +36,17 @@ class LinearProbe:
         scaled = StandardScaler().fit(features[split == "train"]).transform(features)
 
         def accuracy(strength: float, on: str) -> float:
-            fitted = RidgeClassifier(alpha=strength).fit(scaled[split == "train"], labels[split == "train"])
+            fitted = RidgeClassifier(alpha=strength).fit(
+                scaled[split == "train"], labels[split == "train"]
+            )
             return float(fitted.score(scaled[split == on], labels[split == on]))
 
         best = max(STRENGTHS, key=lambda s: accuracy(s, "dev"))
-        return {"dev": accuracy(best, "dev"), "test": accuracy(best, "test"), "chance": 1 / len(set(labels))}
+        return {
+            "dev": accuracy(best, "dev"),
+            "test": accuracy(best, "test"),
+            "chance": 1 / len(set(labels)),
+        }
 
 
 ATTRIBUTES = tuple(LinearProbe(f"linear/{column}", column) for column in (*VISUAL, "category"))
@@ -57,7 +63,9 @@ def read_nouns(folder: Path) -> list[dict[str, str]]:
 def noun_states(text: TextEncoder, rows: list[dict[str, str]], max_length: int = 32) -> np.ndarray:
     """The encoder's last states at each noun, averaged over its pieces: (nouns, D)."""
     text.eval()
-    samples = TextSamples([Example(r["noun"], r["sentence"]) for r in rows], TextInput(text.tokenizer, max_length))
+    samples = TextSamples(
+        [Example(r["noun"], r["sentence"]) for r in rows], TextInput(text.tokenizer, max_length)
+    )
     batch = collate(samples.get(range(len(rows))))
     assert batch.text is not None
     states = text(batch.to(next(text.parameters()).device)).text.cpu()

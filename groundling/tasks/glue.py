@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data.samples import Example
-from ..data.tables import read_tsv
-from ..errors import InputError
-from ..metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, Metric
-from . import Task
-from .forms import Classify, Form, Regress
+from groundling.data.samples import Example
+from groundling.data.tables import read_tsv
+from groundling.errors import InputError
+from groundling.forms import Classify, Form, Regress
+from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, Metric
+from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
 
@@ -61,41 +61,66 @@ class Reader:
             raise InputError(f"{path}: holds no examples")
         return examples
 
-    def example(self, split: str, number: str, texts: Sequence[str], label: float | int | None) -> Example:
+    def example(
+        self, split: str, number: str, texts: Sequence[str], label: float | int | None
+    ) -> Example:
         """An example of this task; its id ends in `-number`."""
-        return Example(f"{self.short}-{split}-{number}", texts[0], texts[1] if len(texts) > 1 else None, label)
+        return Example(
+            f"{self.short}-{split}-{number}", texts[0], texts[1] if len(texts) > 1 else None, label
+        )
 
 
 def from_hub(task: Task, split: str) -> list[Example]:
     """The examples of `task.read`, from `nyu-mll/glue` on the hub; raises InputError without `datasets` or network."""
     reader = task.read
     if not isinstance(reader, Reader):
-        raise InputError(f"{task.name}: only the GLUE tasks are read from the hub; pass --data FOLDER")
+        raise InputError(
+            f"{task.name}: only the GLUE tasks are read from the hub; pass --data FOLDER"
+        )
     try:
         import datasets
     except ImportError:
-        raise InputError("--data hub needs the datasets library: pip install 'groundling[hub]'") from None
+        raise InputError(
+            "--data hub needs the datasets library: pip install 'groundling[hub]'"
+        ) from None
     name = reader.short.replace("-", "")
     try:
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{task.name}: {split} cannot be read from the hub ({reason}); pass --data FOLDER") from None
+        raise InputError(
+            f"{task.name}: {split} cannot be read from the hub ({reason}); pass --data FOLDER"
+        ) from None
     # Of the hub's own columns two are not used: MRPC's test labels, and `idx`, which numbers MRPC by another file.
     # STS-B's scores are single precision there: 3.8 would read 3.7999999523.
     return [
         reader.example(
-            split, str(n), [row[f] for f in reader.fields], None if split in task.test else round(row["label"], 6)
+            split,
+            str(n),
+            [row[f] for f in reader.fields],
+            None if split in task.test else round(row["label"], 6),
         )
         for n, row in enumerate(rows)
     ]
 
 
 def _task(
-    reader: Reader, *metrics: Metric, dev: tuple[str, ...] = ("dev",), test: Mapping[str, str] | None = None
+    reader: Reader,
+    *metrics: Metric,
+    dev: tuple[str, ...] = ("dev",),
+    test: Mapping[str, str] | None = None,
 ) -> Task:
     test = test or {"test": f"{reader.folder}.tsv"}
-    return Task(f"glue/{reader.short}", reader.form, reader, metrics, SOURCE, dev=dev, test=test, file=reader.path)
+    return Task(
+        f"glue/{reader.short}",
+        reader.form,
+        reader,
+        metrics,
+        SOURCE,
+        dev=dev,
+        test=test,
+        file=reader.path,
+    )
 
 
 # Classes are numbered as on the hub; BERT's first code counts MNLI's from contradiction.
@@ -109,11 +134,22 @@ MNLI_TEST = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
 RTE = _task(Reader("RTE", TWO, PAIR, "label", PAIR), ACCURACY)
 MRPC = _task(Reader("MRPC", YES, ("#1 String", "#2 String"), "Quality", PAIR), F1, ACCURACY)
 STSB = _task(Reader("STS-B", Regress(0, 5), PAIR, "score", PAIR), PEARSON, SPEARMAN)
-_cola = Reader("CoLA", YES, ("sentence",), "label", ("sentence",), headless=("source", "label", "mark", "sentence"))
+_cola = Reader(
+    "CoLA",
+    YES,
+    ("sentence",),
+    "label",
+    ("sentence",),
+    headless=("source", "label", "mark", "sentence"),
+)
 COLA = _task(_cola, MATTHEWS)
 SST2 = _task(Reader("SST-2", YES, ("sentence",), "label", ("sentence",)), ACCURACY)
-QNLI = _task(Reader("QNLI", TWO, ("question", "sentence"), "label", ("question", "sentence")), ACCURACY)
-QQP = _task(Reader("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True), ACCURACY, F1)
+QNLI = _task(
+    Reader("QNLI", TWO, ("question", "sentence"), "label", ("question", "sentence")), ACCURACY
+)
+QQP = _task(
+    Reader("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True), ACCURACY, F1
+)
 _mnli = Reader("MNLI", THREE, PAIR, "gold_label", ("premise", "hypothesis"))
 MNLI = _task(_mnli, ACCURACY, dev=("dev_matched", "dev_mismatched"), test=MNLI_TEST)
 WNLI = _task(Reader("WNLI", YES, PAIR, "label", PAIR), ACCURACY)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.samples import Example
-from ..data.tables import lines_of
-from ..errors import InputError, refuse
-from ..metrics import ACCURACY
-from . import Task
-from .forms import Classify
+from groundling.data.samples import Example
+from groundling.data.tables import lines_of
+from groundling.errors import InputError, refuse
+from groundling.forms import Classify
+from groundling.metrics import ACCURACY
+from groundling.tasks import Task
 
 SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"
 FORM = Classify(("False", "True"))
@@ -53,7 +53,9 @@ def _read(folder: Path, split: str) -> list[Example]:
         if found and (label is None) != (next(iter(found.values())).label is None):
             raise InputError(f"{where}: some lines have a label and some have none")
         pair = name.rsplit("-", 1)[0]
-        found[name] = Example(f"nlvr2-{name}", row["sentence"], label=label, images=(f"{pair}-img0", f"{pair}-img1"))
+        found[name] = Example(
+            f"nlvr2-{name}", row["sentence"], label=label, images=(f"{pair}-img0", f"{pair}-img1")
+        )
     if not found:
         raise InputError(f"{path}: holds no examples")
     refuse(twice)
@@ -69,7 +71,9 @@ def consistency(right: Mapping[str, bool]) -> tuple[float, int]:
     return sum(sentences.values()) / len(sentences), len(sentences)
 
 
-def _extra(folder: Path, split: str, ids: Sequence[str], answers: Sequence[str]) -> dict[str, float]:
+def _extra(
+    folder: Path, split: str, ids: Sequence[str], answers: Sequence[str]
+) -> dict[str, float]:
     said = dict(zip(ids, answers, strict=True))
     labels = {e.id: FORM.labels[int(e.label)] for e in _read(folder, split) if e.label is not None}
     if not labels:
@@ -81,10 +85,15 @@ def _extra(folder: Path, split: str, ids: Sequence[str], answers: Sequence[str])
     for path in (Path(folder) / f"{part}_{split}_identifiers.txt" for part in PARTS):
         names = lines_of(path) if path.is_file() else []
         if strange := [name for name in names if name not in right]:
-            raise InputError(f"{path}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)")
+            raise InputError(
+                f"{path}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)"
+            )
         if names:
             part, own = path.name.partition("_")[0], {name: right[name] for name in names}
-            scores |= {f"{part} accuracy": sum(own.values()) / len(own), f"{part} consistency": consistency(own)[0]}
+            scores |= {
+                f"{part} accuracy": sum(own.values()) / len(own),
+                f"{part} consistency": consistency(own)[0],
+            }
     return scores
 
 
@@ -93,9 +102,21 @@ def _identifier(example: str) -> str:
 
 
 def _submission(ids: Sequence[str], answers: Sequence[str]) -> str:
-    return "".join(f"{_identifier(name)},{answer}\n" for name, answer in zip(ids, answers, strict=True))
+    return "".join(
+        f"{_identifier(name)},{answer}\n" for name, answer in zip(ids, answers, strict=True)
+    )
 
 
 TEST = {"test1": "nlvr2_test1.csv", "test2": "nlvr2_test2.csv"}
-NLVR2 = Task("nlvr2", FORM, _read, (ACCURACY,), SOURCE, test=TEST, layout=_submission, file=_file, extra=_extra)
+NLVR2 = Task(
+    "nlvr2",
+    FORM,
+    _read,
+    (ACCURACY,),
+    SOURCE,
+    test=TEST,
+    layout=_submission,
+    file=_file,
+    extra=_extra,
+)
 """Papers call test1 Test-P, and test2, which was unpublished at the time, Test-U."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data.samples import Example
-from ..data.tables import read_tsv
-from ..errors import InputError
-from ..metrics import ACCURACY
-from . import Task
-from .forms import Classify
+from groundling.data.samples import Example
+from groundling.data.tables import read_tsv
+from groundling.errors import InputError
+from groundling.forms import Classify
+from groundling.metrics import ACCURACY
+from groundling.tasks import Task
 
 TRUE_FALSE = Classify(("0", "1"))
 
@@ -32,7 +32,9 @@ def _probe(name: str) -> Task:
             raise InputError(f"{path}: holds no examples; render a world with more nouns")
         return examples
 
-    return Task(f"world/{name}", TRUE_FALSE, read, (ACCURACY,), "groundling.world", dev=("test",), file=file)
+    return Task(
+        f"world/{name}", TRUE_FALSE, read, (ACCURACY,), "groundling.world", dev=("test",), file=file
+    )
 
 
 TRUTH = _probe("truth")

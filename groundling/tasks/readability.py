@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data.samples import Example
-from ..data.tables import read_csv, read_text
-from ..errors import InputError
-from ..keyed import generator
-from ..metrics import MSE, RMSE
-from . import Task
-from .forms import Regress
+from groundling.data.samples import Example
+from groundling.data.tables import read_csv, read_text
+from groundling.errors import InputError
+from groundling.forms import Regress
+from groundling.keyed import generator
+from groundling.metrics import MSE, RMSE
+from groundling.tasks import Task
 
 NAMES = (("id", "excerpt", "target"), ("ID", "Excerpt", "BT_easiness"))
 """Columns of Kaggle's file, and what the same columns are called in the CLEAR workbook."""
@@ -55,9 +55,17 @@ def _read(folder: Path, split: str) -> list[Example]:
 
 
 FORM = Regress()
-SOURCE = "CommonLit Readability Prize (Kaggle 2021): RMSE; XDBERT's code computes the mean squared error"
+SOURCE = (
+    "CommonLit Readability Prize (Kaggle 2021): RMSE; XDBERT's code computes the mean squared error"
+)
 READABILITY = Task(
-    "readability", FORM, _read, (RMSE, MSE), SOURCE, test={"test": "submission.csv"}, layout=("id", "target", ","),
+    "readability",
+    FORM,
+    _read,
+    (RMSE, MSE),
+    SOURCE,
+    test={"test": "submission.csv"},
+    layout=("id", "target", ","),
     file=file_of,
-)  # fmt: skip
+)
 """READ of XDBERT's Table 1; lower is better."""

@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..batch import RegionRow
-from ..data.regions import inside
-from ..data.samples import Example, Gold
-from ..errors import InputError, refuse
-from ..metrics import PICKED, UPPER_BOUND
-from ..runs import read_json
-from . import Task
-from .forms import Pick
-from .vqa import COCO
+from groundling.batch import RegionRow
+from groundling.data.regions import inside
+from groundling.data.samples import Example, Gold
+from groundling.errors import InputError, refuse
+from groundling.forms import Pick
+from groundling.metrics import PICKED, UPPER_BOUND
+from groundling.runs import read_json
+from groundling.tasks import Task
+from groundling.tasks.vqa import COCO
 
 SOURCE = "Yu et al. 2016, RefCOCO+ (UNC splits), github.com/lichengunc/refer"
 SPLITS = ("train", "val", "testA", "testB", "test")
@@ -36,10 +36,19 @@ class Overlap:
 
     def iou(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
         """(R, G) of boxes (R, 4) and others (G, 4), corners in pixels; 0 for two that are empty."""
-        one, two = np.asarray(boxes, float).reshape(-1, 1, 4), np.asarray(others, float).reshape(1, -1, 4)
-        sides = np.minimum(one[..., 2:], two[..., 2:]) - np.maximum(one[..., :2], two[..., :2]) + self.inclusive
+        one, two = (
+            np.asarray(boxes, float).reshape(-1, 1, 4),
+            np.asarray(others, float).reshape(1, -1, 4),
+        )
+        sides = (
+            np.minimum(one[..., 2:], two[..., 2:])
+            - np.maximum(one[..., :2], two[..., :2])
+            + self.inclusive
+        )
         both = np.where((sides > self.thinnest).all(-1), sides.prod(-1), 0.0)
-        first, second = ((box[..., 2:] - box[..., :2] + self.inclusive).prod(-1) for box in (one, two))
+        first, second = (
+            (box[..., 2:] - box[..., :2] + self.inclusive).prod(-1) for box in (one, two)
+        )
         every = first + second - both
         return np.divide(both, every, out=np.zeros_like(every), where=every > 0)
 
@@ -71,7 +80,9 @@ class _Plain(pickle.Unpickler):
     """Builds lists, dicts, texts and numbers, which need no name looked up; there is nothing else that it can call."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise InputError(f"this pickle asks for {f'{module}.{name}'[:80]!r}, not only lists, dicts, texts and numbers")
+        raise InputError(
+            f"this pickle asks for {f'{module}.{name}'[:80]!r}, not only lists, dicts, texts and numbers"
+        )
 
 
 def read_plain(path: Path) -> Any:
@@ -96,19 +107,29 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
                 continue
             owner, box = notes.get(ref["ann_id"], (None, np.zeros(4)))
             if owner != ref["image_id"]:
-                raise InputError(f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}")
+                raise InputError(
+                    f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}"
+                )
             if not inside(box[None] / (sizes[owner] * 2))[1].all():
-                outside.append(f"{where}: box {box.tolist()} is empty or outside the image {sizes[owner]}")
+                outside.append(
+                    f"{where}: box {box.tolist()} is empty or outside the image {sizes[owner]}"
+                )
             name = image.format(subset="train2014", number=owner)
             for said in ref["sentences"]:
-                found.append(Expression(int(said["sent_id"]), str(said["sent"]), name, ref["ann_id"], box))
+                found.append(
+                    Expression(int(said["sent_id"]), str(said["sent"]), name, ref["ann_id"], box)
+                )
     except InputError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})") from None
+        raise InputError(
+            f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})"
+        ) from None
     refuse(outside)
     if not found:
-        raise InputError(f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}")
+        raise InputError(
+            f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}"
+        )
     return found
 
 
@@ -117,8 +138,13 @@ def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, tuple
     path = Path(folder) / "instances.json"
     content = read_json(path)
     try:
-        sizes = {image["id"]: (int(image["width"]), int(image["height"])) for image in content["images"]}
-        return sizes, {note["id"]: (note["image_id"], _corners(note["bbox"])) for note in content["annotations"]}
+        sizes = {
+            image["id"]: (int(image["width"]), int(image["height"])) for image in content["images"]
+        }
+        return sizes, {
+            note["id"]: (note["image_id"], _corners(note["bbox"]))
+            for note in content["annotations"]
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not COCO's images and annotations with bbox ({error})") from None
 
@@ -137,9 +163,14 @@ def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
     """Detected boxes (R, 5) with their scores by image, in file order, e.g. MAttNet's `res101_..._dets.json`."""
     content = read_json(Path(path))
     try:
-        rows = [(row["image_id"], np.array([*_corners(row["box"]), float(row["score"])])) for row in content]
+        rows = [
+            (row["image_id"], np.array([*_corners(row["box"]), float(row["score"])]))
+            for row in content
+        ]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a list of detections with image_id, box and score ({error})") from None
+        raise InputError(
+            f"{path}: not a list of detections with image_id, box and score ({error})"
+        ) from None
     return _by_image(rows, image)
 
 
@@ -148,24 +179,38 @@ def _by_image(rows: Iterable[tuple[Any, np.ndarray]], image: str) -> dict[str, n
     for number, box in rows:
         if (box[2:4] > box[:2]).all():  # COCO has a few that are empty
             found.setdefault(number, []).append(box)
-    return {image.format(subset="train2014", number=number): np.stack(own) for number, own in found.items()}
+    return {
+        image.format(subset="train2014", number=number): np.stack(own)
+        for number, own in found.items()
+    }
 
 
-def accuracy(said: Mapping[int, np.ndarray | None], asked: Sequence[Expression], rule: Overlap) -> float:
+def accuracy(
+    said: Mapping[int, np.ndarray | None], asked: Sequence[Expression], rule: Overlap
+) -> float:
     """Share of the expressions whose predicted box (corners in pixels; None: there was no region) counts as the right.
 
     Raises InputError for an expression without a prediction.
     """
     if absent := [e.id for e in asked if e.id not in said]:
-        raise InputError(f"refcoco: no prediction for expression {absent[0]} ({len(absent):,} such)")
+        raise InputError(
+            f"refcoco: no prediction for expression {absent[0]} ({len(absent):,} such)"
+        )
     pairs = [(said[e.id], e.box) for e in asked]
     return sum(box is not None and bool(rule(box, gold).all()) for box, gold in pairs) / len(asked)
 
 
 def _read(folder: Path, split: str) -> list[Example]:
-    sizes = {COCO.format(subset="train2014", number=n): size for n, size in instances(folder)[0].items()}
+    sizes = {
+        COCO.format(subset="train2014", number=n): size for n, size in instances(folder)[0].items()
+    }
     return [
-        Example(f"refcoco-{split}-{e.id}", e.text, images=(e.image,), gold=Gold(e.box[None], sizes[e.image]))
+        Example(
+            f"refcoco-{split}-{e.id}",
+            e.text,
+            images=(e.image,),
+            gold=Gold(e.box[None], sizes[e.image]),
+        )
         for e in expressions(folder, split)
     ]
 
@@ -178,7 +223,12 @@ def right_regions(example: Example, row: RegionRow, rule: Overlap = VL_BERT) -> 
 
 
 REFCOCO_PLUS = Task(
-    "refcoco+", Pick("regions", "bce"), _read, (PICKED, UPPER_BOUND), SOURCE, dev=("val", "testA", "testB"),
+    "refcoco+",
+    Pick("regions", "bce"),
+    _read,
+    (PICKED, UPPER_BOUND),
+    SOURCE,
+    dev=("val", "testA", "testB"),
     mark=right_regions,
-)  # fmt: skip
+)
 """Over the regions of the store: annotated boxes (`groundling regions --boxes instances.json`) or detected ones."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data.samples import Example
-from ..errors import InputError, refuse
-from ..metrics import ACCURACY
-from . import Task
-from .forms import Classify
-from .nlvr2 import records
+from groundling.data.samples import Example
+from groundling.errors import InputError, refuse
+from groundling.forms import Classify
+from groundling.metrics import ACCURACY
+from groundling.tasks import Task
+from groundling.tasks.nlvr2 import records
 
 SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"
 FORM = Classify(("entailment", "neutral", "contradiction"))
@@ -31,7 +31,9 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
     for where, row in records(_file(folder, split), ("pairID", "sentence2", "gold_label")):
         name = row["pairID"]
         if name in lines:
-            twice.append(f"{where}: pairID {name} is already that of {lines[name].rpartition(', ')[2]}")
+            twice.append(
+                f"{where}: pairID {name} is already that of {lines[name].rpartition(', ')[2]}"
+            )
         lines[name] = where
         images = [row[key] for key in IMAGE if isinstance(row.get(key), str)]
         if not images:
@@ -41,7 +43,9 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
             continue
         label = FORM.label(row["gold_label"], where)
         image = images[0].removesuffix(".jpg")
-        examples.append(Example(f"snli-ve-{split}-{name}", row["sentence2"], label=label, images=(image,)))
+        examples.append(
+            Example(f"snli-ve-{split}-{name}", row["sentence2"], label=label, images=(image,))
+        )
     if not examples:
         raise InputError(f"{_file(folder, split)}: holds no examples")
     refuse(twice)
@@ -49,5 +53,11 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
 
 
 SNLI_VE = Task(
-    "snli-ve", FORM, lambda folder, split: load(folder, split)[0], (ACCURACY,), SOURCE, dev=("dev", "test"), file=_file
+    "snli-ve",
+    FORM,
+    lambda folder, split: load(folder, split)[0],
+    (ACCURACY,),
+    SOURCE,
+    dev=("dev", "test"),
+    file=_file,
 )

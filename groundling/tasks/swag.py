@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data.samples import Example
-from ..data.tables import read_csv
-from ..errors import InputError
-from ..keyed import generator
-from ..metrics import ACCURACY
-from . import Task
-from .forms import Choose
+from groundling.data.samples import Example
+from groundling.data.tables import read_csv
+from groundling.errors import InputError
+from groundling.forms import Choose
+from groundling.keyed import generator
+from groundling.metrics import ACCURACY
+from groundling.tasks import Task
 
 ENDINGS = tuple(f"ending{i}" for i in range(4))
 DISTRACTORS = tuple(f"distractor-{i}" for i in range(4))
@@ -32,7 +32,9 @@ def _regular(folder: Path, split: str) -> list[Example]:
     examples: list[Example] = []
     for line, row in read_csv(path, columns):
         label = FORM.label(row["label"], f"{path}, line {line}") if labelled else None
-        examples.append(_example(f"swag-{split}-{len(examples)}", row, [row[name] for name in ENDINGS], label))
+        examples.append(
+            _example(f"swag-{split}-{len(examples)}", row, [row[name] for name in ENDINGS], label)
+        )
     return _some(path, examples)
 
 
@@ -46,12 +48,19 @@ def _full(folder: Path, split: str) -> list[Example]:
             raise InputError(f"{path}, line {line}: {len(wrong)} distractors, expected at least 3")
         name = f"swag-full-{split}-{len(examples)}"
         place = int(generator("swag", name).integers(4))
-        examples.append(_example(name, row, [*wrong[:place], row["gold-ending"], *wrong[place:]], place))
+        examples.append(
+            _example(name, row, [*wrong[:place], row["gold-ending"], *wrong[place:]], place)
+        )
     return _some(path, examples)
 
 
 def _example(name: str, row: dict[str, str], endings: list[str], label: int | None) -> Example:
-    return Example(name, row["sent1"], label=label, choices=tuple(f"{row['sent2']} {ending}" for ending in endings))
+    return Example(
+        name,
+        row["sent1"],
+        label=label,
+        choices=tuple(f"{row['sent2']} {ending}" for ending in endings),
+    )
 
 
 def _some(path: Path, examples: list[Example]) -> list[Example]:
@@ -61,7 +70,14 @@ def _some(path: Path, examples: list[Example]) -> list[Example]:
 
 
 REGULAR = Task(
-    "swag", FORM, _regular, (ACCURACY,), SOURCE, dev=("val",), test={"test": "predictions.tsv"}, file=_regular_file
+    "swag",
+    FORM,
+    _regular,
+    (ACCURACY,),
+    SOURCE,
+    dev=("val",),
+    test={"test": "predictions.tsv"},
+    file=_regular_file,
 )
 """Papers report the accuracy on `val`; the server's own layout is not documented, so the file is index and choice."""
 FULL = Task("swag/full", FORM, _full, (ACCURACY,), SOURCE, dev=("val",), file=_full_file)

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..config import FinetuneConfig
-from ..data.regions import stem
-from ..data.samples import Example
-from ..data.tables import lines_of, read_csv, read_tsv
-from ..errors import InputError
-from ..metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN
-from ..runs import read_json
-from . import Task
-from .forms import Classify, Form, Regress
+from groundling.config import FinetuneConfig
+from groundling.data.regions import stem
+from groundling.data.samples import Example
+from groundling.data.tables import lines_of, read_csv, read_tsv
+from groundling.errors import InputError
+from groundling.forms import Classify, Form, Regress
+from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN
+from groundling.runs import read_json
+from groundling.tasks import Task
 
 MOST_CLASSES = 20
 """Whole numbers with more distinct values than this are taken for a regression."""
@@ -51,12 +51,17 @@ def own_task(config: FinetuneConfig) -> Task:
         for number, (where, row) in enumerate(rows_of(source, wanted)):
             held = number % DEV_EVERY == DEV_EVERY - 1
             if config.dev or held == (split == "dev"):
-                for name, kind in ((name, "an image file" if name == config.image else "a text") for name in given):
+                for name, kind in (
+                    (name, "an image file" if name == config.image else "a text") for name in given
+                ):
                     if not row[name].strip():
                         raise InputError(f"{where}: column {name!r} is empty; expected {kind}")
                 label = form.label(row[config.label], where)
                 pair = row[columns[1]] if len(columns) == 2 else None
-                name, images = f"{source.stem}-{split}-{number}", tuple(stem(row[c]) for c in given[len(columns) :])
+                name, images = (
+                    f"{source.stem}-{split}-{number}",
+                    tuple(stem(row[c]) for c in given[len(columns) :]),
+                )
                 examples.append(Example(name, row[columns[0]], pair, label, images=images))
         if not examples:
             raise InputError(f"{source}: holds no examples for {split}")
@@ -78,7 +83,9 @@ def form_of(labels: list[tuple[str, str]], asked: str) -> Form:
     if asked == "regress" or (asked == "auto" and numbers and many):
         return Regress()
     if len(values) < 2:
-        raise InputError(f"{labels[0][0]}: every label is {values[0]!r}; expected at least two classes")
+        raise InputError(
+            f"{labels[0][0]}: every label is {values[0]!r}; expected at least two classes"
+        )
     return Classify(tuple(values))
 
 
@@ -102,7 +109,13 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping
         missing = [name for name in columns if not isinstance(item, dict) or item.get(name) is None]
         if missing:
             raise InputError(f"{where}: no field {missing[0]!r}")
-        yield where, {name: item[name] if isinstance(item[name], str) else json.dumps(item[name]) for name in columns}
+        yield (
+            where,
+            {
+                name: item[name] if isinstance(item[name], str) else json.dumps(item[name])
+                for name in columns
+            },
+        )
 
 
 def _parsed(path: Path, number: int, line: str) -> object:

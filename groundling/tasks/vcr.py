@@ -8,26 +8,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 from scipy.special import softmax
 
-from ..data.regions import inside
-from ..data.samples import Example, Tags
-from ..errors import InputError, refuse
-from ..metrics import ACCURACY
-from ..runs import read_json
-from . import Task
-from .forms import Choose
-from .nlvr2 import records
+from groundling.data.samples import Example, Tags
+from groundling.data.vcr_objects import Objects, metadata
+from groundling.errors import InputError, refuse
+from groundling.forms import Choose
+from groundling.metrics import ACCURACY
+from groundling.tasks import Task
+from groundling.tasks.nlvr2 import records
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"
 FORM = Choose(("0", "1", "2", "3"))
-NAMES = ("Casey", "Riley", "Jessie", "Jackie", "Avery", "Jaime", "Peyton", "Kerry", "Jody", "Kendall", "Peyton",
-         "Skyler", "Frankie", "Pat", "Quinn")  # fmt: skip
+NAMES = (
+    "Casey",
+    "Riley",
+    "Jessie",
+    "Jackie",
+    "Avery",
+    "Jaime",
+    "Peyton",
+    "Kerry",
+    "Jody",
+    "Kendall",
+    "Peyton",
+    "Skyler",
+    "Frankie",
+    "Pat",
+    "Quinn",
+)
 """R2C's (one of them twice), given out by object number, so that a person has one name in all texts of an item."""
 EVERYONE = {"everyone", "everyones"}
-FINE = 32
-"""Masks are drawn with this many points per cell and side, of which the one in the middle counts."""
 Token = str | list[int]
 """A word, or the numbers of one or several objects."""
 
@@ -61,11 +72,16 @@ def items(folder: Path, split: str) -> list[Item]:
             objects, question = tuple(row["objects"]), row["question"]
             answers, rationales = row["answer_choices"], row["rationale_choices"]
             secret = split.startswith("test") and "answer_label" not in row
-            said = [None if secret else FORM.label(str(row[f"{of}_label"]), where) for of in ("answer", "rationale")]
+            said = [
+                None if secret else FORM.label(str(row[f"{of}_label"]), where)
+                for of in ("answer", "rationale")
+            ]
         except (KeyError, TypeError) as error:
             raise InputError(f"{where}: not a line of VCR ({error} is missing)") from None
         if [len(answers), len(rationales)] != [4, 4]:
-            raise InputError(f"{where}: {len(answers)} answers and {len(rationales)} rationales, expected 4 and 4")
+            raise InputError(
+                f"{where}: {len(answers)} answers and {len(rationales)} rationales, expected 4 and 4"
+            )
         for text in (question, *answers, *rationales):
             _check(where, text, len(objects))
         found[name] = Item(name, image, objects, question, answers, rationales, said[0], said[1])
@@ -76,8 +92,16 @@ def items(folder: Path, split: str) -> list[Item]:
 
 
 def _check(where: str, text: Any, objects: int) -> None:
-    for tag in [word for word in text if not isinstance(word, str)] if isinstance(text, list) and text else [text]:
-        if not isinstance(tag, list) or not tag or not all(type(n) is int and 0 <= n < objects for n in tag):
+    for tag in (
+        [word for word in text if not isinstance(word, str)]
+        if isinstance(text, list) and text
+        else [text]
+    ):
+        if (
+            not isinstance(tag, list)
+            or not tag
+            or not all(type(n) is int and 0 <= n < objects for n in tag)
+        ):
             raise InputError(
                 f"{where}: {str(tag)[:40]!r}; expected words, and lists of objects from 0 to {objects - 1}"
             )
@@ -110,43 +134,6 @@ def mentioned(texts: Sequence[Sequence[Token]], objects: Sequence[str]) -> list[
     return sorted(tagged or people or range(len(objects)))
 
 
-@dataclass(frozen=True)
-class Objects:
-    """What a detector found in an image and annotators could tag, in the order of the tags' numbers."""
-
-    size: tuple[int, int]  # width and height in pixels
-    names: tuple[str, ...]
-    boxes: np.ndarray  # (n, 4) float32: x1, y1, x2, y2 as shares of width and height
-    confidence: np.ndarray  # (n,) float32
-    polygons: tuple[tuple[np.ndarray, ...], ...]  # of each object, those (K, 2) of its segment, in the same shares
-
-    def mask(self, number: int, side: int = 14) -> np.ndarray:
-        """Which cells of a grid over the object's box (side, side) have their middle in its segment."""
-        fine, corner, far = side * FINE, self.boxes[number, :2], self.boxes[number, 2:]
-        canvas = Image.new("1", (fine, fine))
-        for polygon in self.polygons[number]:
-            points = (polygon - corner) / (far - corner) * fine - 0.5  # Pillow's points are middles of pixels
-            ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
-        return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
-
-
-def metadata(path: Path) -> Objects:
-    """The objects of an image, from the json beside it; all are kept, since tags are their numbers."""
-    content = read_json(path)
-    try:
-        size, names = (int(content["width"]), int(content["height"])), tuple(content["names"])
-        boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
-        segments = [[np.array(p, float).reshape(-1, 2) / size for p in own] for own in content["segms"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not VCR's boxes with scores, segms, names, width and height ({error})") from None
-    if not len(names) == len(boxes) == len(segments):
-        raise InputError(f"{path}: {len(names)} names, {len(boxes)} boxes and {len(segments)} segments")
-    cut, good = inside(boxes[:, :4] / np.array(size * 2, np.float32))
-    if not good.all():
-        raise InputError(f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}")
-    return Objects(size, names, cut, boxes[:, 4], tuple(tuple(p for p in own if len(p) > 2) for own in segments))
-
-
 def objects_of(folder: Path, item: Item) -> Objects:
     """The objects of an item's image; raises InputError if they are not the item's."""
     path = Path(folder) / "vcr1images" / f"{item.image}.json"
@@ -158,30 +145,50 @@ def objects_of(folder: Path, item: Item) -> Objects:
     return found
 
 
-def _example(name: str, item: Item, text: list[Token], choices: list[list[Token]], label: int | None) -> Example:
-    (words, tags), rendered = render(text, item.objects), [render(choice, item.objects) for choice in choices]
+def _example(
+    name: str, item: Item, text: list[Token], choices: list[list[Token]], label: int | None
+) -> Example:
+    (words, tags), rendered = (
+        render(text, item.objects),
+        [render(choice, item.objects) for choice in choices],
+    )
     texts, places = tuple(one for one, _ in rendered), tuple(own for _, own in rendered)
-    return Example(name, words, label=label, choices=texts, images=(item.image,), tags=tags, choice_tags=places)
+    return Example(
+        name, words, label=label, choices=texts, images=(item.image,), tags=tags, choice_tags=places
+    )
 
 
 def _answer(folder: Path, split: str) -> list[Example]:
-    return [_example(f"vcr-answer-{i.id}", i, i.question, i.answers, i.answer) for i in items(folder, split)]
+    return [
+        _example(f"vcr-answer-{i.id}", i, i.question, i.answers, i.answer)
+        for i in items(folder, split)
+    ]
 
 
 def _rationale(folder: Path, split: str) -> list[Example]:
     """Rationales after question and right answer; where that is secret, after each of the four (ids end in -a0...)."""
     return [
-        _example(f"vcr-rationale-{i.id}{'' if i.answer == n else f'-a{n}'}", i, text, i.rationales, i.rationale)
+        _example(
+            f"vcr-rationale-{i.id}{'' if i.answer == n else f'-a{n}'}",
+            i,
+            text,
+            i.rationales,
+            i.rationale,
+        )
         for i in items(folder, split)
         for n, text in enumerate(i.question + answer for answer in i.answers)
         if i.answer in (None, n)
     ]
 
 
-def q_to_ar(answers: Mapping[str, int], rationales: Mapping[str, int], asked: Sequence[Item]) -> dict[str, float]:
+def q_to_ar(
+    answers: Mapping[str, int], rationales: Mapping[str, int], asked: Sequence[Item]
+) -> dict[str, float]:
     """Accuracy, 0..1, of predicted answers, of rationales, and of items with both right; predictions by annot_id."""
     if absent := [i.id for i in asked if i.id not in answers or i.id not in rationales]:
-        raise InputError(f"vcr: no answer or no rationale predicted for {absent[0]} ({len(absent):,} such)")
+        raise InputError(
+            f"vcr: no answer or no rationale predicted for {absent[0]} ({len(absent):,} such)"
+        )
     right = np.array([(answers[i.id] == i.answer, rationales[i.id] == i.rationale) for i in asked])
     return {"Q->A": right[:, 0].mean(), "QA->R": right[:, 1].mean(), "Q->AR": right.all(1).mean()}
 
@@ -190,16 +197,33 @@ def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.n
     """The server's csv of probabilities, from scores (4,) by the example ids of both tasks on the test split."""
     groups = ["answer", *(f"rationale_conditioned_on_a{n}" for n in range(4))]
     lines = [",".join(["annot_id", *(f"{group}_{n}" for group in groups for n in range(4))])]
-    for name, scores in ((example.removeprefix("vcr-answer-"), own) for example, own in answers.items()):
+    for name, scores in (
+        (example.removeprefix("vcr-answer-"), own) for example, own in answers.items()
+    ):
         try:
             rows = [scores, *(rationales[f"vcr-rationale-{name}-a{n}"] for n in range(4))]
         except KeyError as error:
-            raise InputError(f"vcr: no scores of {error}; rationales are wanted for each of the four answers") from None
-        lines.append(",".join([name, *(f"{share:.6g}" for share in softmax(np.array(rows, float), 1).flat)]))
+            raise InputError(
+                f"vcr: no scores of {error}; rationales are wanted for each of the four answers"
+            ) from None
+        lines.append(
+            ",".join([name, *(f"{share:.6g}" for share in softmax(np.array(rows, float), 1).flat)])
+        )
     return "\n".join(lines) + "\n"
 
 
-ANSWER = Task("vcr/answer", FORM, _answer, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file)
+ANSWER = Task(
+    "vcr/answer", FORM, _answer, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file
+)
 """Q->A."""
-RATIONALE = Task("vcr/rationale", FORM, _rationale, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file)
+RATIONALE = Task(
+    "vcr/rationale",
+    FORM,
+    _rationale,
+    (ACCURACY,),
+    SOURCE,
+    dev=("val",),
+    test={"test": ""},
+    file=_file,
+)
 """QA->R, given the right answer; Q->AR and the server's file need both tasks: `groundling vcr` writes them."""

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import IGNORE
-from ..data.samples import Example
-from ..data.tables import lines_of
-from ..errors import InputError, refuse
-from ..metrics import Metric
-from ..runs import read_json
-from . import Task
-from .forms import Answer
+from groundling.batch import IGNORE
+from groundling.data.samples import Example
+from groundling.data.tables import lines_of
+from groundling.errors import InputError, refuse
+from groundling.forms import Answer
+from groundling.metrics import Metric
+from groundling.runs import read_json
+from groundling.tasks import Task
 
 YEARS = {"train": "train2014", "val": "val2014", "test-dev": "test-dev2015", "test": "test2015"}
 """What the official files call a split; any other split is an LXMERT list `{split}.json`, such as minival."""
@@ -39,7 +39,9 @@ someone'd someone'd've someone'll someone's something'd something'd've something
 there's they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're what's what've
 when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've wouldn't
 wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've"""
-CONTRACTIONS = {form[:i] + form[i + 1 :]: form for form in SPELT.split() for i, c in enumerate(form) if c == "'"}
+CONTRACTIONS = {
+    form[:i] + form[i + 1 :]: form for form in SPELT.split() for i, c in enumerate(form) if c == "'"
+}
 """Each with one apostrophe too few; the script's `Im`, `Ive` and `Id've` never meet a lower-cased word."""
 
 
@@ -54,9 +56,15 @@ def normalise(text: str, official: bool = True) -> str:
     for mark in MARKS:
         beside_space = f"{mark} " in text or f" {mark}" in text
         kept = kept.replace(mark, "" if beside_space or thousands else " ")
-    kept = re.sub(r"\.(?!\d)", "", kept, count=32) if official else re.sub(r"(?<!\d)\.(?!\d)", "", kept)
+    kept = (
+        re.sub(r"\.(?!\d)", "", kept, count=32)
+        if official
+        else re.sub(r"(?<!\d)\.(?!\d)", "", kept)
+    )
     words = [NUMBERS.get(word, word) for word in kept.lower().split()]
-    fixes = CONTRACTIONS | ({"somebody'd": "somebodyd"} if official else {"somebodyd": "somebody'd"})
+    fixes = CONTRACTIONS | (
+        {"somebody'd": "somebodyd"} if official else {"somebodyd": "somebody'd"}
+    )
     return " ".join(fixes.get(word, word) for word in words if word not in ARTICLES)
 
 
@@ -99,18 +107,25 @@ def answers_of(folder: Path) -> tuple[str, ...]:
     All repositories have the same 3,129, each in the order of its own Python 2 dictionary: read, never made anew.
     """
     listed, numbered, lines = (
-        sorted(Path(folder).glob(n)) for n in ("trainval_label2ans.json", "*ans2label.json", "answers_vqa.txt")
+        sorted(Path(folder).glob(n))
+        for n in ("trainval_label2ans.json", "*ans2label.json", "answers_vqa.txt")
     )
     path = next(iter(listed or numbered or lines), None)
     if path is None:
-        raise InputError(f"{folder}: no answers; expected trainval_label2ans.json, *ans2label.json or answers_vqa.txt")
+        raise InputError(
+            f"{folder}: no answers; expected trainval_label2ans.json, *ans2label.json or answers_vqa.txt"
+        )
     if path in numbered and len(numbered) > 1:
-        raise InputError(f"{folder}: {path.name} and {numbered[1].name} may differ in order; keep one")
+        raise InputError(
+            f"{folder}: {path.name} and {numbered[1].name} may differ in order; keep one"
+        )
     found: Any = lines_of(path) if path in lines else read_json(path)
     if isinstance(found, dict):
         places = sorted(found.items(), key=lambda pair: str(pair[1]).zfill(9))
         if [place for _, place in places] != list(range(len(places))):
-            raise InputError(f"{path}: expected an object of answers numbered from 0 to {len(places) - 1} without gaps")
+            raise InputError(
+                f"{path}: expected an object of answers numbered from 0 to {len(places) - 1} without gaps"
+            )
         found = [answer for answer, _ in places]
     if not isinstance(found, list) or not all(isinstance(answer, str) for answer in found):
         raise InputError(f"{path}: expected a list of answers, or an object with a number for each")
@@ -128,20 +143,32 @@ def questions(folder: Path, split: str, image: str = COCO) -> list[Question]:
     labelled = notes_path.is_file() or not split.startswith("test")
     notes = _entries(notes_path, "annotations") if labelled else {}
     gaps = list[str]()
-    for file, here, other, there in ((path, entries, notes_path, notes), (notes_path, notes, path, entries)):
+    for file, here, other, there in (
+        (path, entries, notes_path, notes),
+        (notes_path, notes, path, entries),
+    ):
         if labelled and (alone := [number for number in here if number not in there]):
-            gaps.append(f"{file}: question_id {alone[0]} is not in {other.name} ({len(alone):,} such)")
+            gaps.append(
+                f"{file}: question_id {alone[0]} is not in {other.name} ({len(alone):,} such)"
+            )
     if gaps:
         raise InputError("; ".join(gaps))
-    subset = YEARS.get(split, split).replace("-dev", "")  # test-dev asks about some of test2015's images
+    subset = YEARS.get(split, split).replace(
+        "-dev", ""
+    )  # test-dev asks about some of test2015's images
     found = []
     for number, (where, entry) in entries.items():
         name = image.format(subset=subset, number=_field(where, entry, "image_id", int))
         found.append(question := Question(number, _field(where, entry, "question", str), name))
         if labelled:
             where, note = notes[number]
-            said = tuple(_field(where, answer, "answer", str) for answer in _field(where, note, "answers", list))
-            types = tuple(_field(where, note, kind, str) for kind in ("answer_type", "question_type"))
+            said = tuple(
+                _field(where, answer, "answer", str)
+                for answer in _field(where, note, "answers", list)
+            )
+            types = tuple(
+                _field(where, note, kind, str) for kind in ("answer_type", "question_type")
+            )
             # Counted as they were written: the published targets are, though a comment in their code says otherwise.
             scores = {answer: credit(n, len(said)) for answer, n in Counter(said).items()}
             found[-1] = replace(question, scores=scores, answers=said, types=types)
@@ -153,8 +180,12 @@ def _lxmert(entries: Mapping[int, tuple[str, dict[str, Any]]], image: str) -> li
     for number, (where, entry) in entries.items():
         picture = re.fullmatch(r"COCO_(\w+)_(\d+)", _field(where, entry, "img_id", str))
         scores = _field(where, entry, "label", dict) if labelled else None
-        if picture is None or not all(isinstance(score, int | float) for score in (scores or {}).values()):
-            raise InputError(f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers in label")
+        if picture is None or not all(
+            isinstance(score, int | float) for score in (scores or {}).values()
+        ):
+            raise InputError(
+                f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers in label"
+            )
         name = image.format(subset=picture[1], number=int(picture[2]))
         found.append(Question(number, _field(where, entry, "sent", str), name, scores))
     return found
@@ -162,7 +193,10 @@ def _lxmert(entries: Mapping[int, tuple[str, dict[str, Any]]], image: str) -> li
 
 def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Path:
     """The questions of a split: the official file, else LXMERT's."""
-    paths = [Path(folder) / pattern.format(year=YEARS.get(split, split), split=split) for pattern in patterns]
+    paths = [
+        Path(folder) / pattern.format(year=YEARS.get(split, split), split=split)
+        for pattern in patterns
+    ]
     return next((path for path in paths if path.is_file()), paths[0])
 
 
@@ -184,7 +218,9 @@ def _entries(path: Path, key: str) -> dict[int, tuple[str, dict[str, Any]]]:
 
 def _field(where: str, entry: Any, name: str, kind: type) -> Any:
     if not isinstance(entry, dict) or not isinstance(entry.get(name), kind) or entry[name] == []:
-        what = {str: "a text", int: "a whole number", list: "a list of some", dict: "an object"}[kind]
+        what = {str: "a text", int: "a whole number", list: "a list of some", dict: "an object"}[
+            kind
+        ]
         raise InputError(f"{where}: expected {what} in {name!r}")
     return entry[name]
 
@@ -198,19 +234,32 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     """Examples in file order, with soft targets; those with no answer in the map stay, with none above 0."""
     form, asked = form_of(folder), questions(folder, split, image)
     targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
-    labels = np.full((len(asked), max([1, *(len(t) for t in targets if t is not None)]), 2), IGNORE, np.float32)
+    labels = np.full(
+        (len(asked), max([1, *(len(t) for t in targets if t is not None)]), 2), IGNORE, np.float32
+    )
     found = []
     for q, known, label in zip(asked, targets, labels, strict=True):
         if known is not None:
             label[: len(known)] = known
-        found.append(Example(f"vqa-{split}-{q.id}", q.text, label=None if known is None else label, images=(q.image,)))
+        found.append(
+            Example(
+                f"vqa-{split}-{q.id}",
+                q.text,
+                label=None if known is None else label,
+                images=(q.image,),
+            )
+        )
     return found
 
 
 def unknown(asked: Sequence[Question], form: Answer) -> tuple[int, int]:
     """How many of the people's answers are not in the map, and how many questions have no answer in it."""
-    outside = sum(answer not in form.place for q in asked for answer in (q.answers or q.scores or ()))
-    return outside, sum(q.scores is not None and not form.place.keys() & q.scores.keys() for q in asked)
+    outside = sum(
+        answer not in form.place for q in asked for answer in (q.answers or q.scores or ())
+    )
+    return outside, sum(
+        q.scores is not None and not form.place.keys() & q.scores.keys() for q in asked
+    )
 
 
 def official(said: Mapping[int, str], asked: Sequence[Question]) -> dict[str, float]:
@@ -219,7 +268,10 @@ def official(said: Mapping[int, str], asked: Sequence[Question]) -> dict[str, fl
     Raises InputError for a question without a prediction, and the reverse.
     """
     wanted = {q.id for q in asked}
-    for what, alone in (("no prediction for", wanted - said.keys()), ("nobody asked", said.keys() - wanted)):
+    for what, alone in (
+        ("no prediction for", wanted - said.keys()),
+        ("nobody asked", said.keys() - wanted),
+    ):
         if alone:
             raise InputError(f"vqa: {what} question {min(alone)} ({len(alone):,} such)")
     groups: dict[str, list[float]] = {"official": []}
@@ -230,10 +282,16 @@ def official(said: Mapping[int, str], asked: Sequence[Question]) -> dict[str, fl
     return {name: fsum(values) / len(values) for name, values in groups.items()}
 
 
-def _extra(folder: Path, split: str, ids: Sequence[str], answers: Sequence[str]) -> dict[str, float]:
+def _extra(
+    folder: Path, split: str, ids: Sequence[str], answers: Sequence[str]
+) -> dict[str, float]:
     asked = questions(folder, split)
     # LXMERT's lists and unlabelled splits say nothing of what the ten people said.
-    return official(dict(zip(map(_number, ids), answers, strict=True)), asked) if asked[0].answers else {}
+    return (
+        official(dict(zip(map(_number, ids), answers, strict=True)), asked)
+        if asked[0].answers
+        else {}
+    )
 
 
 def _number(example: str) -> int:
@@ -241,7 +299,12 @@ def _number(example: str) -> int:
 
 
 def _submission(ids: Sequence[str], answers: Sequence[str]) -> str:
-    return json.dumps([{"question_id": _number(i), "answer": answer} for i, answer in zip(ids, answers, strict=True)])
+    return json.dumps(
+        [
+            {"question_id": _number(i), "answer": answer}
+            for i, answer in zip(ids, answers, strict=True)
+        ]
+    )
 
 
 def _gained(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -254,6 +317,15 @@ SCORE = Metric("score", _gained, lambda sums: sums[..., 0] / sums[..., 1])
 """Mean target of the predicted class: what papers report as local accuracy, not quite the official one."""
 TEST = {"test-dev": "vqa_test-dev.json", "test": "vqa_test.json"}
 VQA = Task(
-    "vqa", Answer(()), read, (SCORE,), SOURCE, dev=("val",), test=TEST, layout=_submission, file=file_of,
-    listed=form_of, extra=_extra,
-)  # fmt: skip
+    "vqa",
+    Answer(()),
+    read,
+    (SCORE,),
+    SOURCE,
+    dev=("val",),
+    test=TEST,
+    layout=_submission,
+    file=file_of,
+    listed=form_of,
+    extra=_extra,
+)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Sample, Windows, collate
-from ..data.samples import Samples
-from ..models.clip import ClipText
+from groundling.batch import Batch, Sample, Windows, collate
+from groundling.data.samples import Samples
+from groundling.models.clip import ClipText
 
 CALIBRATION = 2048
 """Samples from which the features' mean and spread are estimated."""
@@ -59,7 +59,9 @@ class ClipTextTeacher:
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`sentence` (B, E), `words` (B, K, E) and `has` (B, K), which says where a word has a feature."""
-        assert batch.clip is not None and batch.words is not None, "the teacher reads batch.clip and batch.words"
+        assert batch.clip is not None and batch.words is not None, (
+            "the teacher reads batch.clip and batch.words"
+        )
         windows: Windows = batch.clip
         states, pooled = self.clip(windows)
         b, k = batch.words.shape
@@ -68,7 +70,9 @@ class ClipTextTeacher:
         flat = windows.join(states)  # (B, V, E)
         # The last piece of word w is the last place where w stands: later writes of a larger index win by amax.
         place = torch.arange(flat.shape[1], device=flat.device).expand(b, -1)
-        last = torch.full((b, k + 1), -1, device=flat.device).scatter_reduce(1, windows.word + 1, place, "amax")[:, 1:]
+        last = torch.full((b, k + 1), -1, device=flat.device).scatter_reduce(
+            1, windows.word + 1, place, "amax"
+        )[:, 1:]
         has = last >= 0
         words = flat.gather(1, last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
         found = {"sentence": sentence, "words": words}
@@ -89,7 +93,9 @@ def _batches(samples: Samples, indices: Sequence[int] | range, size: int) -> Ite
 class Taught:
     """Samples that carry a teacher's features, computed once for all of them; the CLIP side is then not needed."""
 
-    def __init__(self, samples: Samples, teacher: ClipTextTeacher, keep_clip: bool = False, batch: int = 64) -> None:
+    def __init__(
+        self, samples: Samples, teacher: ClipTextTeacher, keep_clip: bool = False, batch: int = 64
+    ) -> None:
         """`keep_clip`: leave the CLIP side in the samples, for a model that reads it (`CrossModal`)."""
         teacher.fit(samples)
         self.samples, self.keep_clip = samples, keep_clip
@@ -98,7 +104,9 @@ class Taught:
         self.place: list[int] = []
         first: list[int] = []
         for start in range(0, len(samples), batch):
-            for i, sample in enumerate(samples.get(range(start, min(start + batch, len(samples))), ()), start):
+            for i, sample in enumerate(
+                samples.get(range(start, min(start + batch, len(samples))), ()), start
+            ):
                 assert sample.clip is not None and sample.words is not None
                 key = b"".join((sample.clip.ids.tobytes(), b"|", sample.words.tobytes()))
                 if key not in places:
@@ -107,13 +115,19 @@ class Taught:
                 self.place.append(places[key])
         self.store: list[dict[str, np.ndarray]] = []
         for some in _batches(samples, first, batch):
-            found = {name: value.cpu() for name, value in teacher.features(some.to(teacher.device)).items()}
+            found = {
+                name: value.cpu()
+                for name, value in teacher.features(some.to(teacher.device)).items()
+            }
             assert some.words is not None
             for i, words in enumerate((some.words >= 0).sum(1).tolist()):
                 self.store.append(
-                    {"sentence": found["sentence"][i].numpy(), "words": found["words"][i, :words].numpy(),
-                     "has": found["has"][i, :words].numpy()}
-                )  # fmt: skip
+                    {
+                        "sentence": found["sentence"][i].numpy(),
+                        "words": found["words"][i, :words].numpy(),
+                        "has": found["has"][i, :words].numpy(),
+                    }
+                )
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -121,6 +135,10 @@ class Taught:
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with features, in the order of `indices`."""
         return [
-            replace(s, features={**s.features, **self.store[self.place[i]]}, clip=s.clip if self.keep_clip else None)
+            replace(
+                s,
+                features={**s.features, **self.store[self.place[i]]},
+                clip=s.clip if self.keep_clip else None,
+            )
             for i, s in zip(indices, self.samples.get(indices, rngs), strict=True)
         ]

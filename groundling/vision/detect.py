@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForObjectDetection
+from transformers import AutoModelForObjectDetection
 
-from ..data.regions import inside
-from ..errors import InputError
-from ..models.text import load_config, load_weights
-from ..runs import read_json
-from ..tasks.vcr import metadata
+from groundling.data.regions import inside
+from groundling.data.vcr_objects import metadata
+from groundling.errors import InputError
+from groundling.models.loading import load_config, load_processor, load_weights
+from groundling.runs import read_json
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Boxes:
 
     boxes: np.ndarray  # (R, 4) float32: x1, y1, x2, y2 as shares of width and height
     confidence: np.ndarray  # (R,) float32
-    classes: np.ndarray | None = None  # (R, C) a distribution without a no-object column, or (R,) one class each
+    classes: np.ndarray | None = (
+        None  # (R, C) a distribution without a no-object column, or (R,) one class each
+    )
     left_out: int = 0
     """Boxes that were empty or outside the image."""
 
@@ -59,17 +61,6 @@ def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
     return both / ((box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(1) - both)
 
 
-def load_processor(source: str | Path) -> Any:
-    """The image processor beside a model's weights, always on Pillow: torchvision would give other pixels."""
-    try:
-        return AutoImageProcessor.from_pretrained(source, backend="pil")
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0][:160]
-        raise InputError(
-            f"{source}: no image processor there, preprocessor_config.json is missing ({reason})"
-        ) from None
-
-
 class Detector:
     """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or sigmoids (RT-DETR, D-FINE)."""
 
@@ -92,10 +83,15 @@ class Detector:
         out = self.model(**inputs)
         logits = out.logits.float()
         # The number of columns tells the kind: one more than classes is "no object", which no region is.
-        scores = logits.softmax(-1)[..., :-1] if logits.shape[-1] > len(self.names) else logits.sigmoid()
+        scores = (
+            logits.softmax(-1)[..., :-1] if logits.shape[-1] > len(self.names) else logits.sigmoid()
+        )
         centre, half = out.pred_boxes.float().split(2, -1)
         corners = torch.cat([centre - half / 2, centre + half / 2], -1)
-        return [self._best(s.cpu().numpy(), c.cpu().numpy()) for s, c in zip(scores, corners, strict=True)]
+        return [
+            self._best(s.cpu().numpy(), c.cpu().numpy())
+            for s, c in zip(scores, corners, strict=True)
+        ]
 
     def _best(self, scores: np.ndarray, corners: np.ndarray) -> Boxes:
         cut, good = inside(corners.clip(0, 1))  # a detector's box may reach out anyhow: it is cut
@@ -109,7 +105,10 @@ def grid(side: int) -> Boxes:
     """`side` x `side` equal boxes, row by row, of confidence 1."""
     edge = np.arange(side)
     y, x = (at.reshape(-1) for at in np.meshgrid(edge, edge, indexing="ij"))
-    return Boxes((np.stack([x, y, x + 1, y + 1], 1) / side).astype(np.float32), np.ones(side * side, np.float32))
+    return Boxes(
+        (np.stack([x, y, x + 1, y + 1], 1) / side).astype(np.float32),
+        np.ones(side * side, np.float32),
+    )
 
 
 def annotated(path: str | Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]], list[str]]:
@@ -124,16 +123,24 @@ def annotated(path: str | Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]
     try:
         kinds = sorted(content["categories"], key=lambda kind: kind["id"])
         place = {kind["id"]: at for at, kind in enumerate(kinds)}
-        notes: dict[Any, list[tuple[list[float], int]]] = {image["id"]: [] for image in content["images"]}
+        notes: dict[Any, list[tuple[list[float], int]]] = {
+            image["id"]: [] for image in content["images"]
+        }
         for note in content["annotations"]:
             x, y, w, h = note["bbox"]
             notes[note["image_id"]].append(([x, y, x + w, y + h], place[note["category_id"]]))
         out: dict[str, tuple[tuple[int, int], Boxes]] = {}
         for image in content["images"]:
-            file, size, own = str(image["file_name"]), (int(image["width"]), int(image["height"])), notes[image["id"]]
+            file, size, own = (
+                str(image["file_name"]),
+                (int(image["width"]), int(image["height"])),
+                notes[image["id"]],
+            )
             if file in out:
                 raise InputError(f"{path}: {file} is listed twice")
-            boxes = np.array([box for box, _ in own], np.float32).reshape(-1, 4) / np.array(size * 2, np.float32)
+            boxes = np.array([box for box, _ in own], np.float32).reshape(-1, 4) / np.array(
+                size * 2, np.float32
+            )
             cut, kept = inside(boxes)
             classes = np.array([kind for _, kind in own], np.int64)[kept]
             confidence = np.ones(int(kept.sum()), np.float32)
@@ -149,12 +156,18 @@ def _of_vcr(folder: Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]], lis
     """As `annotated`; confidence is 1 for all, which keeps them in the order of the tags' numbers."""
     found = {path: metadata(path) for path in sorted(folder.rglob("*.json"))}
     if not found:
-        raise InputError(f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json")
+        raise InputError(
+            f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json"
+        )
     kinds = sorted({name for own in found.values() for name in own.names})
     return {
         path.relative_to(folder).with_suffix(".jpg").as_posix(): (
             own.size,
-            Boxes(own.boxes, np.ones_like(own.confidence), np.array([kinds.index(name) for name in own.names])),
+            Boxes(
+                own.boxes,
+                np.ones_like(own.confidence),
+                np.array([kinds.index(name) for name in own.names]),
+            ),
         )
         for path, own in found.items()
     }, kinds

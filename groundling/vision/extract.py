@@ -15,14 +15,13 @@ from PIL import Image
 from tqdm import tqdm
 from transformers import AutoModel
 
-from ..config import RegionsConfig
-from ..data.check import PICTURES
-from ..data.pictures import read_picture
-from ..data.regions import Found, RegionWriter
-from ..errors import InputError
-from ..models.text import load_config, load_weights
-from .detect import Boxes, Detector, Keep, annotated, grid, load_processor
-from .roi_align import roi_align
+from groundling.config import RegionsConfig
+from groundling.data.pictures import PICTURES, read_picture
+from groundling.data.regions import Found, RegionWriter
+from groundling.errors import InputError
+from groundling.models.loading import load_config, load_processor, load_weights
+from groundling.models.roi_align import roi_align
+from groundling.vision.detect import Boxes, Detector, Keep, annotated, grid
 
 BINS, SAMPLES = 7, 2
 """RoIAlign: bins per side, averaged afterwards, and samples per bin and direction."""
@@ -38,12 +37,19 @@ class Backbone:
         config, processor = load_config(source), load_processor(source)
         model = load_weights(AutoModel, source)
         own = config.vision_config if hasattr(config, "vision_config") else config
-        self.model = (model.vision_model if hasattr(config, "vision_config") else model).eval().to(device)
+        self.model = (
+            (model.vision_model if hasattr(config, "vision_config") else model).eval().to(device)
+        )
         patch = int(own.patch_size) if hasattr(own, "patch_size") else 0
-        self.device, self.stride = device, patch if patch > 4 else 32  # patches of 4 (Swin, ConvNeXt) are merged by 8
+        self.device, self.stride = (
+            device,
+            patch if patch > 4 else 32,
+        )  # patches of 4 (Swin, ConvNeXt) are merged by 8
         self.square = int(own.image_size) if patch and not side else 0
         self.side = side or SIDE
-        self.resizes = "interpolate_pos_encoding" in inspect.signature(self.model.forward).parameters
+        self.resizes = (
+            "interpolate_pos_encoding" in inspect.signature(self.model.forward).parameters
+        )
         used = bool(processor.do_normalize)
         self.mean = np.array(processor.image_mean if used else [0, 0, 0], np.float32)
         self.std = np.array(processor.image_std if used else [1, 1, 1], np.float32)
@@ -66,18 +72,29 @@ class Backbone:
         return wide, high
 
     @torch.no_grad()
-    def __call__(self, images: Sequence[Image.Image], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(
+        self, images: Sequence[Image.Image], boxes: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         """(R_i, D) features of each image's boxes (R_i, 4); the RGB images are of one size."""
         wide, high = self.target(images[0].size)
-        small = [np.asarray(image.resize((wide, high), Image.Resampling.BICUBIC), np.float32) for image in images]
-        pixels = torch.from_numpy((np.stack(small) / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
+        small = [
+            np.asarray(image.resize((wide, high), Image.Resampling.BICUBIC), np.float32)
+            for image in images
+        ]
+        pixels = torch.from_numpy((np.stack(small) / 255 - self.mean) / self.std).permute(
+            0, 3, 1, 2
+        )
         resized = {"interpolate_pos_encoding": True} if self.resizes and not self.square else {}
-        states = self.model(pixel_values=pixels.to(self.device), **resized).last_hidden_state.float()
+        states = self.model(
+            pixel_values=pixels.to(self.device), **resized
+        ).last_hidden_state.float()
         if states.ndim == 3:  # class and register tokens come before the patches
             rows, columns = high // self.stride, wide // self.stride
             states = states[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
         scale = torch.tensor([states.shape[3], states.shape[2]] * 2)
-        found = roi_align(states, [torch.from_numpy(b) * scale for b in boxes], BINS, sampling=SAMPLES).mean((2, 3))
+        found = roi_align(
+            states, [torch.from_numpy(b) * scale for b in boxes], BINS, sampling=SAMPLES
+        ).mean((2, 3))
         return [part.cpu().numpy() for part in found.split([len(b) for b in boxes])]
 
 
@@ -85,7 +102,9 @@ Given = dict[str, tuple[tuple[int, int], Boxes]]
 """Annotated boxes by image file, each with the image's size."""
 
 
-def listing(config: RegionsConfig, given: Collection[str]) -> tuple[list[tuple[str, Path]], list[str]]:
+def listing(
+    config: RegionsConfig, given: Collection[str]
+) -> tuple[list[tuple[str, Path]], list[str]]:
     """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
 
     With annotated boxes, the images are the `given` ones.
@@ -97,7 +116,11 @@ def listing(config: RegionsConfig, given: Collection[str]) -> tuple[list[tuple[s
         named = sorted(folder / file for file in given)
     else:
         named = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES)
-    gaps = [f"{path.relative_to(folder)}: no such image in {folder}" for path in named if not path.is_file()]
+    gaps = [
+        f"{path.relative_to(folder)}: no such image in {folder}"
+        for path in named
+        if not path.is_file()
+    ]
     if gaps and not config.skip_missing:
         raise InputError(f"{gaps[0]} ({len(gaps)} such); add them or pass --skip-missing")
     kept: dict[str, Path] = {}
@@ -114,7 +137,9 @@ def listing(config: RegionsConfig, given: Collection[str]) -> tuple[list[tuple[s
 class Extractor:
     """Boxes and features as configured, image by image."""
 
-    def __init__(self, config: RegionsConfig, device: str, given: Given, names: Sequence[str]) -> None:
+    def __init__(
+        self, config: RegionsConfig, device: str, given: Given, names: Sequence[str]
+    ) -> None:
         """`given`: annotated boxes, of classes `names`; empty if there are none."""
         self.config, self.given = config, given
         self.backbone = Backbone(config.backbone, config.side, device)
@@ -130,9 +155,17 @@ class Extractor:
             preprocessing["detector"] = self.detector.processor.to_dict()
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        self.facts: dict[str, Any] = {"model": model, "preprocessing": json.loads(text), "preprocessing_sha256": digest}
+        self.facts: dict[str, Any] = {
+            "model": model,
+            "preprocessing": json.loads(text),
+            "preprocessing_sha256": digest,
+        }
         self.facts |= {"boxes_from": source, "classes": len(names), "class_names": names}
-        self.facts |= {"background": "none: what is no object is left out, and the rest adds up to 1"} if names else {}
+        self.facts |= (
+            {"background": "none: what is no object is left out, and the rest adds up to 1"}
+            if names
+            else {}
+        )
 
     def __call__(self, images: Sequence[tuple[str, Path]]) -> tuple[list[Found], list[str]]:
         """Regions of images in their order, and what was skipped; images of one size go through together."""
@@ -151,7 +184,9 @@ class Extractor:
             for same in sizes.values():
                 found |= {one.id: one for one in self._together(same)}
         skipped += [f"{name}: no box in it" for name, one in found.items() if not len(one.boxes)]
-        return [found[name] for name, _ in images if name in found and len(found[name].boxes)], skipped
+        return [
+            found[name] for name, _ in images if name in found and len(found[name].boxes)
+        ], skipped
 
     def _given(self, path: Path, size: tuple[int, int]) -> Boxes:
         there, boxes = self.given[path.relative_to(self.config.images).as_posix()]
@@ -160,13 +195,20 @@ class Extractor:
         return boxes
 
     def _together(self, ready: Sequence[tuple[str, Image.Image, Boxes | None]]) -> list[Found]:
-        images, given = [image for _, image, _ in ready], [boxes for _, _, boxes in ready if boxes is not None]
-        boxes = given or (self.detector(images) if self.detector else [grid(self.config.grid)] * len(ready))
+        images, given = (
+            [image for _, image, _ in ready],
+            [boxes for _, _, boxes in ready if boxes is not None],
+        )
+        boxes = given or (
+            self.detector(images) if self.detector else [grid(self.config.grid)] * len(ready)
+        )
         whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
         features = self.backbone(images, [np.concatenate([b.boxes, whole]) for b in boxes])
         made = []
         for (name, image, _), b, f in zip(ready, boxes, features, strict=True):
-            one = Found(name, image.size, b.boxes, b.confidence, f[:-1], b.classes, left_out=b.left_out)
+            one = Found(
+                name, image.size, b.boxes, b.confidence, f[:-1], b.classes, left_out=b.left_out
+            )
             made.append(one.with_whole(f[-1:]) if self.config.whole and len(b.boxes) else one)
         return made
 

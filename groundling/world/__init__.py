@@ -13,15 +13,31 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..errors import InputError
-from ..keyed import generator
-from .drawing import RGB, TEXTURE_INK, Stamp, stamp
-from .language import ATTRIBUTES, FRAMES, OPPOSITE, SPOKEN, THINGS, Looks, Noun, draw_looks, phrase, sentence
-from .questions import ROWS, category, odd, order, truth
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.world.drawing import RGB, TEXTURE_INK, Stamp, stamp
+from groundling.world.language import (
+    ATTRIBUTES,
+    FRAMES,
+    OPPOSITE,
+    SPOKEN,
+    THINGS,
+    Looks,
+    Noun,
+    draw_looks,
+    phrase,
+    sentence,
+)
+from groundling.world.questions import ROWS, category, odd, order, truth
 
 FORMAT_VERSION = 1
-PROMPTS = ("the {} is [MASK] .", "there is a [MASK] {} .")  # as the corpus and the captions speak of things
-DEV_IMAGES = 10**9  # added to the ids of dev images, so that no number of training scenes reaches them
+PROMPTS = (
+    "the {} is [MASK] .",
+    "there is a [MASK] {} .",
+)  # as the corpus and the captions speak of things
+DEV_IMAGES = (
+    10**9
+)  # added to the ids of dev images, so that no number of training scenes reaches them
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,9 @@ class WorldConfig:
         if self.size < 16 or self.size % 16:
             raise InputError(f"size is {self.size}; expected a positive multiple of 16")
         if (held := self.dev_nouns + self.test_nouns) >= self.nouns:
-            raise InputError(f"dev_nouns + test_nouns is {held}; expected fewer than nouns, {self.nouns}")
+            raise InputError(
+                f"dev_nouns + test_nouns is {held}; expected fewer than nouns, {self.nouns}"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,9 @@ class World:
         self.config = config
         self.nouns = self._nouns()
         self._cell = config.size * 7 // 16
-        looks = itertools.product(ATTRIBUTES["shape"], ATTRIBUTES["size"], ATTRIBUTES["texture"], (0, 1))
+        looks = itertools.product(
+            ATTRIBUTES["shape"], ATTRIBUTES["size"], ATTRIBUTES["texture"], (0, 1)
+        )
         self._stamps = {look: stamp(*look, self._cell) for look in looks}
 
     def _rng(self, stream: str, index: int | str = 0) -> np.random.Generator:
@@ -98,7 +118,10 @@ class World:
     def _nouns(self) -> list[Noun]:
         """Names, with attributes and category as balanced, and as independent of each other, as the count allows."""
         config, rng = self.config, self._rng("nouns")
-        names = ["".join(parts) for parts in itertools.product("bdfgklmnprstvz", "aeiou", "bdglmnrvz", "aeiou", "kv")]
+        names = [
+            "".join(parts)
+            for parts in itertools.product("bdfgklmnprstvz", "aeiou", "bdglmnrvz", "aeiou", "kv")
+        ]
         spelling = rng.permutation(len(names))
         kinds = (*ATTRIBUTES.values(), tuple(FRAMES))
         levels = [len(kind) for kind in kinds]
@@ -122,7 +145,9 @@ class World:
             splits[np.where(splits == "train", cost, np.inf).argmin()] = split
         nouns = []
         for row, name, split in zip(values, spelling, splits, strict=False):
-            colour, shape, size, texture, category = (kind[i] for kind, i in zip(kinds, row, strict=True))
+            colour, shape, size, texture, category = (
+                kind[i] for kind, i in zip(kinds, row, strict=True)
+            )
             nouns.append(Noun(names[name], colour, shape, size, texture, category, str(split)))
         return nouns
 
@@ -186,7 +211,9 @@ class World:
             relation = scene.relation
             if relation and rng.random() < 0.5:
                 phrases, relation = phrases[::-1], OPPOSITE[relation]
-            captions.append(f" is {relation} ".join(phrases) + " ." if relation else f"there is {phrases[0]} .")
+            captions.append(
+                f" is {relation} ".join(phrases) + " ." if relation else f"there is {phrases[0]} ."
+            )
         return captions
 
     def write(self, folder: str | os.PathLike) -> None:
@@ -217,13 +244,28 @@ class World:
             for name, rows in probes.items():
                 places = self._rng(f"rows/{name}", split).permutation(len(rows))
                 table = [f"{index}\t{rows[i][0]}\t{rows[i][1]}" for index, i in enumerate(places)]
-                write_lines(root / "probes" / f"{name}_{split}.tsv", ["index\tsentence\tlabel", *table])
+                write_lines(
+                    root / "probes" / f"{name}_{split}.tsv", ["index\tsentence\tlabel", *table]
+                )
         header = "\t".join(("noun", "split", *ATTRIBUTES, "category", "sentence"))
-        fields = ((n.name, n.split, *n.looks, n.category, f"there is a {n.name} .") for n in self.nouns)
+        fields = (
+            (n.name, n.split, *n.looks, n.category, f"there is a {n.name} .") for n in self.nouns
+        )
         write_lines(root / "probes" / "attribute.tsv", [header, *map("\t".join, fields)])
-        write_lines(root / "probes" / "knowledge.jsonl", [json.dumps(fact) for fact in self._facts()])
-        about = {"format_version": FORMAT_VERSION, "config": asdict(config), "nouns": [asdict(n) for n in self.nouns]}
-        words = {"attributes": ATTRIBUTES, "categories": FRAMES, "things": THINGS, "relations": list(OPPOSITE)}
+        write_lines(
+            root / "probes" / "knowledge.jsonl", [json.dumps(fact) for fact in self._facts()]
+        )
+        about = {
+            "format_version": FORMAT_VERSION,
+            "config": asdict(config),
+            "nouns": [asdict(n) for n in self.nouns],
+        }
+        words = {
+            "attributes": ATTRIBUTES,
+            "categories": FRAMES,
+            "things": THINGS,
+            "relations": list(OPPOSITE),
+        }
         write_lines(root / "world.json", [json.dumps(about | words | {"odd": rules}, indent=1)])
 
     def _facts(self) -> Iterator[dict[str, Any]]:
@@ -232,18 +274,31 @@ class World:
             label = [float(option in noun.looks) for option in options]
             for index, prompt in enumerate(PROMPTS):
                 yield {
-                    "class_id": noun.name, "display_name": noun.name, "ngram": noun.name, "object_group": noun.split,
-                    "relation": kind, "options": options, "label": label, "text": prompt.format(noun.name),
-                    "template_group": 1, "template_idx": index,
-                }  # fmt: skip
+                    "class_id": noun.name,
+                    "display_name": noun.name,
+                    "ngram": noun.name,
+                    "object_group": noun.split,
+                    "relation": kind,
+                    "options": options,
+                    "label": label,
+                    "text": prompt.format(noun.name),
+                    "template_group": 1,
+                    "template_idx": index,
+                }
 
     def write_images(self, folder: str | os.PathLike, blind: bool = False) -> None:
         """Write images, captions and boxes in COCO's layout, or the control's images and captions."""
         config, root = self.config, Path(folder)
         images, suffix = root / ("images_blind" if blind else "images"), "_blind" if blind else ""
         images.mkdir(parents=True, exist_ok=True)
-        head = {"info": {"description": "groundling world", "version": str(FORMAT_VERSION)}, "licenses": []}
-        for split, start, count in (("train", 1, config.scenes), ("dev", DEV_IMAGES + 1, config.dev_scenes)):
+        head = {
+            "info": {"description": "groundling world", "version": str(FORMAT_VERSION)},
+            "licenses": [],
+        }
+        for split, start, count in (
+            ("train", 1, config.scenes),
+            ("dev", DEV_IMAGES + 1, config.dev_scenes),
+        ):
             records: list[dict[str, Any]] = []
             captions: list[dict] = []
             boxes: list[dict] = []
@@ -256,9 +311,13 @@ class World:
                 }
                 records.append(record)
                 scene = self.scene(image_id, blind)
-                Image.fromarray(self.picture(scene)).save(images / f"{image_id:012d}.png", compress_level=1)
+                Image.fromarray(self.picture(scene)).save(
+                    images / f"{image_id:012d}.png", compress_level=1
+                )
                 for text in self.captions(scene):
-                    captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
+                    captions.append(
+                        {"id": len(captions) + 1, "image_id": image_id, "caption": text}
+                    )
                 for box in self.boxes(scene):
                     boxes.append({"id": len(boxes) + 1} | box)
             if not blind:  # the control needs no boxes: a teacher sees whole images
@@ -276,7 +335,13 @@ class World:
             bbox = [float(x + thing.x), float(y + thing.y), float(w), float(h)]
             area = round(float(self._stamp(thing).cover.sum()), 2)
             shape = ATTRIBUTES["shape"].index(thing.looks[1]) + 1
-            box = {"image_id": scene.image_id, "category_id": shape, "bbox": bbox, "area": area, "iscrowd": 0}
+            box = {
+                "image_id": scene.image_id,
+                "category_id": shape,
+                "bbox": bbox,
+                "area": area,
+                "iscrowd": 0,
+            }
             found.append(box | {"attributes": [thing.looks[i] for i in SPOKEN], "noun": thing.name})
         return found
 

@@ -14,7 +14,10 @@ RGB = {
     "purple": (140, 50, 185),
     "pink": (250, 130, 195),
 }
-TEXTURE_INK = {"striped": 20, "dotted": 250}  # dark and light, so that few pixels suffice to tell them apart
+TEXTURE_INK = {
+    "striped": 20,
+    "dotted": 250,
+}  # dark and light, so that few pixels suffice to tell them apart
 
 
 @dataclass(frozen=True)
@@ -46,4 +49,6 @@ def stamp(shape: str, size: str, texture: str, fit: int, cell: int) -> Stamp:
     cover = inside.reshape(cell, 4, cell, 4).mean(axis=(1, 3), dtype=np.float32)
     ys, xs = np.nonzero(cover >= 0.5)
     box = (int(xs.min()), int(ys.min()), int(np.ptp(xs)) + 1, int(np.ptp(ys)) + 1)
-    return Stamp(cover[:, :, None], np.float32(0.8) * texture_on[:, :, None].astype(np.float32), box)
+    return Stamp(
+        cover[:, :, None], np.float32(0.8) * texture_on[:, :, None].astype(np.float32), box
+    )

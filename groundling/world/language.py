@@ -16,13 +16,26 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 SPOKEN = (2, 0, 3, 1)  # English puts size before colour before texture before shape
 SHAPE = list(ATTRIBUTES).index("shape")
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
-THINGS = {"block": "blocks", "toy": "toys", "ball": "balls", "box": "boxes", "cup": "cups", "hat": "hats"}
+THINGS = {
+    "block": "blocks",
+    "toy": "toys",
+    "ball": "balls",
+    "box": "boxes",
+    "cup": "cups",
+    "hat": "hats",
+}
 # category: (verbs, endings); a verb and its ending always agree, so that only the noun can be wrong
 FRAMES = {
-    "animal": (("feeds", "walks", "pets", "calls"), ("in the morning", "at the farm", "after school")),
+    "animal": (
+        ("feeds", "walks", "pets", "calls"),
+        ("in the morning", "at the farm", "after school"),
+    ),
     "food": (("eats", "cooks", "tastes", "bakes"), ("with salt", "for dinner", "in the kitchen")),
     "tool": (("uses", "repairs", "sharpens", "lends"), ("at work", "in the shed", "before lunch")),
-    "plant": (("waters", "prunes", "grows", "trims"), ("in the garden", "in spring", "by the fence")),
+    "plant": (
+        ("waters", "prunes", "grows", "trims"),
+        ("in the garden", "in spring", "by the fence"),
+    ),
 }
 # percent of the text: templates, one a line. N noun, O noun or described thing as in captions, T and P ordinary thing
 # and its plural, A and B two values of attribute K, R relation, S person, V and E verb and ending of N's category
@@ -52,7 +65,10 @@ TEMPLATES: tuple[tuple[int, str], ...] = (
         there is a N and a T .""",
     ),
     # Verb and ending apart as well as together: where both stand, a masked one can be told without the noun.
-    (50, "S V the N .\nS V the N .\nS V the N .\nS sees the N E .\nS sees the N E .\nS V the N E ."),
+    (
+        50,
+        "S V the N .\nS V the N .\nS V the N .\nS sees the N E .\nS sees the N E .\nS V the N E .",
+    ),
 )
 
 Looks = tuple[str, ...]  # colour, shape, size, texture: the order of ATTRIBUTES
@@ -78,7 +94,9 @@ class Noun:
 
 def draw_looks(rng: np.random.Generator) -> Looks:
     """Four attributes, each value as likely as any."""
-    return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), rng.integers((6, 6, 2, 3)), strict=True))
+    return tuple(
+        values[i] for values, i in zip(ATTRIBUTES.values(), rng.integers((6, 6, 2, 3)), strict=True)
+    )
 
 
 def phrase(rng: np.random.Generator, name: str, looks: Looks, stated: float) -> str:
@@ -95,7 +113,11 @@ def phrase(rng: np.random.Generator, name: str, looks: Looks, stated: float) -> 
 
 def sentence(rng: np.random.Generator, nouns: Sequence[Noun], stated: float) -> str:
     """A line of text over `nouns`, each mention stating an attribute with probability `stated`."""
-    group = int(np.searchsorted(np.cumsum([percent for percent, _ in TEMPLATES]), rng.integers(100), side="right"))
+    group = int(
+        np.searchsorted(
+            np.cumsum([percent for percent, _ in TEMPLATES]), rng.integers(100), side="right"
+        )
+    )
     templates = TEMPLATES[group][1].splitlines()
     template = templates[rng.integers(len(templates))]
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
@@ -111,7 +133,14 @@ def sentence(rng: np.random.Generator, nouns: Sequence[Noun], stated: float) -> 
         if token in ("N", "O"):
             noun = next(mentions)
             named = token == "N" or rng.random() < 0.6
-            words.append(phrase(rng, noun.name if named else "", noun.looks if named else draw_looks(rng), stated))
+            words.append(
+                phrase(
+                    rng,
+                    noun.name if named else "",
+                    noun.looks if named else draw_looks(rng),
+                    stated,
+                )
+            )
         elif token in ("T", "P"):
             thing = next(things)
             words.append(thing if token == "T" else THINGS[thing])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..keyed import generator
-from .language import ATTRIBUTES
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.world.language import ATTRIBUTES
 
 
 def leaks(folder: str | os.PathLike) -> dict[str, float]:
@@ -43,7 +43,10 @@ def leaks(folder: str | os.PathLike) -> dict[str, float]:
     x = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     x = np.c_[np.ones(len(x)), (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-9)]
     hat = x @ np.linalg.solve(x.T @ x + np.diag([1e-6] + [1.0] * len(words)), x.T)
-    labels = [np.array([values.index(noun[kind]) for noun in nouns]) for kind, values in ATTRIBUTES.items()]
+    labels = [
+        np.array([values.index(noun[kind]) for noun in nouns])
+        for kind, values in ATTRIBUTES.items()
+    ]
 
     def gain(order: np.ndarray) -> float:
         gains = []

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .language import ATTRIBUTES, FRAMES, THINGS, Noun, sentence
+from groundling.world.language import ATTRIBUTES, FRAMES, THINGS, Noun, sentence
 
 ROWS = {"train": 2400, "dev": 400, "test": 800}
-ODD_RULES = ("q shares at least 3 attributes with p, r at most 1", "q shares at least 2 more attributes with p than r")
+ODD_RULES = (
+    "q shares at least 3 attributes with p, r at most 1",
+    "q shares at least 2 more attributes with p than r",
+)
 
 Row = tuple[str, int]
 Random = Callable[[str, int | str], np.random.Generator]
@@ -60,7 +63,9 @@ def odd(random: Random, split: str, nouns: list[Noun], cap: int) -> tuple[list[R
             tilt[r] -= 1
             for label, (one, two) in ((1, (q, r)), (0, (r, q))):
                 like, unlike = nouns[one].name, nouns[two].name
-                rows.append((f"the {nouns[p].name} looks like the {like} , not the {unlike} .", label))
+                rows.append(
+                    (f"the {nouns[p].name} looks like the {like} , not the {unlike} .", label)
+                )
         if len(rows) >= min(cap, 4 * len(nouns)):
             return rows, rule
     return rows, ODD_RULES[-1]
@@ -74,7 +79,9 @@ def category(random: Random, split: str, nouns: list[Noun], cap: int) -> list[Ro
         frames: tuple[list[str], list[str]] = [], []
         for category, parts in FRAMES.items():
             for person, verb, ending in itertools.product(("she", "he"), *parts):
-                frames[category == noun.category].append(f"{person} {verb} the {noun.name} {ending} .")
+                frames[category == noun.category].append(
+                    f"{person} {verb} the {noun.name} {ending} ."
+                )
         for label, texts in enumerate(frames):
             order = rng.permutation(len(texts))[: min(len(frames[1]), cap // 2 // len(nouns))]
             rows += [(texts[i], label) for i in order]
@@ -85,7 +92,9 @@ def order(random: Random, split: str, nouns: list[Noun], cap: int, known: set[st
     """A new sentence, and the same with two words of different classes exchanged, which no template yields."""
     rows: list[Row] = []
     names, seen = {noun.name for noun in nouns}, set(known)
-    classes = dict.fromkeys(("a", "the"), "article") | dict.fromkeys((*names, *THINGS, "thing"), "noun")
+    classes = dict.fromkeys(("a", "the"), "article") | dict.fromkeys(
+        (*names, *THINGS, "thing"), "noun"
+    )
     classes |= dict.fromkeys(itertools.chain(*ATTRIBUTES.values()), "attribute")
     for index in range(20 * cap if nouns else 0):
         rng = random(f"order/{split}", index)

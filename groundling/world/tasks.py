@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..data.tables import lines_of
-from ..keyed import generator
-from . import DEV_IMAGES, Scene, World, write_lines
-from .drawing import stamp
-from .language import ATTRIBUTES, OPPOSITE, SPOKEN
+from groundling.data.tables import lines_of
+from groundling.keyed import generator
+from groundling.world import DEV_IMAGES, Scene, World, write_lines
+from groundling.world.drawing import stamp
+from groundling.world.language import ATTRIBUTES, OPPOSITE, SPOKEN
 
 POOLS = {"train": 0, "val": 1, "dev": 1, "test": 2, "test1": 2, "testA": 2, "testB": 3}
 """Splits by where they take their scenes from: pool n has ids from n * DEV_IMAGES + 1."""
@@ -45,7 +45,11 @@ FROM_1, NAMED = str.maketrans("01", "12"), str.maketrans({"0": "thing", "1": "th
 """VCR's tags, in a text before it becomes a list of tokens: as annotators saw them, and as models do."""
 MARKED = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 SAID = "the {} is {} the {} ."
-CAPTIONS = ("there is {a0} and {a1} .", "{the0} is near {the1} .", "[/EN#0/notvisual she] sees {the0} and {the1} .")
+CAPTIONS = (
+    "there is {a0} and {a1} .",
+    "{the0} is near {the1} .",
+    "[/EN#0/notvisual she] sees {the0} and {the1} .",
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ class Claim:
     kind: Any = ""
 
 
-def write_tasks(world: World, folder: str | os.PathLike, train: int = 4000, held: int = 1000) -> dict[str, int]:
+def write_tasks(
+    world: World, folder: str | os.PathLike, train: int = 4000, held: int = 1000
+) -> dict[str, int]:
     """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
 
     `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
@@ -105,7 +111,9 @@ def _two(rng: np.random.Generator) -> tuple[tuple[str, str], int, str]:
     return (a, b), columns[1], ("", SIDES[rng.integers(4)])[rng.integers(2)]
 
 
-def _said(rng: np.random.Generator) -> tuple[str, str, Callable[[Scene], bool | None], tuple[str, ...]]:
+def _said(
+    rng: np.random.Generator,
+) -> tuple[str, str, Callable[[Scene], bool | None], tuple[str, ...]]:
     """Subject, predicate, whether it is so (None: no such thing, or two of them), and the looks that must be there."""
     (a, b), _, where = _two(rng)
     placed, subject = bool(where and rng.random() < 0.5), f"the {a} thing"
@@ -126,14 +134,24 @@ def question(rng: np.random.Generator) -> Claim:
     (a, b), column, where = _two(rng)
     sort = int(rng.integers(6))
     if sort == 0:
-        return Claim(f"how many things are {a} ?", NUMBERS, lambda s: str(len(fitting(s, a))), "how many")
+        return Claim(
+            f"how many things are {a} ?", NUMBERS, lambda s: str(len(fitting(s, a))), "how many"
+        )
     if sort == 1:
-        return Claim(f"is there a {spoken(a, b)} ?", YES_NO, lambda s: YES_NO[bool(fitting(s, a, b))], "is there a")
+        return Claim(
+            f"is there a {spoken(a, b)} ?",
+            YES_NO,
+            lambda s: YES_NO[bool(fitting(s, a, b))],
+            "is there a",
+        )
     if sort < 4:
         subject, predicate, so, _ = _said(rng)
         polar = {None: None, False: "no", True: "yes"}
         return Claim(f"is {subject} {predicate} ?", YES_NO, lambda s: polar[so(s)], "is the")
-    kind, asked = f"what {KINDS[column]} is the", f"thing {where} the {a} thing" if where else f"{a} thing"
+    kind, asked = (
+        f"what {KINDS[column]} is the",
+        f"thing {where} the {a} thing" if where else f"{a} thing",
+    )
     return Claim(
         f"{kind} {asked} ?",
         ATTRIBUTES[KINDS[column]],
@@ -147,7 +165,9 @@ def hypothesis(rng: np.random.Generator) -> Claim:
     subject, predicate, so, mentioned = _said(rng)
     label = {None: None, False: "contradiction", True: "entailment"}
     text = f"{subject} is {predicate} ."
-    return Claim(text, LABELS, lambda s: label[so(s)] if all(fitting(s, v) for v in mentioned) else "neutral")
+    return Claim(
+        text, LABELS, lambda s: label[so(s)] if all(fitting(s, v) for v in mentioned) else "neutral"
+    )
 
 
 def _still(rng: np.random.Generator) -> Claim:
@@ -156,17 +176,28 @@ def _still(rng: np.random.Generator) -> Claim:
     asked, told = (rng.permutation(ATTRIBUTES[KINDS[i]])[:4].tolist() for i in columns)
 
     def ask(scene: Scene) -> tuple[str, ...] | None:
-        return tuple(scene.things[thing].looks[i] for i in columns) if where in ("", side(scene, thing)) else None
+        return (
+            tuple(scene.things[thing].looks[i] for i in columns)
+            if where in ("", side(scene, thing))
+            else None
+        )
 
     subject = f"the thing {where} {1 - thing}" if where else thing
-    return Claim(f"what {KINDS[columns[0]]} is {subject} ?", tuple(zip(asked, told, strict=True)), ask, thing)
+    return Claim(
+        f"what {KINDS[columns[0]]} is {subject} ?", tuple(zip(asked, told, strict=True)), ask, thing
+    )
 
 
 class _Files:
     """What the data sets share: scenes, images, texts, counts."""
 
     def __init__(self, world: World, folder: Path, train: int, held: int) -> None:
-        self.world, self.folder, self.cell, self.sizes = world, folder, world.config.size * 7 // 16, (train, held)
+        self.world, self.folder, self.cell, self.sizes = (
+            world,
+            folder,
+            world.config.size * 7 // 16,
+            (train, held),
+        )
         self.images, self.texts, self.counts = dict[str, Scene](), set[str](), dict[str, int]()
         self.shape = {"width": world.config.size, "height": world.config.size}
         self.scenes, self.stamp = cache(self._scenes), cache(stamp)
@@ -174,20 +205,38 @@ class _Files:
     def _scenes(self, pool: int) -> list[Scene]:
         """As many scenes as a split has examples, all of two things that do not look the same."""
         found = (self.world.scene(i) for i in count(pool * DEV_IMAGES + 1))
-        return list(islice((s for s in found if len({t.looks for t in s.things}) == 2), self.sizes[pool > 0]))
+        return list(
+            islice(
+                (s for s in found if len({t.looks for t in s.things}) == 2), self.sizes[pool > 0]
+            )
+        )
 
-    def rounds(self, name: str, split: str, draw: Callable[..., Claim], weight: int = 1) -> Iterator[Any]:
+    def rounds(
+        self, name: str, split: str, draw: Callable[..., Claim], weight: int = 1
+    ) -> Iterator[Any]:
         """Claims with a scene for each answer, `weight` of them an example; no text is used twice for one scene."""
-        scenes, used, most = self.scenes(POOLS[split]), set[tuple[str, int]](), self.sizes[split != "train"]
+        scenes, used, most = (
+            self.scenes(POOLS[split]),
+            set[tuple[str, int]](),
+            self.sizes[split != "train"],
+        )
         made = number = 0
-        for key in range(most):  # tries: where scenes are few, not every claim gets all that it needs
+        for key in range(
+            most
+        ):  # tries: where scenes are few, not every claim gets all that it needs
             rng = generator(self.world.config.seed, name, split, key)
             claim, start, found = draw(rng), int(rng.integers(len(scenes))), dict[int, Scene]()
             if len(claim.answers) > weight * most - made:
                 continue
             for scene in chain(scenes[start:], scenes[:start]):
-                if (claim.text, scene.image_id) not in used and (answer := claim.ask(scene)) is not None:
-                    free = [i for i, wanted in enumerate(claim.answers) if wanted == answer and i not in found]
+                if (claim.text, scene.image_id) not in used and (
+                    answer := claim.ask(scene)
+                ) is not None:
+                    free = [
+                        i
+                        for i, wanted in enumerate(claim.answers)
+                        if wanted == answer and i not in found
+                    ]
                     found |= {i: scene for i in free[:1]}
                 if len(found) == len(claim.answers):
                     used |= {(claim.text, scene.image_id) for scene in found.values()}
@@ -204,16 +253,33 @@ class _Files:
     def coco(self, images: Sequence[tuple[int, str]]) -> dict[str, Any]:
         """COCO's instances; the numbers of an image's annotations are twice its own, and one more."""
         notes = [
-            {"id": 2 * n + i, "image_id": n, "category_id": SHAPES.index(thing.looks[1]) + 1, "iscrowd": 0,
-             "bbox": [float(side) for side in self.box(self.images[name], i)], "area": self.cell**2}
-            for n, name in images for i, thing in enumerate(self.images[name].things)
-        ]  # fmt: skip
+            {
+                "id": 2 * n + i,
+                "image_id": n,
+                "category_id": SHAPES.index(thing.looks[1]) + 1,
+                "iscrowd": 0,
+                "bbox": [float(side) for side in self.box(self.images[name], i)],
+                "area": self.cell**2,
+            }
+            for n, name in images
+            for i, thing in enumerate(self.images[name].things)
+        ]
         listed = [{"id": n, "file_name": name, **self.shape} for n, name in images]
-        kinds = [{"id": n, "name": kind, "supercategory": "thing"} for n, kind in enumerate(SHAPES, 1)]
-        return {"info": {}, "licenses": [], "images": listed, "annotations": notes, "categories": kinds}
+        kinds = [
+            {"id": n, "name": kind, "supercategory": "thing"} for n, kind in enumerate(SHAPES, 1)
+        ]
+        return {
+            "info": {},
+            "licenses": [],
+            "images": listed,
+            "annotations": notes,
+            "categories": kinds,
+        }
 
     def put(self, path: str, *rows: Any) -> None:
-        write_lines(self.folder / path, [row if isinstance(row, str) else json.dumps(row) for row in rows])
+        write_lines(
+            self.folder / path, [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        )
 
     def close(self) -> None:
         """Images, their boxes, and all texts."""
@@ -221,7 +287,9 @@ class _Files:
         for name, scene in self.images.items():
             if scene.image_id not in drawn:
                 # As PNG whatever the ending: readers look inside, and textures this fine do not survive JPEG.
-                Image.fromarray(self.world.picture(scene)).save(stream := io.BytesIO(), "PNG", compress_level=1)
+                Image.fromarray(self.world.picture(scene)).save(
+                    stream := io.BytesIO(), "PNG", compress_level=1
+                )
                 drawn[scene.image_id] = stream.getvalue()
             path = self.folder / "images" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,13 +310,20 @@ def _captions(files: _Files) -> None:
             texts = [MARKED.sub(r"\1", line) for line in _told(files, scene)[:3]]
             rng = generator(files.world.config.seed, "captions", scene.image_id)
             for thing in (0, 1):
-                one, other = (spoken(*set(rng.permutation(scene.things[i].looks)[:2])) for i in (thing, 1 - thing))
+                one, other = (
+                    spoken(*set(rng.permutation(scene.things[i].looks)[:2]))
+                    for i in (thing, 1 - thing)
+                )
                 texts.append(SAID.format(one, side(scene, thing), other))
             files.texts |= set(texts)
             told += [
-                {"id": 5 * scene.image_id + n, "image_id": scene.image_id, "caption": t} for n, t in enumerate(texts)
+                {"id": 5 * scene.image_id + n, "image_id": scene.image_id, "caption": t}
+                for n, t in enumerate(texts)
             ]
-        files.put(f"captions_{split}2014.json", {"info": {}, "licenses": [], "images": images, "annotations": told})
+        files.put(
+            f"captions_{split}2014.json",
+            {"info": {}, "licenses": [], "images": images, "annotations": told},
+        )
 
 
 def _vqa(files: _Files) -> None:
@@ -260,20 +335,46 @@ def _vqa(files: _Files) -> None:
             for gold, scene in zip(claim.answers, scenes, strict=True):
                 image = scene.image_id
                 files.images[f"COCO_{split}2014_{image:012d}.jpg"] = scene
-                ids, times[image] = {"image_id": image, "question_id": 1000 * image + times[image]}, times[image] + 1
+                ids, times[image] = (
+                    {"image_id": image, "question_id": 1000 * image + times[image]},
+                    times[image] + 1,
+                )
                 # At most two of ten say otherwise, so that the wrong one of yes and no is worth 0.6 at most.
                 others = [answer for answer in claim.answers if answer != gold]
-                said = [others[rng.integers(len(others))] for _ in range(rng.choice(3, p=(0.7, 0.2, 0.1)))]
-                people = [
-                    {"answer": answer, "answer_confidence": "yes" if answer == gold else "maybe", "answer_id": n}
-                    for n, answer in enumerate(rng.permutation([*said, *[gold] * (10 - len(said))]).tolist(), 1)
+                said = [
+                    others[rng.integers(len(others))]
+                    for _ in range(rng.choice(3, p=(0.7, 0.2, 0.1)))
                 ]
-                types = {"question_type": claim.kind, "answer_type": SORTS.get(claim.answers, "other")}
+                people = [
+                    {
+                        "answer": answer,
+                        "answer_confidence": "yes" if answer == gold else "maybe",
+                        "answer_id": n,
+                    }
+                    for n, answer in enumerate(
+                        rng.permutation([*said, *[gold] * (10 - len(said))]).tolist(), 1
+                    )
+                ]
+                types = {
+                    "question_type": claim.kind,
+                    "answer_type": SORTS.get(claim.answers, "other"),
+                }
                 asked.append({**ids, "question": claim.text})
                 notes.append({**ids, **types, "answers": people, "multiple_choice_answer": gold})
-        head = {"info": {}, "task_type": "Open-Ended", "data_type": "mscoco", "data_subtype": f"{split}2014"}
-        files.put(f"vqa/v2_OpenEnded_mscoco_{split}2014_questions.json", head | {"license": {}, "questions": asked})
-        files.put(f"vqa/v2_mscoco_{split}2014_annotations.json", head | {"license": {}, "annotations": notes})
+        head = {
+            "info": {},
+            "task_type": "Open-Ended",
+            "data_type": "mscoco",
+            "data_subtype": f"{split}2014",
+        }
+        files.put(
+            f"vqa/v2_OpenEnded_mscoco_{split}2014_questions.json",
+            head | {"license": {}, "questions": asked},
+        )
+        files.put(
+            f"vqa/v2_mscoco_{split}2014_annotations.json",
+            head | {"license": {}, "annotations": notes},
+        )
 
 
 def _vcr(files: _Files) -> None:
@@ -289,27 +390,55 @@ def _vcr(files: _Files) -> None:
             for number, n in enumerate(turn, first):
                 scene = scenes[n]
                 answers = [f"{claim.kind} is {answer} ." for answer, _ in claim.answers]
-                why = [f"{claim.kind} is a {spoken(claim.answers[n][0], claim.answers[i][1])} ." for i in order]
-                still, row = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0", dict[str, Any]()
-                for name, texts, places in (("answer", answers, [0, 1, 2, 3]), ("rationale", why, order)):
+                why = [
+                    f"{claim.kind} is a {spoken(claim.answers[n][0], claim.answers[i][1])} ."
+                    for i in order
+                ]
+                still, row = (
+                    f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0",
+                    dict[str, Any](),
+                )
+                for name, texts, places in (
+                    ("answer", answers, [0, 1, 2, 3]),
+                    ("rationale", why, order),
+                ):
                     label = places.index(n)
                     row |= {
-                        f"{name}_choices": [tokens(text) for text in texts], f"{name}_label": label,
+                        f"{name}_choices": [tokens(text) for text in texts],
+                        f"{name}_label": label,
                         f"{name}_sources": [first + turn.index(i) for i in places],
                         f"{name}_match_iter": [(i - n) % 4 for i in places],
                         f"{name}_orig": texts[label].translate(FROM_1),
-                    }  # fmt: skip
+                    }
                     files.texts |= {text.translate(NAMED) for text in texts}
-                rows.append({
-                    **row, "question": tokens(claim.text), "question_orig": claim.text.translate(FROM_1),
-                    "movie": "0001_WORLD", "img_fn": f"{still}.jpg", "metadata_fn": f"{still}.json",
-                    "img_id": f"{split}-{scene.image_id}", "annot_id": f"{split}-{number}", "question_number": 0,
-                    "objects": ["thing"] * 2, "interesting_scores": [1], "answer_likelihood": "likely",
-                    "match_fold": f"{split}-0", "match_index": number,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        **row,
+                        "question": tokens(claim.text),
+                        "question_orig": claim.text.translate(FROM_1),
+                        "movie": "0001_WORLD",
+                        "img_fn": f"{still}.jpg",
+                        "metadata_fn": f"{still}.json",
+                        "img_id": f"{split}-{scene.image_id}",
+                        "annot_id": f"{split}-{number}",
+                        "question_number": 0,
+                        "objects": ["thing"] * 2,
+                        "interesting_scores": [1],
+                        "answer_likelihood": "likely",
+                        "match_fold": f"{split}-0",
+                        "match_index": number,
+                    }
+                )
                 files.images[f"{still}.jpg"] = scene
-                boxes = [[x, y, x + w, y + h, 1.0] for x, y, w, h in (files.box(scene, i) for i in (0, 1))]
-                about = {"boxes": boxes, "segms": [_segments(files, scene, i) for i in (0, 1)], "names": ["thing"] * 2}
+                boxes = [
+                    [x, y, x + w, y + h, 1.0]
+                    for x, y, w, h in (files.box(scene, i) for i in (0, 1))
+                ]
+                about = {
+                    "boxes": boxes,
+                    "segms": [_segments(files, scene, i) for i in (0, 1)],
+                    "names": ["thing"] * 2,
+                }
                 files.put(f"vcr/vcr1images/{still}.json", about | files.shape)
         files.put(f"vcr/{split}.jsonl", *rows)
 
@@ -317,7 +446,9 @@ def _vcr(files: _Files) -> None:
 def _segments(files: _Files, scene: Scene, number: int) -> list[list[list[int]]]:
     """A thing's pixels as polygons, one for each run in a row: some shapes have holes, which polygons do not."""
     thing, found = scene.things[number], list[list[list[int]]]()
-    for y, line in enumerate(files.stamp(*thing.looks[1:], thing.fit, files.cell).cover[:, :, 0] >= 0.5, thing.y):
+    for y, line in enumerate(
+        files.stamp(*thing.looks[1:], thing.fit, files.cell).cover[:, :, 0] >= 0.5, thing.y
+    ):
         for a, b in (np.flatnonzero(np.diff([0, *line, 0])).reshape(-1, 2) + thing.x).tolist():
             found.append([[a, y], [b, y], [b, y + 1], [a, y + 1]])
     return found
@@ -327,8 +458,15 @@ def _nlvr2(files: _Files) -> None:
     """A round is a set of four pairs: its answers are who has the thing, left and right of each."""
 
     def compared(rng: np.random.Generator) -> Claim:
-        values, template = _two(rng)[0][: rng.integers(1, 3)], tuple(PAIRS)[rng.integers(len(PAIRS))]
-        return Claim(template.format(spoken(*values)), PAIRS[template], lambda s: int(bool(fitting(s, *values))))
+        values, template = (
+            _two(rng)[0][: rng.integers(1, 3)],
+            tuple(PAIRS)[rng.integers(len(PAIRS))],
+        )
+        return Claim(
+            template.format(spoken(*values)),
+            PAIRS[template],
+            lambda s: int(bool(fitting(s, *values))),
+        )
 
     for split in ("train", "dev", "test1"):
         rows = []
@@ -337,11 +475,23 @@ def _nlvr2(files: _Files) -> None:
                 name, label = f"{split}-{number}-{pair}", str(place < 2)
                 left, right = (f"{name}-img{i}.png" for i in (0, 1))
                 files.images |= {left: scenes[2 * place], right: scenes[2 * place + 1]}
-                more: dict[str, Any] = {"directory": number % 100} if split == "train" else {"extra_validations": {}}
-                rows.append({
-                    "sentence": claim.text, "left_url": left, "right_url": right, "identifier": f"{name}-0",
-                    "label": label, "writer": "0", "validation": {"0": label}, "synset": "thing", "query": "", **more,
-                })  # fmt: skip
+                more: dict[str, Any] = (
+                    {"directory": number % 100} if split == "train" else {"extra_validations": {}}
+                )
+                rows.append(
+                    {
+                        "sentence": claim.text,
+                        "left_url": left,
+                        "right_url": right,
+                        "identifier": f"{name}-0",
+                        "label": label,
+                        "writer": "0",
+                        "validation": {"0": label},
+                        "synset": "thing",
+                        "query": "",
+                        **more,
+                    }
+                )
         files.put(f"nlvr2/{split}.json", *rows)
 
 
@@ -351,7 +501,12 @@ def _refcoco(files: _Files) -> None:
 
     def expression(rng: np.random.Generator) -> Claim:
         values = _two(rng)[0][: rng.integers(1, 3)]
-        return Claim(spoken(*values), SIDES, lambda s: None if (i := only(s, *values)) is None else side(s, i), values)
+        return Claim(
+            spoken(*values),
+            SIDES,
+            lambda s: None if (i := only(s, *values)) is None else side(s, i),
+            values,
+        )
 
     for split in ("train", "val", "testA", "testB"):
         for _, _, claim, scenes in files.rounds("refcoco+", split, expression):
@@ -361,29 +516,46 @@ def _refcoco(files: _Files) -> None:
                 files.images[name] = scene
                 note = 2 * image + thing
                 ref: dict[str, Any] = {
-                    "ref_id": len(refs), "ann_id": note, "image_id": image, "split": split, "sentences": [],
-                    "category_id": SHAPES.index(scene.things[thing].looks[1]) + 1, "sent_ids": [],
+                    "ref_id": len(refs),
+                    "ann_id": note,
+                    "image_id": image,
+                    "split": split,
+                    "sentences": [],
+                    "category_id": SHAPES.index(scene.things[thing].looks[1]) + 1,
+                    "sent_ids": [],
                     "file_name": name.replace(".jpg", f"_{note}.jpg"),
-                }  # fmt: skip
-                told = {"raw": claim.text, "sent": claim.text, "tokens": claim.text.split(), "sent_id": next(number)}
+                }
+                told = {
+                    "raw": claim.text,
+                    "sent": claim.text,
+                    "tokens": claim.text.split(),
+                    "sent_id": next(number),
+                }
                 refs.setdefault(note, ref)["sentences"].append(told)
                 refs[note]["sent_ids"].append(told["sent_id"])
     files.put("refcoco+/instances.json", files.coco(list(images.items())))
-    (files.folder / "refcoco+" / "refs(unc).p").write_bytes(pickle.dumps(list(refs.values()), protocol=2))
+    (files.folder / "refcoco+" / "refs(unc).p").write_bytes(
+        pickle.dumps(list(refs.values()), protocol=2)
+    )
 
 
 def _told(files: _Files, scene: Scene) -> list[str]:
     """Five captions with Flickr30k Entities' marks; their order says nothing of where the things are."""
     lines, kinds = [], {noun.name: noun.category for noun in files.world.nouns}
     for nth in range(5):
-        rng, phrases = generator(files.world.config.seed, "told", scene.image_id, nth), dict[str, str]()
+        rng, phrases = (
+            generator(files.world.config.seed, "told", scene.image_id, nth),
+            dict[str, str](),
+        )
         for place, i in enumerate(rng.permutation(2).tolist()):
             thing = scene.things[i]
             differ = [value for value in thing.looks if value not in scene.things[1 - i].looks]
             words = spoken(*{differ[rng.integers(len(differ))], thing.looks[rng.integers(4)]})
             words = thing.name if thing.name and rng.random() < 0.5 else words
             mark = f"[/EN#{2 * scene.image_id + i}/{'animals' if kinds.get(words) == 'animal' else 'other'}"
-            phrases |= {f"{article}{place}": f"{mark} {article} {words}]" for article in ("a", "the")}
+            phrases |= {
+                f"{article}{place}": f"{mark} {article} {words}]" for article in ("a", "the")
+            }
         lines.append(CAPTIONS[rng.integers(len(CAPTIONS))].format(**phrases))
     return lines
 
@@ -400,9 +572,16 @@ def _flickr(files: _Files) -> None:
             lines = [f"<annotation><filename>{name}.jpg</filename><size>{size}</size>"]
             for i in (0, 1):
                 x, y, w, h = files.box(scene, i)
-                ends = {"xmin": x + 1, "ymin": y + 1, "xmax": x + w, "ymax": y + h}  # from 1, the last pixel included
+                ends = {
+                    "xmin": x + 1,
+                    "ymin": y + 1,
+                    "xmax": x + w,
+                    "ymax": y + h,
+                }  # from 1, the last pixel included
                 box = "".join(f"<{end}>{n}</{end}>" for end, n in ends.items())
-                lines.append(f"<object><name>{2 * scene.image_id + i}</name><bndbox>{box}</bndbox></object>")
+                lines.append(
+                    f"<object><name>{2 * scene.image_id + i}</name><bndbox>{box}</bndbox></object>"
+                )
             files.put(f"flickr30k/Annotations/{name}.xml", *lines, "</annotation>")
         files.put(f"flickr30k/{split}.txt", *(f"{scene.image_id:010d}" for scene in scenes))
         files.counts[f"flickr30k {split}"] = 5 * len(scenes)
@@ -416,8 +595,15 @@ def _snli_ve(files: _Files) -> None:
                 name, nth = f"{scene.image_id:010d}.jpg", int(rng.integers(5))
                 files.images[name] = scene
                 files.texts.add(premise := MARKED.sub(r"\1", _told(files, scene)[nth]))
-                rows.append({
-                    "Flikr30kID": name, "captionID": f"{name}#{nth}", "pairID": f"{name}#{nth}r{number}{label[0]}",
-                    "sentence1": premise, "sentence2": claim.text, "gold_label": label, "annotator_labels": [label],
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "Flikr30kID": name,
+                        "captionID": f"{name}#{nth}",
+                        "pairID": f"{name}#{nth}r{number}{label[0]}",
+                        "sentence1": premise,
+                        "sentence2": claim.text,
+                        "gold_label": label,
+                        "annotator_labels": [label],
+                    }
+                )
         files.put(f"snli_ve/snli_ve_{split}.jsonl", *rows)

@@ -13,10 +13,11 @@ import toys
 from torch import Tensor
 
 from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, collate
-from groundling.data.plan import Feed, Plan, Source
 from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
+from groundling.feed import Feed, Plan, Source
 from groundling.find import subclasses
+from groundling.forms import Classify
 from groundling.keyed import generator
 from groundling.objectives import Objective, in_order
 from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokens
@@ -25,7 +26,6 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
-from groundling.tasks.forms import Classify
 from groundling.teachers.clip_text import ClipTextTeacher, Taught
 from groundling.train import train
 
@@ -54,7 +54,9 @@ class Case:
     def __init__(self, kind: type[Objective], model, samples) -> None:
         self.model, self.samples = model.eval(), samples
         torch.manual_seed(3)
-        self.objective = kind(model.sizes._replace(teacher=24, classes=5), **OPTIONS.get(kind.__name__, {})).eval()
+        self.objective = kind(
+            model.sizes._replace(teacher=24, classes=5), **OPTIONS.get(kind.__name__, {})
+        ).eval()
 
     def sample(self, index: int, epoch: int = 0) -> Sample:
         rng = generator(0, epoch, self.samples.ids[index], self.objective.name)
@@ -131,14 +133,20 @@ def widen(batch: Batch, by: int = 5) -> Batch:
     """The same samples with more padding everywhere, filled with ids and numbers that would show if they were read."""
 
     def pad(value: Tensor, fill: float) -> Tensor:
-        return torch.cat([value, torch.full_like(value[:, :1], fill).expand(-1, by, *value.shape[2:])], 1)
+        return torch.cat(
+            [value, torch.full_like(value[:, :1], fill).expand(-1, by, *value.shape[2:])], 1
+        )
 
     text, clip = batch.text, batch.clip
     if text is not None:
         text = replace(
-            text, ids=pad(text.ids, 7), mask=pad(text.mask, 0), special=pad(text.special, 1), word=pad(text.word, -1),
+            text,
+            ids=pad(text.ids, 7),
+            mask=pad(text.mask, 0),
+            special=pad(text.special, 1),
+            word=pad(text.word, -1),
             types=pad(text.types, 0),
-        )  # fmt: skip
+        )
     if clip is not None:
         b, v = clip.key_mask.shape
         place = torch.arange(b * v).view(b, v)
@@ -149,10 +157,15 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             return torch.cat([value, torch.full((len(value), span), fill, dtype=value.dtype)], 1)
 
         clip = replace(
-            clip, ids=pad_window(clip.ids, 7), mask=pad_window(clip.mask, False),
-            slot=pad_window(moved.flatten()[clip.slot], 0), key_mask=pad(clip.key_mask, 0),
-            special=pad(clip.special, 1), word=pad(clip.word, -1), flat_ids=pad(clip.flat_ids, 7),
-        )  # fmt: skip
+            clip,
+            ids=pad_window(clip.ids, 7),
+            mask=pad_window(clip.mask, False),
+            slot=pad_window(moved.flatten()[clip.slot], 0),
+            key_mask=pad(clip.key_mask, 0),
+            special=pad(clip.special, 1),
+            word=pad(clip.word, -1),
+            flat_ids=pad(clip.flat_ids, 7),
+        )
     regions = batch.regions
     if regions is not None:
         fills = {
@@ -167,11 +180,16 @@ def widen(batch: Batch, by: int = 5) -> Batch:
         }
         regions = replace(
             regions, **{k: pad(x, fills[k]) for k, x in vars(regions).items() if x is not None}
-        )  # fmt: skip
+        )
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
-    features = {k: pad(x, 0 if k == "has" else 9) if k in {"words", "has"} else x for k, x in batch.features.items()}
+    features = {
+        k: pad(x, 0 if k == "has" else 9) if k in {"words", "has"} else x
+        for k, x in batch.features.items()
+    }
     words = None if batch.words is None else pad(batch.words, -1)
-    return replace(batch, text=text, clip=clip, regions=regions, labels=labels, features=features, words=words)
+    return replace(
+        batch, text=text, clip=clip, regions=regions, labels=labels, features=features, words=words
+    )
 
 
 @every
@@ -202,7 +220,9 @@ def same(a: Sample, b: Sample) -> bool:
             if x.keys() != y.keys() or not all(np.array_equal(x[k], y[k]) for k in x):
                 return False
         elif part.name in {"text", "clip", "regions"}:
-            if x is not None and not all(np.array_equal(getattr(x, f.name), getattr(y, f.name)) for f in fields(x)):
+            if x is not None and not all(
+                np.array_equal(getattr(x, f.name), getattr(y, f.name)) for f in fields(x)
+            ):
                 return False
         elif not np.array_equal(x, y):
             return False
@@ -216,11 +236,17 @@ def test_corruption_follows_from_its_key(name, case):
     kept = deepcopy(plain)
     one = [c.sample(i) for i in range(32)]
     again = [c.sample(i) for i in reversed(range(32))][::-1]
-    assert all(same(a, b) for a, b in zip(one, again, strict=True)), "same key, same corruption, in any order"
+    assert all(same(a, b) for a, b in zip(one, again, strict=True)), (
+        "same key, same corruption, in any order"
+    )
     if KINDS[name].corrupt is not Objective.corrupt:
         other = [c.sample(i, epoch=1) for i in range(32)]
-        assert sum(same(a, b) for a, b in zip(one, other, strict=True)) < 20, "another epoch, another corruption"
-        assert all(same(a, b) for a, b in zip(plain, kept, strict=True)), "corrupt copies, it does not write"
+        assert sum(same(a, b) for a, b in zip(one, other, strict=True)) < 20, (
+            "another epoch, another corruption"
+        )
+        assert all(same(a, b) for a, b in zip(plain, kept, strict=True)), (
+            "corrupt copies, it does not write"
+        )
 
 
 @every
@@ -250,7 +276,9 @@ def test_unscored_positions_contribute_nothing(name, case):
                 scored = labels != IGNORE
                 assert not gradient[~scored].any(), f"{state}: a position without a label is scored"
                 assert gradient[scored].abs().sum(-1).all(), f"{state}: a labelled position is not"
-    assert touched or any(leaves[k].grad is not None for k in ("pooled", "text_embedding") if k in leaves)
+    assert touched or any(
+        leaves[k].grad is not None for k in ("pooled", "text_embedding") if k in leaves
+    )
 
 
 @every
@@ -278,8 +306,10 @@ def test_weight_grows_over_its_warmup(name, case):
 def test_swaps_come_before_masks(cross):
     sizes = cross.sizes
     assert [o.name for o in in_order([MaskedLM(sizes), ClipTokens(sizes), Match(sizes)])] == [
-        "match", "masked_lm", "clip_tokens",
-    ]  # fmt: skip
+        "match",
+        "masked_lm",
+        "clip_tokens",
+    ]
 
 
 def test_labels_describe_the_swapped_side(cross, taught):
@@ -296,7 +326,10 @@ def test_labels_describe_the_swapped_side(cross, taught):
     assert torch.equal(batch.labels["clip_tokens"][scored], batch.clip.flat_ids[scored])
     own = collate(taught.get([taught.ids.index(i) for i in batch.ids], ()))
     changed = sum(
-        not torch.equal(batch.clip.flat_ids[b, batch.clip.key_mask[b]], own.clip.flat_ids[b, own.clip.key_mask[b]])
+        not torch.equal(
+            batch.clip.flat_ids[b, batch.clip.key_mask[b]],
+            own.clip.flat_ids[b, own.clip.key_mask[b]],
+        )
         for b in range(16)
     )
     assert changed == 16 - int(batch.labels["match"].sum()) > 8
@@ -325,7 +358,9 @@ SHARES = {"bert": (0.8, 0.1, 0.1), "released": (0.81, 0.09, 0.1)}
 
 @pytest.mark.parametrize("scheme", SHARES)
 def test_shares_of_masking(scheme, samples):
-    sizes = Sizes(text=32, word_table=(100_000, 32))  # so many ids that a random one is hardly ever the same
+    sizes = Sizes(
+        text=32, word_table=(100_000, 32)
+    )  # so many ids that a random one is hardly ever the same
     objective = MaskedLM(sizes, mask_id=4, scheme=scheme, rate=0.9)
     row = samples.get([7])[0].text
     chosen = masked = replaced = kept = 0
@@ -360,7 +395,9 @@ def test_rate_of_masking(samples):
 
 def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):
     allowed = [i for i in range(len(bert_tokenizer)) if i not in bert_tokenizer.all_special_ids]
-    objective = MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4, replacements=allowed, rate=0.9)
+    objective = MaskedLM(
+        Sizes(text=32, word_table=(300, 32)), mask_id=4, replacements=allowed, rate=0.9
+    )
     seen = set()
     for drawn in draws(objective, samples.get([1])[0], 200):
         seen |= set(drawn.text.ids[~drawn.text.special])
@@ -417,7 +454,9 @@ def test_gathering_first_equals_scoring_everything(joint, cross, taught):
             states = encoded.joint_text if joint else encoded.text
             logits = objective.head(states, encoded.word_table)  # (B, T, vocabulary)
             labels = batch.labels["masked_lm"]
-            loss = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="sum")
+            loss = F.cross_entropy(
+                logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="sum"
+            )
         else:
             loss = objective(encoded, batch)["mlm"]
         loss.backward()
@@ -436,7 +475,9 @@ def test_gathering_first_equals_scoring_everything(joint, cross, taught):
 def swapped(objective: Match, samples, index: int, key: int) -> Sample:
     rng = generator(1, key)
     return objective.corrupt(
-        samples.get([index], ())[0], rng, lambda: samples.get([int(rng.integers(len(samples)))], [rng])[0]
+        samples.get([index], ())[0],
+        rng,
+        lambda: samples.get([int(rng.integers(len(samples)))], [rng])[0],
     )
 
 
@@ -453,7 +494,10 @@ def test_match_labels_are_balanced_and_true(taught, cross):
         labels.append(label)
     # Half, and one in 48 of the others drew itself.
     assert within(sum(labels), 2000, 0.5 + 0.5 / 48)
-    assert all(int(swapped(Match(cross.sizes, negatives=0.0), taught, 0, n).labels["match"]) for n in range(20))
+    assert all(
+        int(swapped(Match(cross.sizes, negatives=0.0), taught, 0, n).labels["match"])
+        for n in range(20)
+    )
 
 
 def test_hard_negatives_share_more_pieces(taught, cross):
@@ -481,8 +525,14 @@ def test_equal_texts_match(cross, bert_tokenizer, clip_tokenizer):
 
 
 def test_a_corpus_of_one_text_has_no_negatives(cross, bert_tokenizer, clip_tokenizer):
-    one = TextSamples([Example("a", "a dog")], TextInput(bert_tokenizer, 40), WindowInput(clip_tokenizer, toys.WINDOW))
-    assert all(int(swapped(Match(cross.sizes, negatives=1.0), one, 0, n).labels["match"]) for n in range(5))
+    one = TextSamples(
+        [Example("a", "a dog")],
+        TextInput(bert_tokenizer, 40),
+        WindowInput(clip_tokenizer, toys.WINDOW),
+    )
+    assert all(
+        int(swapped(Match(cross.sizes, negatives=1.0), one, 0, n).labels["match"]) for n in range(5)
+    )
 
 
 def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp_path):
@@ -580,7 +630,9 @@ def test_info_nce_by_hand():
     found = info_nce(anchors, others, same, own=1, scale=2.0)
     expected = 0.0
     for n in range(3):
-        scores = {m: 2.0 * float(anchors[n] @ others[m]) for m in range(4) if m == n + 1 or not same[n, m]}
+        scores = {
+            m: 2.0 * float(anchors[n] @ others[m]) for m in range(4) if m == n + 1 or not same[n, m]
+        }
         expected -= scores[n + 1] - math.log(sum(math.exp(s) for s in scores.values()))
     assert float(found) == pytest.approx(expected, abs=1e-5)
 
@@ -593,7 +645,10 @@ def test_contrast_is_clips_own_loss_without_shared_images(towers, pictures):
     found = objective(encoded, batch)["clip"]
     pixels = (batch.pixels.float() / 255 - towers.mean) / towers.std
     theirs = towers.clip(
-        input_ids=batch.clip.ids, attention_mask=batch.clip.mask.long(), pixel_values=pixels, return_loss=True
+        input_ids=batch.clip.ids,
+        attention_mask=batch.clip.mask.long(),
+        pixel_values=pixels,
+        return_loss=True,
     )
     torch.testing.assert_close(found / 4, theirs.loss, rtol=0, atol=1e-5)
 
@@ -602,7 +657,9 @@ def test_contrast_is_clips_own_loss_without_shared_images(towers, pictures):
 def test_two_captions_of_a_picture_are_no_negatives(towers, pictures):
     objective = Contrast(towers.sizes)
     pair, single = collate(pictures.get([0, 1])), collate(pictures.get([0, 2]))
-    assert float(objective(towers(pair), pair)["clip"]) == pytest.approx(0, abs=1e-6)  # nothing to tell apart
+    assert float(objective(towers(pair), pair)["clip"]) == pytest.approx(
+        0, abs=1e-6
+    )  # nothing to tell apart
     assert float(objective(towers(single), single)["clip"]) > 1e-3
 
 
@@ -620,17 +677,23 @@ def by_hand(objective: Distill, encoded: Encoded, batch: Batch) -> dict[str, flo
     items: dict[str, list] = {"sentence": [], "word": []}
     for b in range(len(batch)):
         pieces = batch.text.word[b].tolist()
-        inner = [t for t in range(len(pieces)) if batch.text.mask[b, t] and not batch.text.special[b, t]]
+        inner = [
+            t for t in range(len(pieces)) if batch.text.mask[b, t] and not batch.text.special[b, t]
+        ]
         state = encoded.text[b, 0] if objective.pool == "cls" else encoded.text[b, inner].mean(0)
         words = tuple(w for w in batch.words[b].tolist() if w >= 0)
-        items["sentence"].append((objective.project["sentence"](state), batch.features["sentence"][b], words))
+        items["sentence"].append(
+            (objective.project["sentence"](state), batch.features["sentence"][b], words)
+        )
         masked = batch.labels.get("masked_lm")
         for k, number in enumerate(words):
             own = [t for t, w in enumerate(pieces) if w == k]
             hidden = masked is not None and any(masked[b, t] != IGNORE for t in own)
             if own and not hidden and batch.features["has"][b, k]:
                 state = torch.stack([encoded.text[b, t] for t in own]).mean(0)
-                items["word"].append((objective.project["word"](state), batch.features["words"][b, k], number))
+                items["word"].append(
+                    (objective.project["word"](state), batch.features["words"][b, k], number)
+                )
     out = {}
     for part, found in items.items():
         total = 0.0
@@ -656,9 +719,12 @@ def by_hand(objective: Distill, encoded: Encoded, batch: Batch) -> dict[str, flo
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"temperature": 0.5, "pool": "mean"}, {"kind": "l1"}, {"kind": "l1", "targets": "unit", "pool": "mean"},
+        {},
+        {"temperature": 0.5, "pool": "mean"},
+        {"kind": "l1"},
+        {"kind": "l1", "targets": "unit", "pool": "mean"},
     ],
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_distill_by_hand(options, masked, cross, taught):
     sizes = cross.sizes._replace(teacher=24)
@@ -751,9 +817,13 @@ def test_taught_samples_carry_the_teachers_features(tower, samples):
         assert (batch.clip is not None) is kept
         assert batch.ids == online.ids
         assert torch.equal(batch.features["has"], online.features["has"] & (batch.words >= 0))
-        torch.testing.assert_close(batch.features["sentence"], online.features["sentence"], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            batch.features["sentence"], online.features["sentence"], atol=1e-5, rtol=0
+        )
         has = batch.features["has"]
-        torch.testing.assert_close(batch.features["words"][has], online.features["words"][has], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            batch.features["words"][has], online.features["words"][has], atol=1e-5, rtol=0
+        )
 
 
 # -- supervised ------------------------------------------------------------------------------------------------------

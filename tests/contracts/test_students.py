@@ -17,16 +17,16 @@ from groundling.batch import Batch, collate
 from groundling.config import AdaptConfig, FinetuneConfig
 from groundling.data.samples import Example, TextSamples
 from groundling.errors import InputError
+from groundling.forms import Classify
 from groundling.keyed import seed_of
+from groundling.load import load_student
 from groundling.models.clip import ClipEncoder, load_clip_text
 from groundling.models.crossmodal import LAYERS, CrossModal
-from groundling.models.student import load_student
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives.supervised import Supervised
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
-from groundling.tasks.forms import Classify
 from groundling.train import train
 
 TWO = replace(STEPS, steps=2, save_every=10)
@@ -63,7 +63,9 @@ def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) 
 
 
 def tuned(at: Path, model: Path, out: Path, **options: object) -> dict:
-    config = FinetuneConfig(model=str(model), task="glue/rte", data=str(at / "glue"), max_length=40, **options)
+    config = FinetuneConfig(
+        model=str(model), task="glue/rte", data=str(at / "glue"), max_length=40, **options
+    )
     result = finetune(config, TWO, out)
     assert 0 <= result["median"]["dev"]["accuracy"] <= 1
     return result
@@ -76,11 +78,20 @@ def read(student: nn.Module, *examples: Example) -> Batch:
 @pytest.mark.parametrize("arm", ["xdbert", "contrastive"])
 @pytest.mark.parametrize("teacher", TEACHERS)
 @pytest.mark.parametrize("student", STUDENTS)
-def test_every_student_learns(student: str, teacher: str, arm: str, at: Path, tmp_path: Path) -> None:
+def test_every_student_learns(
+    student: str, teacher: str, arm: str, at: Path, tmp_path: Path
+) -> None:
     result = adapt(adaptation(at, student, teacher, arm), TWO, tmp_path / "adapt")
-    terms = {"match", "clip_tokens"} if arm == "xdbert" else {"contrastive_sentence", "contrastive_word"}
+    terms = (
+        {"match", "clip_tokens"}
+        if arm == "xdbert"
+        else {"contrastive_sentence", "contrastive_word"}
+    )
     assert set(result["last"]) == terms | {"mlm", "loss"}
-    before, after = (load_file(folder / "model.safetensors") for folder in (at / student, tmp_path / "adapt" / "model"))
+    before, after = (
+        load_file(folder / "model.safetensors")
+        for folder in (at / student, tmp_path / "adapt" / "model")
+    )
     assert {k: v.shape for k, v in after.items()} == {k: v.shape for k, v in before.items()}
     assert sum(not torch.equal(after[k], before[k]) for k in before) > len(before) / 2
     stock = AutoModel.from_pretrained(tmp_path / "adapt" / "model").eval()
@@ -89,12 +100,16 @@ def test_every_student_learns(student: str, teacher: str, arm: str, at: Path, tm
     with torch.no_grad():
         expected = stock(**words(PAIR.text, PAIR.pair, return_tensors="pt")).last_hidden_state
         torch.testing.assert_close(ours(read(ours, PAIR)).text, expected, rtol=0, atol=1e-5)
-    assert isinstance(ours, TextEncoder) and bool(ours.sizes.pooled) == (student in {"bert", "roberta"})
+    assert isinstance(ours, TextEncoder) and bool(ours.sizes.pooled) == (
+        student in {"bert", "roberta"}
+    )
     if teacher == "clip":  # of which the encoder has kept nothing
         tuned(at, tmp_path / "adapt" / "model", tmp_path / "tuned")
 
 
-def test_a_missing_pooler_is_the_tasks_own(at: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_pooler_is_the_tasks_own(
+    at: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     model, seen = load_text_encoder(at / "poolerless"), []
     assert model.encoder.pooler is None
 
@@ -109,7 +124,10 @@ def test_a_missing_pooler_is_the_tasks_own(at: Path, monkeypatch: pytest.MonkeyP
         tuned(at, tmp_path / "adapt" / "model", tmp_path / name)
     torch.manual_seed(seed_of(0, "init", "glue/rte"))
     fresh = Supervised(model.sizes, form=Classify(("no", "yes"))).pooler.dense.weight
-    assert [torch.equal(weight, fresh) for weight in seen] == [True, True]  # neither by chance nor `Match`'s
+    assert [torch.equal(weight, fresh) for weight in seen] == [
+        True,
+        True,
+    ]  # neither by chance nor `Match`'s
 
 
 def test_frozen_words_are_the_word_table_alone(at: Path, tmp_path: Path) -> None:
@@ -130,13 +148,23 @@ def test_a_text_tower_is_a_student(teacher: str, at: Path, tmp_path: Path) -> No
     assert isinstance(tower, ClipEncoder)
     batch = read(tower, SHORT, PAIR, LONG)
     assert batch.text is None
-    assert (batch.clip.row.tolist(), batch.clip.types.tolist()) == ([0, 1, 1, 2, 2, 2, 2], [0, 0, 1, 0, 0, 1, 1])
+    assert (batch.clip.row.tolist(), batch.clip.types.tolist()) == (
+        [0, 1, 1, 2, 2, 2, 2],
+        [0, 0, 1, 0, 0, 1, 1],
+    )
     assert batch.dropped > 0
     with torch.no_grad():
         pooled = tower(batch).pooled
         features = tower.clip(batch.clip)[1]
     zero = torch.zeros(tower.clip.width)
-    expected = [features[0], zero, features[1], features[2], features[3:5].mean(0), features[5:7].mean(0)]
+    expected = [
+        features[0],
+        zero,
+        features[1],
+        features[2],
+        features[3:5].mean(0),
+        features[5:7].mean(0),
+    ]
     torch.testing.assert_close(pooled.view(6, -1), torch.stack(expected))
     tuned(at, at / teacher, tmp_path / "tuned", save_model=True)
     after = load_student(tmp_path / "tuned" / "seed-0" / "model").eval()
@@ -145,7 +173,9 @@ def test_a_text_tower_is_a_student(teacher: str, at: Path, tmp_path: Path) -> No
         assert not torch.allclose(after(batch).pooled, pooled)
 
 
-@pytest.mark.parametrize(("teacher", "kind"), [("clip", CLIPTextModelWithProjection), ("siglip", SiglipTextModel)])
+@pytest.mark.parametrize(
+    ("teacher", "kind"), [("clip", CLIPTextModelWithProjection), ("siglip", SiglipTextModel)]
+)
 @torch.no_grad()
 def test_a_saved_tower_is_stock(teacher: str, kind: type, at: Path, tmp_path: Path) -> None:
     tower = load_student(at / teacher).eval()
@@ -166,17 +196,25 @@ def test_a_saved_tower_is_stock(teacher: str, kind: type, at: Path, tmp_path: Pa
 def joint(at: Path) -> dict[str, Path]:
     """A whole model with each teacher."""
     for teacher in TEACHERS:
-        adapt(adaptation(at, "bert", teacher, "xdbert", save_joint=True), TWO, at / f"xdbert-{teacher}")
+        adapt(
+            adaptation(at, "bert", teacher, "xdbert", save_joint=True),
+            TWO,
+            at / f"xdbert-{teacher}",
+        )
     return {teacher: at / f"xdbert-{teacher}" / "joint" for teacher in TEACHERS}
 
 
 @pytest.mark.parametrize("teacher", TEACHERS)
 @torch.no_grad()
-def test_a_whole_model_is_written_and_read(teacher: str, joint: dict[str, Path], tmp_path: Path) -> None:
+def test_a_whole_model_is_written_and_read(
+    teacher: str, joint: dict[str, Path], tmp_path: Path
+) -> None:
     model = load_student(joint[teacher]).eval()
     assert isinstance(model, CrossModal)
     beside = load_file(joint[teacher].parent / "model" / "model.safetensors")
-    assert all(torch.equal(value, beside[key]) for key, value in model.text.encoder.state_dict().items())
+    assert all(
+        torch.equal(value, beside[key]) for key, value in model.text.encoder.state_dict().items()
+    )
     model.export(tmp_path / "again")
     again = load_student(tmp_path / "again").eval()
     batch = read(model, SHORT, PAIR, LONG)

@@ -26,12 +26,12 @@ from groundling.errors import InputError
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import Attention, CrossLayer, CrossModal
 from groundling.models.heads import LMHead
-from groundling.models.presets import describe
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
+from groundling.presets import describe
 from groundling.teachers.clip_text import ClipTextTeacher, Taught
 from groundling.train import Step
 
@@ -46,10 +46,17 @@ LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs
 @torch.no_grad()
 def test_text_encoder_is_hf_exactly(name, student, texts):
     model = student(name)
-    examples = [Example("a", texts[0]), Example("b", texts[1], pair=texts[-1]), Example("c", "a dog")]
+    examples = [
+        Example("a", texts[0]),
+        Example("b", texts[1], pair=texts[-1]),
+        Example("c", "a dog"),
+    ]
     batch = collate(TextSamples(examples, TextInput(model.tokenizer, 64)).get(range(3)))
     inputs = model.tokenizer([e.text for e in examples[:1]], return_tensors="pt")
-    assert batch.text.ids[0, : inputs["input_ids"].shape[1]].tolist() == inputs["input_ids"][0].tolist()
+    assert (
+        batch.text.ids[0, : inputs["input_ids"].shape[1]].tolist()
+        == inputs["input_ids"][0].tolist()
+    )
     theirs = model.tokenizer(texts[1], texts[-1], return_tensors="pt")
     assert batch.text.ids[1, batch.text.mask[1]].tolist() == theirs["input_ids"][0].tolist()
 
@@ -60,7 +67,9 @@ def test_text_encoder_is_hf_exactly(name, student, texts):
     expected = model.encoder(**arguments, output_hidden_states=True)
     found = model(batch, hidden=True)
     assert (found.text - expected.last_hidden_state).abs().max() == 0
-    assert all((a - b).abs().max() == 0 for a, b in zip(found.hidden, expected.hidden_states, strict=True))
+    assert all(
+        (a - b).abs().max() == 0 for a, b in zip(found.hidden, expected.hidden_states, strict=True)
+    )
     if name in {"bert", "roberta"}:
         assert (found.pooled - expected.pooler_output).abs().max() == 0
         assert model.sizes.pooled == 32
@@ -75,7 +84,9 @@ def test_text_encoder_one_by_one_equals_padded(name, student, texts):
     """HF's own call, one text at a time and without padding, gives the rows of our padded batch."""
     model = student(name)
     chosen = [texts[0], texts[-4], "a dog", texts[-2]]
-    batch = collate(TextSamples([Example(t, t) for t in chosen], TextInput(model.tokenizer, 64)).get(range(4)))
+    batch = collate(
+        TextSamples([Example(t, t) for t in chosen], TextInput(model.tokenizer, 64)).get(range(4))
+    )
     found = model(batch)
     for row, text in enumerate(chosen):
         alone = model.encoder(**model.tokenizer(text, return_tensors="pt")).last_hidden_state[0]
@@ -88,7 +99,9 @@ def test_max_length_is_what_the_encoder_can_read(name, student):
     model = student(name)
     assert model.max_length == 64
     text = "dog " * 200
-    batch = collate(TextSamples([Example("a", text)], TextInput(model.tokenizer, model.max_length)).get([0]))
+    batch = collate(
+        TextSamples([Example("a", text)], TextInput(model.tokenizer, model.max_length)).get([0])
+    )
     assert batch.text.ids.shape == (1, 64)
     assert model(batch).text.isfinite().all()
 
@@ -132,7 +145,7 @@ def test_siglip_text_is_hf(kind, siglip, siglip_tokenizer, texts, tmp_path):
     chosen = ["a dog", texts[0], "a"]
     ids = siglip_tokenizer(
         chosen, padding="max_length", max_length=toys.WINDOW, truncation=True, return_tensors="pt"
-    )["input_ids"]  # fmt: skip
+    )["input_ids"]
     expected = theirs(input_ids=ids).pooler_output
     assert expected.std() > 0.01
     windows = WindowInput(siglip_tokenizer, toys.WINDOW)
@@ -140,7 +153,9 @@ def test_siglip_text_is_hf(kind, siglip, siglip_tokenizer, texts, tmp_path):
     together = ours(collate(data.get(range(3))).clip)[1]
     torch.testing.assert_close(together, expected, rtol=0, atol=1e-6)
     for n in range(3):
-        torch.testing.assert_close(ours(collate(data.get([n])).clip)[1][0], expected[n], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            ours(collate(data.get([n])).clip)[1][0], expected[n], rtol=0, atol=1e-6
+        )
 
 
 @torch.no_grad()
@@ -150,7 +165,9 @@ def test_two_towers_are_clip_model(clip, clip_tokenizer, pictures):
     found = towers(batch)
     pixels = batch.pixels.float() / 255
     pixels = (pixels - towers.mean) / towers.std
-    expected = clip(input_ids=batch.clip.ids, attention_mask=batch.clip.mask.long(), pixel_values=pixels)
+    expected = clip(
+        input_ids=batch.clip.ids, attention_mask=batch.clip.mask.long(), pixel_values=pixels
+    )
     logits = found.scale * found.text_embedding @ found.image_embedding.T
     torch.testing.assert_close(logits, expected.logits_per_text, rtol=0, atol=1e-5)
     assert found.text_embedding.norm(dim=1).sub(1).abs().max() < 1e-6
@@ -161,8 +178,12 @@ def test_pixels_are_normalised_as_hf_does(clip, clip_tokenizer, pictures):
 
     towers = TwoTowers(clip, clip_tokenizer)
     batch = collate(pictures.get([0, 3]))
-    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
-    theirs = processor([p.permute(1, 2, 0).numpy() for p in batch.pixels], return_tensors="pt")["pixel_values"]
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+    )
+    theirs = processor([p.permute(1, 2, 0).numpy() for p in batch.pixels], return_tensors="pt")[
+        "pixel_values"
+    ]
     ours = (batch.pixels.float() / 255 - towers.mean) / towers.std
     torch.testing.assert_close(ours, torch.as_tensor(theirs).float(), rtol=0, atol=1e-5)
 
@@ -189,16 +210,21 @@ def randomise(module: nn.Module) -> None:
         nn.init.normal_(parameter, std=0.3)
 
 
-def bert_attention(width: int, over: int, heads: int, ours: Attention, cross: bool) -> BertAttention:
+def bert_attention(
+    width: int, over: int, heads: int, ours: Attention, cross: bool
+) -> BertAttention:
     config = BertConfig(hidden_size=width, num_attention_heads=heads)
     config._attn_implementation = "eager"
     theirs = BertAttention(config, is_cross_attention=cross).eval()
     inner = theirs.self
     inner.key, inner.value = nn.Linear(over, width), nn.Linear(over, width)
     pairs = (
-        (inner.query, ours.query), (inner.key, ours.key), (inner.value, ours.value),
-        (theirs.output.dense, ours.out), (theirs.output.LayerNorm, ours.norm),
-    )  # fmt: skip
+        (inner.query, ours.query),
+        (inner.key, ours.key),
+        (inner.value, ours.value),
+        (theirs.output.dense, ours.out),
+        (theirs.output.LayerNorm, ours.norm),
+    )
     for their, our in pairs:
         their.load_state_dict(our.state_dict())
     return theirs
@@ -255,10 +281,14 @@ def test_attention_is_its_plain_loop(streams):
                 seen = [j for j in range(11) if clip_mask[b, j]]
                 scores = torch.stack([q[b, t, part] @ k[b, j, part] / 4.0 for j in seen]).softmax(0)
                 torch.testing.assert_close(weights[b, head, t, seen], scores, rtol=0, atol=1e-5)
-                mixed.append(sum(score * v[b, j, part] for score, j in zip(scores, seen, strict=True)))
+                mixed.append(
+                    sum(score * v[b, j, part] for score, j in zip(scores, seen, strict=True))
+                )
             x = text[b, t] + attention.out(torch.cat(mixed))
             x = (x - x.mean()) / (x.var(correction=0) + 1e-12).sqrt()
-            torch.testing.assert_close(found[b, t], x * attention.norm.weight + attention.norm.bias, rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                found[b, t], x * attention.norm.weight + attention.norm.bias, rtol=0, atol=1e-5
+            )
 
 
 @torch.no_grad()
@@ -271,7 +301,9 @@ def test_cross_modal_leaves_the_text_encoder_as_it_was(cross, samples):
     windows, states = batch.clip, cross.clip(batch.clip)[0]
     assert both.visual.shape == (*windows.key_mask.shape, 24)
     for b in range(len(batch)):
-        own = torch.cat([states[n, windows.mask[n]] for n in range(len(windows.ids)) if windows.row[n] == b])
+        own = torch.cat(
+            [states[n, windows.mask[n]] for n in range(len(windows.ids)) if windows.row[n] == b]
+        )
         assert torch.equal(both.visual[b, : len(own)], own)
         assert not both.visual[b, len(own) :].any()
 
@@ -281,7 +313,11 @@ def test_cross_modal_leaves_the_text_encoder_as_it_was(cross, samples):
 
 @pytest.mark.parametrize(
     ("preset", "parameters"),
-    [("xdbert-bert-base", 202059009), ("xdbert-electra-large", 442671617), ("xdbert-electra-base", 201468417)],
+    [
+        ("xdbert-bert-base", 202059009),
+        ("xdbert-electra-large", 442671617),
+        ("xdbert-electra-base", 201468417),
+    ],
 )
 def test_published_parameter_counts(preset, parameters):
     found = describe(preset)
@@ -323,19 +359,27 @@ def test_exported_folders_need_nothing_of_groundling(student, cross, texts, tmp_
     cross.export(tmp_path / "cross")
     models["cross/text"] = cross.text
     folders = [str(tmp_path / name) for name in models]
-    done = subprocess.run([sys.executable, "-c", READER, *folders], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", READER, *folders], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     for name, model in models.items():
         inputs = model.tokenizer(
-            ["a naïve café owner isn't selling 1,000 crêpes", "a dog 🐶"], padding=True, return_tensors="pt"
+            ["a naïve café owner isn't selling 1,000 crêpes", "a dog 🐶"],
+            padding=True,
+            return_tensors="pt",
         )
         read = load_file(tmp_path / name / "read.safetensors")
         assert int(read["count"]) == sum(p.numel() for p in model.encoder.parameters())
         with torch.no_grad():
-            assert (read["states"] - model.encoder(**inputs).last_hidden_state).abs().max() == 0, name
+            assert (read["states"] - model.encoder(**inputs).last_hidden_state).abs().max() == 0, (
+                name
+            )
         files = {f.name for f in (tmp_path / name).iterdir()}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
-        assert "groundling" not in json.dumps(json.loads((tmp_path / name / "config.json").read_text()))
+        assert "groundling" not in json.dumps(
+            json.loads((tmp_path / name / "config.json").read_text())
+        )
 
 
 @torch.no_grad()
@@ -406,14 +450,19 @@ def test_every_pair_takes_a_step(name, teacher, student, tower):
     data = Taught(TextSamples(toys.examples(8), *inputs), ClipTextTeacher(clip), keep_clip=True)
     clip.requires_grad_(True)
     objectives = [
-        Match(sizes), MaskedLM(sizes, mask_id=text.tokenizer.mask_token_id, joint=True), ClipTokens(sizes),
-        Distill(sizes), Distill(sizes, kind="l1"),
-    ]  # fmt: skip
+        Match(sizes),
+        MaskedLM(sizes, mask_id=text.tokenizer.mask_token_id, joint=True),
+        ClipTokens(sizes),
+        Distill(sizes),
+        Distill(sizes, kind="l1"),
+    ]
     corrupted = []
     for n, sample in enumerate(data.get(range(8), ())):
         for objective in objectives[:3]:
             rng = np.random.default_rng(n)
-            sample = objective.corrupt(sample, rng, lambda rng=rng: data.get([int(rng.integers(8))], ())[0])
+            sample = objective.corrupt(
+                sample, rng, lambda rng=rng: data.get([int(rng.integers(8))], ())[0]
+            )
         corrupted.append(sample)
     batch = collate(corrupted)
     step = Step(model.train(), objectives)

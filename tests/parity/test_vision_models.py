@@ -13,14 +13,19 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 
 from groundling.batch import RegionRow, collate
 from groundling.errors import InputError
-from groundling.models import visual_weights as maps
-from groundling.models.joins import UniterJoin, VisualBertJoin, VLBertJoin, add_types, sinusoids
-from groundling.models.presets import describe
+from groundling.joins import UniterJoin, VisualBertJoin, VLBertJoin, add_types, sinusoids
+from groundling.joins import published_weights as maps
+from groundling.load import load_student
 from groundling.models.single_stream import JOIN, uniter, visualbert, vlbert
-from groundling.models.student import load_student
+from groundling.presets import describe
 
 WIDTH = 12
-KINDS = {"visualbert": visualbert, "late": partial(visualbert, early=False), "vlbert": vlbert, "uniter": uniter}
+KINDS = {
+    "visualbert": visualbert,
+    "late": partial(visualbert, early=False),
+    "vlbert": vlbert,
+    "uniter": uniter,
+}
 close = partial(torch.testing.assert_close, rtol=0, atol=1e-5)
 
 
@@ -50,10 +55,15 @@ def paired(text_only, images=1, named=False, masked=False):
             region = np.select([np.isin(text.word, (1, 3)), np.isin(text.word, (4, 5))], [1, 0], -1)
             text = replace(text, region=region)
         corner, side = rng.uniform(0, 0.5, (2, r, 2)).astype(np.float32)
-        features, boxes = rng.normal(size=(r, WIDTH)).astype(np.float32), np.concatenate([corner, corner + side], 1)
+        features, boxes = (
+            rng.normal(size=(r, WIDTH)).astype(np.float32),
+            np.concatenate([corner, corner + side], 1),
+        )
         hidden = number % 3 == 2 if masked else None
         features[number % 3 == 2] *= not masked  # as the objective leaves them
-        regions = RegionRow(features, boxes, corner[:, 0], number * images // r, number == 0, masked=hidden)
+        regions = RegionRow(
+            features, boxes, corner[:, 0], number * images // r, number == 0, masked=hidden
+        )
         out.append(replace(sample, text=text, regions=regions))
     return out
 
@@ -61,12 +71,23 @@ def paired(text_only, images=1, named=False, masked=False):
 @pytest.mark.parametrize(("images", "named"), [(1, False), (2, False), (1, True)])
 @torch.no_grad()
 def test_visualbert_is_hf(images, named, text_only, bert_tokenizer, tmp_path, capsys):
-    sizes = {"max_position_embeddings": 64, "visual_embedding_dim": WIDTH, **toys.SMALL, **toys.SPREAD}
-    theirs = VisualBertForPreTraining(VisualBertConfig(vocab_size=len(bert_tokenizer), **sizes)).eval()
+    sizes = {
+        "max_position_embeddings": 64,
+        "visual_embedding_dim": WIDTH,
+        **toys.SMALL,
+        **toys.SPREAD,
+    }
+    theirs = VisualBertForPreTraining(
+        VisualBertConfig(vocab_size=len(bert_tokenizer), **sizes)
+    ).eval()
     randomise(theirs.visual_bert.embeddings)
     theirs.save_pretrained(tmp_path)
     bert_tokenizer.save_pretrained(tmp_path)
-    model, batch, alignment = load_student(tmp_path), collate(paired(text_only, images, named)), None
+    model, batch, alignment = (
+        load_student(tmp_path),
+        collate(paired(text_only, images, named)),
+        None,
+    )
     assert "not used: cls.predictions" in capsys.readouterr().out
     text, regions = batch.text, batch.regions
     assert not text.mask.all() and not regions.mask.all() and regions.image.max() == images - 1
@@ -79,9 +100,14 @@ def test_visualbert_is_hf(images, named, text_only, bert_tokenizer, tmp_path, ca
             pieces += len(own)
         assert pieces > (alignment >= 0).sum() > 12, "some words have several pieces"
     expected = theirs.visual_bert(
-        input_ids=text.ids, attention_mask=text.mask.long(), token_type_ids=text.types, visual_embeds=regions.features,
-        visual_attention_mask=regions.mask.long(), visual_token_type_ids=regions.image, image_text_alignment=alignment,
-    )  # fmt: skip
+        input_ids=text.ids,
+        attention_mask=text.mask.long(),
+        token_type_ids=text.types,
+        visual_embeds=regions.features,
+        visual_attention_mask=regions.mask.long(),
+        visual_token_type_ids=regions.image,
+        image_text_alignment=alignment,
+    )
     found, inside = model(batch), torch.cat([text.mask, regions.mask], 1)
     close(torch.cat([found.text, found.visual], 1)[inside], expected.last_hidden_state[inside])
     close(found.pooled, expected.pooler_output)
@@ -103,69 +129,109 @@ def test_variants_of_visualbert(text_only, bert_tokenizer):
     boxed, plain = VisualBertJoin(bert, WIDTH, boxes=True), VisualBertJoin(bert, WIDTH + 6)
     plain.load_state_dict(boxed.state_dict())
     x1, y1, x2, y2 = batch.regions.boxes.unbind(-1)
-    wide = torch.cat([batch.regions.features, torch.stack([x1, y1, x2, y2, x2 - x1, y2 - y1], -1)], -1)
+    wide = torch.cat(
+        [batch.regions.features, torch.stack([x1, y1, x2, y2, x2 - x1, y2 - y1], -1)], -1
+    )
     wide = plain(bert.embeddings, replace(batch, regions=replace(batch.regions, features=wide)))
     close(boxed(bert.embeddings, batch).states, wide.states)
 
 
 def test_geometry_of_vlbert():
-    found = sinusoids(torch.tensor([[[0.25, 0.0, 0.75, 1.0]]])).view(4, 2, 256)  # cx 50, cy 50, w 50, h 100
-    golden = torch.tensor([[-0.26237, -0.99967, 0.99995, 0.05134], [0.96497, -0.02581, -0.01034, 0.99868]])
+    found = sinusoids(torch.tensor([[[0.25, 0.0, 0.75, 1.0]]])).view(
+        4, 2, 256
+    )  # cx 50, cy 50, w 50, h 100
+    golden = torch.tensor(
+        [[-0.26237, -0.99967, 0.99995, 0.05134], [0.96497, -0.02581, -0.01034, 0.99868]]
+    )
     close(found[:3, :, [0, 1, 128, 255]], golden.expand(3, -1, -1), atol=2e-5)
     close(found[3, :, 0], torch.tensor([-0.50637, 0.86232]), atol=2e-5)
 
 
 @torch.no_grad()
 def test_vlbert_begins_as_bert(text_only, bert_tokenizer):
-    model, plain = built("vlbert", bert_tokenizer, random=False), toys.bert(len(bert_tokenizer)).eval()
+    model, plain = (
+        built("vlbert", bert_tokenizer, random=False),
+        toys.bert(len(bert_tokenizer)).eval(),
+    )
     text = (batch := collate(paired(text_only))).text
-    expected = plain(text.ids, attention_mask=text.mask.long(), token_type_ids=text.types).last_hidden_state[text.mask]
+    expected = plain(
+        text.ids, attention_mask=text.mask.long(), token_type_ids=text.types
+    ).last_hidden_state[text.mask]
     for regions in (batch.regions, None):
         joined = model.join(model.text.encoder.embeddings, replace(batch, regions=regions))
         assert torch.equal(joined.states[:, joined.text], plain.embeddings(text.ids, text.types))
         joined.mask[:, joined.text.stop :] = False
         close(model.encode(joined)[:, joined.text][text.mask], expected)
-        assert (model(replace(batch, regions=regions)).text[text.mask] - expected).abs().max() > 0.01  # [END] counts
+        assert (
+            model(replace(batch, regions=regions)).text[text.mask] - expected
+        ).abs().max() > 0.01  # [END] counts
 
 
 def restated_vlbert(join, table, text, regions):
     """One sample's embedded sequence, without padding."""
-    place, rows, looks, names = table.position_embeddings.weight, table.token_type_embeddings.weight, [], []
-    for (x1, y1, x2, y2), feature, masked in zip(regions.boxes, regions.features, regions.masked, strict=True):
+    place, rows, looks, names = (
+        table.position_embeddings.weight,
+        table.token_type_embeddings.weight,
+        [],
+        [],
+    )
+    for (x1, y1, x2, y2), feature, masked in zip(
+        regions.boxes, regions.features, regions.masked, strict=True
+    ):
         places = (x1 + x2) * 50, (y1 + y2) * 50, (x2 - x1) * 100, (y2 - y1) * 100
         angles = [torch.tensor([at / 1000 ** (k / 256) for k in range(256)]) for at in places]
         numbers = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
-        looks.append(join.visual(torch.cat([*numbers, join.mask_visual[0] if masked else feature])).relu())
+        looks.append(
+            join.visual(torch.cat([*numbers, join.mask_visual[0] if masked else feature])).relu()
+        )
         names.append((join.mask_word if masked else join.image_word)[0])
     end = len(text.ids)
-    sees = torch.stack([looks[max(0, r)] for r in text.region.tolist()])  # the whole image is region 0
+    sees = torch.stack(
+        [looks[max(0, r)] for r in text.region.tolist()]
+    )  # the whole image is region 0
     words = table.word_embeddings(text.ids) + join.norm_text(sees) + place[:end] + rows[text.types]
-    after = [n + join.norm_region(look) + place[end] + rows[2] for n, look in zip(names, looks, strict=True)]
+    after = [
+        n + join.norm_region(look) + place[end] + rows[2]
+        for n, look in zip(names, looks, strict=True)
+    ]
     return table.LayerNorm(torch.stack([*words, *after, join.end[0] + place[end + 1] + rows[2]]))
 
 
 def restated_uniter(join, table, text, regions):
     place, rows, out = table.position_embeddings.weight, table.token_type_embeddings.weight, []
     words = table.LayerNorm(table.word_embeddings(text.ids) + rows[0] + place[: len(text.ids)])
-    for (x1, y1, x2, y2), feature, masked in zip(regions.boxes, regions.features, regions.masked, strict=True):
+    for (x1, y1, x2, y2), feature, masked in zip(
+        regions.boxes, regions.features, regions.masked, strict=True
+    ):
         box = torch.stack([x1, y1, x2, y2, x2 - x1, y2 - y1, (x2 - x1) * (y2 - y1)])
         look = join.feature_norm(join.feature(feature + masked * join.mask.weight[1]))
         out.append(join.norm(look + join.box_norm(join.box(box)) + rows[1]))
     return torch.cat([words, torch.stack(out)])
 
 
-@pytest.mark.parametrize(("kind", "restated"), [("vlbert", restated_vlbert), ("uniter", restated_uniter)])
+@pytest.mark.parametrize(
+    ("kind", "restated"), [("vlbert", restated_vlbert), ("uniter", restated_uniter)]
+)
 @torch.no_grad()
 def test_join_is_its_plain_restatement(kind, restated, text_only, bert_tokenizer):
-    model, batch = built(kind, bert_tokenizer), collate(paired(text_only, named=kind == "vlbert", masked=True))
+    model, batch = (
+        built(kind, bert_tokenizer),
+        collate(paired(text_only, named=kind == "vlbert", masked=True)),
+    )
     bert, found = model.text.encoder, model(batch)
     for b in range(4):
         text, regions = (
-            SimpleNamespace(**{name: x[b, part.mask[b]] for name, x in vars(part).items() if x is not None})
+            SimpleNamespace(
+                **{name: x[b, part.mask[b]] for name, x in vars(part).items() if x is not None}
+            )
             for part in (batch.text, batch.regions)
         )
-        expected = bert.encoder(restated(model.join, bert.embeddings, text, regions)[None]).last_hidden_state[0]
-        both = torch.cat([found.text[b, batch.text.mask[b]], found.visual[b, batch.regions.mask[b]]])
+        expected = bert.encoder(
+            restated(model.join, bert.embeddings, text, regions)[None]
+        ).last_hidden_state[0]
+        both = torch.cat(
+            [found.text[b, batch.text.mask[b]], found.visual[b, batch.regions.mask[b]]]
+        )
         close(both, expected[: len(both)], atol=2e-5)
 
 
@@ -176,13 +242,22 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
     add_types(bert, [1, 0])
     assert torch.equal(bert.embeddings.token_type_embeddings.weight, before[[0, 1, 1, 0]])
     nn.init.normal_(bert.embeddings.token_type_embeddings.weight)
-    join, plain = UniterJoin(bert, WIDTH, text_types=(0, 3), image_types=(1, 2)), UniterJoin(bert, WIDTH)
+    join, plain = (
+        UniterJoin(bert, WIDTH, text_types=(0, 3), image_types=(1, 2)),
+        UniterJoin(bert, WIDTH),
+    )
     plain.load_state_dict(join.state_dict())
     found = join(bert.embeddings, batch)
-    assert torch.equal(found.states[:, found.text], bert.embeddings(batch.text.ids, 3 * batch.text.types))
-    first = plain(bert.embeddings, replace(batch, regions=replace(regions, image=0 * regions.image)))
+    assert torch.equal(
+        found.states[:, found.text], bert.embeddings(batch.text.ids, 3 * batch.text.types)
+    )
+    first = plain(
+        bert.embeddings, replace(batch, regions=replace(regions, image=0 * regions.image))
+    )
     assert torch.equal((found.states == first.states).all(-1)[:, found.regions], regions.image == 0)
-    with pytest.raises(InputError, match="a sample has 2 images; this uniter model has segments for 1"):
+    with pytest.raises(
+        InputError, match="a sample has 2 images; this uniter model has segments for 1"
+    ):
         plain(bert.embeddings, batch)
 
 
@@ -191,7 +266,11 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
 def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
     model, samples = built(kind, bert_tokenizer), paired(text_only, masked=True)
     batch = collate(samples)
-    seen, together, mask = model(batch, maps=True), model(batch), model.join(model.text.encoder.embeddings, batch).mask
+    seen, together, mask = (
+        model(batch, maps=True),
+        model(batch),
+        model.join(model.text.encoder.embeddings, batch).mask,
+    )
     assert (model.text.encoder.config._attn_implementation, together.attention) == ("sdpa", ())
     close(seen.text[batch.text.mask], together.text[batch.text.mask])
     assert len(seen.attention) == (3 if kind == "late" else 2)
@@ -201,7 +280,9 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
     assert seen.attention[-1].shape == (4, 2, mask.shape[1], mask.shape[1])
     for b, sample in enumerate(samples):
         alone = model(collate([sample]))
-        for one, many in zip((alone.text, alone.visual), (together.text, together.visual), strict=True):
+        for one, many in zip(
+            (alone.text, alone.visual), (together.text, together.visual), strict=True
+        ):
             close(many[b, : one.shape[1]], one[0])
         close(together.pooled[b], alone.pooled[0])
 
@@ -214,7 +295,11 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
     out, plain = model(texts), model.text(texts)
     same = torch.equal(out.text, plain.text) and torch.equal(out.pooled, plain.pooled)
     assert (out.visual, same) == (None, kind != "vlbert")
-    assert (model.max_length, model.sizes.visual, model.sizes.regions) == (62 if kind == "vlbert" else 64, 32, WIDTH)
+    assert (model.max_length, model.sizes.visual, model.sizes.regions) == (
+        62 if kind == "vlbert" else 64,
+        32,
+        WIDTH,
+    )
     model.export(tmp_path)
     stock, report = BertModel.from_pretrained(tmp_path / "bert", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -224,7 +309,9 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
     parts = describe(str(tmp_path))["components"]
     assert parts["text"] == count(stock) and list(parts)[1:] == ["join", "fusion"][: len(parts) - 1]
     with pytest.raises(InputError, match=r"width 3; this \w+ model reads 12"):
-        model(replace(batch, regions=replace(batch.regions, features=batch.regions.features[..., :3])))
+        model(
+            replace(batch, regions=replace(batch.regions, features=batch.regions.features[..., :3]))
+        )
     (tmp_path / JOIN).write_text('{"kind": "nobert", "early": true, "options": {}}')
     with pytest.raises(InputError, match="unknown kind 'nobert'"):
         load_student(tmp_path)
@@ -232,7 +319,10 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_learns(kind, text_only, bert_tokenizer):
-    model, samples = built(kind, bert_tokenizer, random=False).train(), paired(text_only, masked=True)
+    model, samples = (
+        built(kind, bert_tokenizer, random=False).train(),
+        paired(text_only, masked=True),
+    )
     if kind == "vlbert":  # texts stand among the pairs in pre-training
         nothing = {name: x[:0] for name, x in vars(samples[0].regions).items() if x is not None}
         samples.append(replace(samples[0], regions=RegionRow(**nothing)))
@@ -253,21 +343,34 @@ SIZES = {
     "uniter-base": (109898752, [108310272, 1588480]),
     "uniter-large": (335695872, [333579264, 2116608]),
     # VL-BERT's core has [END] and both visual LayerNorms, 5 vectors, which here are the join's.
-    "vlbert-base": (114491515, [108896256 - 3840, 3146496 + 3 * 768 + 2048 + 3840, 622650, 1821761]),
-    "vlbert-large": (342071675, [334098432 - 5120, 4195328 + 3 * 1024 + 2048 + 5120, 1082170, 2690625]),
+    "vlbert-base": (
+        114491515,
+        [108896256 - 3840, 3146496 + 3 * 768 + 2048 + 3840, 622650, 1821761],
+    ),
+    "vlbert-large": (
+        342071675,
+        [334098432 - 5120, 4195328 + 3 * 1024 + 2048 + 5120, 1082170, 2690625],
+    ),
 }
 
 
 def test_published_sizes():
     for preset, (total, parts) in SIZES.items():
         found = describe(preset)
-        assert (found["total"], list(found["components"].values())) == (total, parts) == (sum(parts), parts), preset
+        assert (
+            (found["total"], list(found["components"].values()))
+            == (total, parts)
+            == (sum(parts), parts)
+        ), preset
 
 
 def test_sizes_of_variants(bert_tokenizer):
     with torch.device("meta"):
         bert = BertModel(BertConfig())
-        found = [count(bert, VisualBertJoin(bert, *options)) for options in ((1024,), (512,), (2048, True))]
+        found = [
+            count(bert, VisualBertJoin(bert, *options))
+            for options in ((1024,), (512,), (2048, True))
+        ]
         assert count(visualbert(bert, bert_tokenizer, early=False)) == 118538496
     assert found == [110664192, 110270976, 111455232]
 
@@ -275,8 +378,18 @@ def test_sizes_of_variants(bert_tokenizer):
 @pytest.mark.parametrize(
     ("kind", "names", "outer", "heads"),
     [
-        ("visualbert", maps.VISUALBERT, "bert.bert.", ["bert.cls.predictions.bias", "detector.backbone.0.weight"]),
-        ("vlbert", maps.VLBERT, "module.vlbert.", ["module.image_feature_extractor.backbone.a", "vlbert.mlm_head.b"]),
+        (
+            "visualbert",
+            maps.VISUALBERT,
+            "bert.bert.",
+            ["bert.cls.predictions.bias", "detector.backbone.0.weight"],
+        ),
+        (
+            "vlbert",
+            maps.VLBERT,
+            "module.vlbert.",
+            ["module.image_feature_extractor.backbone.a", "vlbert.mlm_head.b"],
+        ),
         ("uniter", maps.UNITER, "uniter.", ["cls.predictions.bias", "itm_output.weight"]),
     ],
 )
@@ -284,16 +397,29 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
     model, other = built(kind, bert_tokenizer), built(kind, bert_tokenizer, random=False)
     checkpoint = {name: torch.ones(1) for name in heads}
     for name, value in model.state_dict().items():
-        theirs, ours = max(((t, o) for t, o in names.renamed.items() if name.startswith(o)), key=lambda x: len(x[1]))
-        checkpoint[outer + theirs + name.removeprefix(ours).replace("LayerNorm.bias", "LayerNorm.beta")] = value + 1
+        theirs, ours = max(
+            ((t, o) for t, o in names.renamed.items() if name.startswith(o)),
+            key=lambda x: len(x[1]),
+        )
+        checkpoint[
+            outer + theirs + name.removeprefix(ours).replace("LayerNorm.bias", "LayerNorm.beta")
+        ] = value + 1
     torch.save({"state_dict": checkpoint, "epoch": 1}, tmp_path / "a.bin")
     assert maps.load_visual_weights(other, tmp_path / "a.bin", names) == heads
-    assert all(torch.equal(value, model.state_dict()[name] + 1) for name, value in other.state_dict().items())
-    assert f"not used: {heads[0].rpartition('.')[0]}, {heads[1].rpartition('.')[0]};" in capsys.readouterr().out
+    assert all(
+        torch.equal(value, model.state_dict()[name] + 1)
+        for name, value in other.state_dict().items()
+    )
+    assert (
+        f"not used: {heads[0].rpartition('.')[0]}, {heads[1].rpartition('.')[0]};"
+        in capsys.readouterr().out
+    )
     with pytest.raises(InputError, match=r"strange\.weight: neither a known weight"):
         maps.load_visual_weights(other, {**checkpoint, "strange.weight": torch.ones(1)}, names)
     del checkpoint[f"{outer}encoder.layer.0.output.dense.weight"]
-    with pytest.raises(InputError, match=r"1 weights are missing, the first is text\.encoder\.encoder\.layer\.0"):
+    with pytest.raises(
+        InputError, match=r"1 weights are missing, the first is text\.encoder\.encoder\.layer\.0"
+    ):
         maps.load_visual_weights(other, checkpoint, names)
     torch.save({"w": VLBertJoin}, tmp_path / "code.th")
     with pytest.raises(InputError, match="no weights that can be read safely"):

@@ -48,8 +48,14 @@ def run(out: str, place: str, at: int) -> None:
     checkpoint.save_file = half_written
     model = toys.cross_modal()
     torch.manual_seed(9)
-    objectives = [MaskedLM(model.sizes, mask_id=4, joint=True), Match(model.sizes), ClipTokens(model.sizes)]
-    config = TrainConfig(steps=STEPS, batch=8, accumulate=2, save_every=3, log_every=1, lr=1e-3, cpu=True)
+    objectives = [
+        MaskedLM(model.sizes, mask_id=4, joint=True),
+        Match(model.sizes),
+        ClipTokens(model.sizes),
+    ]
+    config = TrainConfig(
+        steps=STEPS, batch=8, accumulate=2, save_every=3, log_every=1, lr=1e-3, cpu=True
+    )
     train(model, objectives, toys.both_sides(40), config, out, inner=inner)  # an epoch is 5 steps
     state = {k: v.detach().clone() for k, v in Step(model, objectives).state_dict().items()}
     save_file(state, Path(out) / "end.safetensors")

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groundling.config import TrainConfig
-from groundling.data.plan import Feed, Plan, Source
 from groundling.errors import InputError
+from groundling.feed import Feed, Plan, Source
+from groundling.forms import Classify
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.contrast import Contrast
@@ -19,7 +20,6 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
-from groundling.tasks.forms import Classify
 from groundling.teachers.clip_text import ClipTextTeacher, Taught
 from groundling.train import Step, train
 
@@ -59,7 +59,9 @@ def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: flo
     # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
     for name in a:
         if not name.endswith(("key.bias", "k_proj.bias")):
-            torch.testing.assert_close(a[name], b[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                a[name], b[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            )
 
 
 def assert_same_losses(a: list[dict], b: list[dict], tolerance: float = 1e-5) -> None:
@@ -67,7 +69,10 @@ def assert_same_losses(a: list[dict], b: list[dict], tolerance: float = 1e-5) ->
     for one, two in zip(a, b, strict=True):
         assert one.keys() == two.keys()
         for key in one:
-            assert one[key] == pytest.approx(two[key], abs=tolerance, rel=tolerance), (key, one["step"])
+            assert one[key] == pytest.approx(two[key], abs=tolerance, rel=tolerance), (
+                key,
+                one["step"],
+            )
 
 
 # -- it learns -------------------------------------------------------------------------------------------------------
@@ -89,8 +94,11 @@ def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
 def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
     small = deepcopy(samples)
     small.examples, small.ids, small.lengths, small.kept = (
-        samples.examples[:8], samples.ids[:8], samples.lengths[:8], {}
-    )  # fmt: skip
+        samples.examples[:8],
+        samples.ids[:8],
+        samples.lengths[:8],
+        {},
+    )
     config = TrainConfig(steps=60, batch=8, lr=3e-3, schedule="constant", **CPU)
     train(cross, xdbert(cross.sizes), small, config, tmp_path)
     lines = log_of(tmp_path)
@@ -128,7 +136,13 @@ def test_workers_change_nothing(cross, samples, tmp_path):
     for workers in (0, 2):
         model, out = deepcopy(cross), tmp_path / str(workers)
         objectives = xdbert(model.sizes)
-        train(model, objectives, samples, TrainConfig(steps=4, batch=8, accumulate=2, workers=workers, **CPU), out)
+        train(
+            model,
+            objectives,
+            samples,
+            TrainConfig(steps=4, batch=8, accumulate=2, workers=workers, **CPU),
+            out,
+        )
         found.append((terms_of(out), weights(model, objectives)))
     assert found[0][0] == found[1][0]
     assert all(torch.equal(found[0][1][k], found[1][1][k]) for k in found[0][1])
@@ -156,7 +170,9 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     task = Supervised(ours.sizes, form=Classify(("no", "yes")), dropout=0.0)
     masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
     task2, masked2 = deepcopy(task), deepcopy(masked)
-    train(ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path)
+    train(
+        ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path
+    )
 
     feed = Feed(Plan([Source(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
     named = list(Step(theirs, [task2, masked2]).named_parameters())
@@ -187,12 +203,20 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
 
 def test_every_trainable_parameter_changes_and_frozen_ones_do_not(cross, samples, tmp_path):
     frozen = {
-        n for n, p in cross.named_parameters() if n.startswith("text.encoder.embeddings.word") or not p.requires_grad
+        n
+        for n, p in cross.named_parameters()
+        if n.startswith("text.encoder.embeddings.word") or not p.requires_grad
     }
     cross.text.encoder.embeddings.word_embeddings.requires_grad_(False)
     objectives = xdbert(cross.sizes)
     before = weights(cross, objectives)
-    train(cross, objectives, samples, TrainConfig(steps=3, batch=32, lr=1e-3, warmup=0.0, **CPU), tmp_path)
+    train(
+        cross,
+        objectives,
+        samples,
+        TrainConfig(steps=3, batch=32, lr=1e-3, warmup=0.0, **CPU),
+        tmp_path,
+    )
     after = weights(cross, objectives)
     same = {name for name in before if torch.equal(before[name], after[name])}
     # BERT's own pooler is read by none of these objectives.
@@ -211,7 +235,9 @@ def test_head_start_leaves_the_encoder_alone(student, text_only, tmp_path):
         after = weights(model, objectives)
         encoder = [torch.equal(before[n], after[n]) for n in before if n.startswith("model.")]
         assert all(encoder) is not moved
-        assert not any(torch.equal(before[n], after[n]) for n in before if n.startswith("objectives."))
+        assert not any(
+            torch.equal(before[n], after[n]) for n in before if n.startswith("objectives.")
+        )
 
 
 def test_head_lr_scales_the_heads_only(student, text_only, tmp_path):
@@ -223,10 +249,18 @@ def test_head_lr_scales_the_heads_only(student, text_only, tmp_path):
         for p in objectives[0].parameters():
             nn.init.normal_(p, std=0.1)
         before = weights(model, objectives)
-        train(model, objectives, text_only, TrainConfig(steps=1, batch=8, head_lr=scale, **CPU), tmp_path / str(scale))
+        train(
+            model,
+            objectives,
+            text_only,
+            TrainConfig(steps=1, batch=8, head_lr=scale, **CPU),
+            tmp_path / str(scale),
+        )
         after = weights(model, objectives)
         for part in ("model.", "objectives."):
-            moved[part, scale] = max(float((after[n] - before[n]).abs().max()) for n in before if n.startswith(part))
+            moved[part, scale] = max(
+                float((after[n] - before[n]).abs().max()) for n in before if n.startswith(part)
+            )
     assert moved["model.", 10.0] == pytest.approx(moved["model.", 1.0], rel=1e-3)
     assert moved["objectives.", 10.0] == pytest.approx(10 * moved["objectives.", 1.0], rel=1e-2)
 
@@ -240,7 +274,9 @@ def test_weight_decay_spares_vectors(student, text_only, tmp_path):
     used = {int(i) for s in text_only.get(range(64)) for i in s.text.ids}
     assert 1 not in used
     task = Supervised(model.sizes, form=Classify(("no", "yes")))
-    config = TrainConfig(steps=1, batch=8, lr=0.1, warmup=0.0, schedule="constant", weight_decay=0.5, **CPU)
+    config = TrainConfig(
+        steps=1, batch=8, lr=0.1, warmup=0.0, schedule="constant", weight_decay=0.5, **CPU
+    )
     train(model, [task], text_only, config, tmp_path)
     torch.testing.assert_close(table[1].detach(), torch.full((32,), 1 - 0.1 * 0.5))
 
@@ -275,7 +311,9 @@ def test_gradients_are_clipped(student, text_only, tmp_path):
     config = TrainConfig(steps=1, batch=8, lr=0.5, warmup=0.0, clip=1e-12, weight_decay=0.0, **CPU)
     train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=spy)
     assert len(seen) == 1, "`inner` takes the place of the ordinary step"
-    close(before, weights(model, []), 1e-4)  # Adam without clipping would move every weight by the rate
+    close(
+        before, weights(model, []), 1e-4
+    )  # Adam without clipping would move every weight by the rate
     assert log_of(tmp_path)[0]["grad_norm"] > 1.0, "the norm is logged before it is clipped"
 
 
@@ -367,12 +405,22 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
         return terms
 
     keys = set(module.state_dict())
-    train(model, [objective], samples, TrainConfig(steps=3, batch=8, **CPU), tmp_path, teachers=[teacher], inner=spy)
+    train(
+        model,
+        [objective],
+        samples,
+        TrainConfig(steps=3, batch=8, **CPU),
+        tmp_path,
+        teachers=[teacher],
+        inner=spy,
+    )
     assert modes == [False] * 3
     assert all(torch.equal(before[k], v) for k, v in clip.state_dict().items())
     assert all(p.grad is None and not p.requires_grad for p in clip.parameters())
     stored = load_file(next((tmp_path / "checkpoints").glob("step-*")) / "state.safetensors")
-    assert {k.removeprefix("weight.") for k in stored if k.startswith("weight.") and "buffer." not in k} <= keys
+    assert {
+        k.removeprefix("weight.") for k in stored if k.startswith("weight.") and "buffer." not in k
+    } <= keys
 
 
 def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
@@ -384,7 +432,14 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
         teacher = ClipTextTeacher(tower()[0])
         data = samples if online else Taught(samples, teacher)
         teachers = [teacher.fit(samples)] if online else []
-        train(model, objectives, data, TrainConfig(steps=3, batch=8, **CPU), tmp_path / str(online), teachers=teachers)
+        train(
+            model,
+            objectives,
+            data,
+            TrainConfig(steps=3, batch=8, **CPU),
+            tmp_path / str(online),
+            teachers=teachers,
+        )
         found.append(terms_of(tmp_path / str(online)))
     assert_same_losses(*found)
 
@@ -455,7 +510,9 @@ def one_line(error: pytest.ExceptionInfo) -> str:
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_not_a_number_ends_the_run_and_leaves_a_sound_checkpoint(where, student, text_only, tmp_path):
+def test_not_a_number_ends_the_run_and_leaves_a_sound_checkpoint(
+    where, student, text_only, tmp_path
+):
     model = student()
     config = TrainConfig(steps=8, batch=8, cpu=True, log_every=1, save_every=2)
     with pytest.raises(InputError, match=r"step [45]") as error:
@@ -463,13 +520,21 @@ def test_not_a_number_ends_the_run_and_leaves_a_sound_checkpoint(where, student,
     assert "nan" in one_line(error)
     stored = load_file(next((tmp_path / "checkpoints").glob("step-*")) / "state.safetensors")
     broken = [name for name, value in stored.items() if not value.isfinite().all()]
-    assert not broken, f"the message says the last checkpoint is intact, but {len(broken)} tensors are not finite"
+    assert not broken, (
+        f"the message says the last checkpoint is intact, but {len(broken)} tensors are not finite"
+    )
 
 
 def test_fewer_samples_than_a_batch(student, text_only, tmp_path):
     model = student()
     with pytest.raises(InputError, match="64 samples are fewer than one batch of 65") as error:
-        train(model, [MaskedLM(model.sizes)], text_only, TrainConfig(steps=1, batch=65, **CPU), tmp_path)
+        train(
+            model,
+            [MaskedLM(model.sizes)],
+            text_only,
+            TrainConfig(steps=1, batch=65, **CPU),
+            tmp_path,
+        )
     one_line(error)
 
 
@@ -483,12 +548,23 @@ def test_a_batch_that_does_not_split(student, text_only, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "field", "workers"),
-    [(ClipTokens, "clip", 0), (ClipTokens, "clip", 1), (Match, "clip", 0), (Distill, "features.sentence", 0)],
+    [
+        (ClipTokens, "clip", 0),
+        (ClipTokens, "clip", 1),
+        (Match, "clip", 0),
+        (Distill, "features.sentence", 0),
+    ],
 )
 def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, text_only, tmp_path):
     objective = kind(cross.sizes._replace(teacher=24))
     with pytest.raises(InputError, match=f"{objective.name} needs `{field}`") as error:
-        train(cross.text, [objective], text_only, TrainConfig(steps=1, batch=8, workers=workers, **CPU), tmp_path)
+        train(
+            cross.text,
+            [objective],
+            text_only,
+            TrainConfig(steps=1, batch=8, workers=workers, **CPU),
+            tmp_path,
+        )
     one_line(error)
 
 

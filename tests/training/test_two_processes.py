@@ -32,9 +32,16 @@ def adapt(out: Path) -> None:
     model = toys.cross_modal(dropout=0.0)
     sizes = model.sizes._replace(teacher=24)
     torch.manual_seed(3)
-    objectives = [MaskedLM(sizes, mask_id=4, joint=True), Match(sizes), ClipTokens(sizes), Distill(sizes)]
+    objectives = [
+        MaskedLM(sizes, mask_id=4, joint=True),
+        Match(sizes),
+        ClipTokens(sizes),
+        Distill(sizes),
+    ]
     teacher = ClipTextTeacher(clip_text(toys.clip(toys.clip_words())))
-    finish(model, objectives, Taught(toys.both_sides(32, max_windows=1), teacher, keep_clip=True), out)
+    finish(
+        model, objectives, Taught(toys.both_sides(32, max_windows=1), teacher, keep_clip=True), out
+    )
 
 
 def contrast(out: Path) -> None:
@@ -57,9 +64,12 @@ def finish(model: nn.Module, objectives: list, data: object, out: Path) -> None:
 
 def _rank(rank: int, folder: str, port: int) -> None:
     os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-    }  # fmt: skip
+    }
     try:
         adapt(Path(folder) / "adapt")
         contrast(Path(folder) / "contrast")
@@ -96,7 +106,9 @@ def test_two_processes_equal_one(run, two, tmp_path):
     run(tmp_path)
     one, other = tmp_path, two / run.__name__
     logs = [[json.loads(line) for line in (folder / "log.jsonl").open()] for folder in (one, other)]
-    assert [line["step"] for line in logs[1]] == list(range(1, STEPS + 1)), "the main process alone writes the log"
+    assert [line["step"] for line in logs[1]] == list(range(1, STEPS + 1)), (
+        "the main process alone writes the log"
+    )
     for a, b in zip(*logs, strict=True):
         assert a.keys() == b.keys()
         for key in a.keys() - {"seconds"}:
@@ -106,4 +118,6 @@ def test_two_processes_equal_one(run, two, tmp_path):
     for name in first:
         # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
         if not name.endswith(("key.bias", "k_proj.bias")):
-            torch.testing.assert_close(first[name], second[name], rtol=0, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                first[name], second[name], rtol=0, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}"
+            )

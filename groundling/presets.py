@@ -8,15 +8,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, BertConfig, BertModel, CLIPConfig, CLIPModel, ElectraConfig, ElectraModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    CLIPConfig,
+    CLIPModel,
+    ElectraConfig,
+    ElectraModel,
+)
 
-from ..errors import InputError
-from .clip import ClipText, clip_text
-from .crossmodal import LAYERS, cross_layers, load_crossmodal
-from .heads import LMHead
-from .joins import UniterJoin, VisualBertJoin, VLBertJoin
-from .single_stream import JOIN, load_single_stream
-from .text import load_config
+from groundling.errors import InputError
+from groundling.joins import UniterJoin, VisualBertJoin, VLBertJoin
+from groundling.models.clip import ClipText, clip_text
+from groundling.models.crossmodal import LAYERS, cross_layers, load_crossmodal
+from groundling.models.heads import LMHead
+from groundling.models.loading import load_config
+from groundling.models.single_stream import JOIN, load_single_stream
 
 
 def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:
@@ -39,7 +47,12 @@ def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
     bert = BertModel(BertConfig(type_vocab_size=3, **sizes), add_pooling_layer=False)
     width, words = bert.config.hidden_size, bert.config.vocab_size
     regions = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1601))
-    return {"bert": bert, "join": VLBertJoin(bert), "word head": LMHead(width, (words, width)), "region head": regions}
+    return {
+        "bert": bert,
+        "join": VLBertJoin(bert),
+        "word head": LMHead(width, (words, width)),
+        "region head": regions,
+    }
 
 
 def _uniter(**sizes: Any) -> dict[str, nn.Module]:
@@ -48,13 +61,18 @@ def _uniter(**sizes: Any) -> dict[str, nn.Module]:
 
 
 LARGE: dict[str, Any] = {
-    "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096
-}  # fmt: skip
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
 
 PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {
     "xdbert-bert-base": lambda: _xdbert(lambda: BertModel(BertConfig())),
     "xdbert-electra-base": lambda: _xdbert(
-        lambda: _electra(embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+        lambda: _electra(
+            embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072
+        )
     ),
     "xdbert-electra-large": lambda: _xdbert(lambda: _electra(embedding_size=1024, **LARGE)),
     "visualbert-base": _visualbert,
@@ -83,6 +101,8 @@ def describe(name: str) -> dict[str, Any]:
             elif Path(name).is_dir():
                 parts = dict(AutoModel.from_config(load_config(name)).named_children())
             else:
-                raise InputError(f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}")
+                raise InputError(
+                    f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}"
+                )
     counts = {part: sum(p.numel() for p in module.parameters()) for part, module in parts.items()}
     return {"name": name, "total": sum(counts.values()), "components": counts}

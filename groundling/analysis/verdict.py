@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from .errors import InputError
-from .keyed import generator
-from .metrics import ACCURACY, METRICS, Metric
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.metrics import ACCURACY, METRICS, Metric
 
 ALPHA = 0.05
 DRAWS = 2000
@@ -80,7 +80,9 @@ class Verdict:
     error: float = nan
     """Its standard error, from the bootstrap."""
     interval: tuple[float, float] = (nan, nan)
-    permutation: dict[str, Any] = field(default_factory=lambda: {"p": nan, "smallest": nan, "holm": nan})
+    permutation: dict[str, Any] = field(
+        default_factory=lambda: {"p": nan, "smallest": nan, "holm": nan}
+    )
     """`p`, the `smallest` p these seeds can give, and `holm`, p corrected over the tasks judged together."""
     mcnemar: dict[str, Any] | None = None
     """On majority votes: examples only one side has right, and the exact two-sided p; None for numbers."""
@@ -97,8 +99,16 @@ def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: 
     """Compare two models' runs on the same examples; raises InputError if the examples or labels differ."""
     _same_examples(control, other)
     both = [runs.scores(metric) for runs in (control, other)]
-    kept = [runs.predictions[np.isfinite(s)] for runs, s in zip((control, other), both, strict=True)]
-    verdict = Verdict(control.task, metric.name, control.name, other.name, notes=_notes(control, other, both, metric))
+    kept = [
+        runs.predictions[np.isfinite(s)] for runs, s in zip((control, other), both, strict=True)
+    ]
+    verdict = Verdict(
+        control.task,
+        metric.name,
+        control.name,
+        other.name,
+        notes=_notes(control, other, both, metric),
+    )
     if metric.classes:
         verdict.mcnemar = _mcnemar(control, other)
         if common := [s for s in control.seeds if s in other.seeds]:
@@ -121,11 +131,17 @@ def _same_examples(control: Runs, other: Runs) -> None:
     if control.ids != other.ids:
         mine, theirs = set(control.ids), set(other.ids)
         odd = sorted(mine ^ theirs)
-        about = f"{len(odd)} differ, the first is {odd[0]}" if odd else "the same ids in another order"
-        raise InputError(f"{control.task}: {control.name} and {other.name} were scored on different examples ({about})")
+        about = (
+            f"{len(odd)} differ, the first is {odd[0]}" if odd else "the same ids in another order"
+        )
+        raise InputError(
+            f"{control.task}: {control.name} and {other.name} were scored on different examples ({about})"
+        )
     if not np.array_equal(control.labels, other.labels):
         first = control.ids[int(np.flatnonzero(control.labels != other.labels)[0])]
-        raise InputError(f"{control.task}: {control.name} and {other.name} have different labels, first for {first}")
+        raise InputError(
+            f"{control.task}: {control.name} and {other.name} have different labels, first for {first}"
+        )
 
 
 def bootstrap(
@@ -153,7 +169,9 @@ def bootstrap(
         block = min(200, draws - start)
         picked = rng.integers(n, size=(block, n)) + n * np.arange(block)[:, None]
         counts = np.bincount(picked.ravel(), minlength=n * block).reshape(block, n).astype(float)
-        scores = metric.finish((counts @ terms.reshape(n, -1)).reshape(block, *terms.shape[1:]))  # (block, S1 + S2)
+        scores = metric.finish(
+            (counts @ terms.reshape(n, -1)).reshape(block, *terms.shape[1:])
+        )  # (block, S1 + S2)
         first = rng.integers(sizes[0], size=(block, max(1, sizes[0] - 1)))
         second = first if paired else rng.integers(sizes[1], size=(block, max(1, sizes[1] - 1)))
         rows = np.arange(block)[:, None]
@@ -178,7 +196,9 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     far = np.abs(sums - middle) >= abs(other.sum() - middle) - 1e-12
     # Equal sizes: each relabelling has a mirror image that is as far from the middle.
     smallest = (2 if len(control) == len(other) else 1) / every
-    return (float(far.mean()) if every <= EXACT else float((far.sum() + 1) / (EXACT + 1))), min(1.0, smallest)
+    return (float(far.mean()) if every <= EXACT else float((far.sum() + 1) / (EXACT + 1))), min(
+        1.0, smallest
+    )
 
 
 def _mcnemar(control: Runs, other: Runs) -> dict[str, Any]:
@@ -226,10 +246,18 @@ def _sentence(v: Verdict, tasks: int) -> str:
         word = "better" if better else "worse"
         return f"{about}: {word} by {abs(gap):.{digits}f} ± {error:.{digits}f} {unit} ({span})."
     few = v.permutation["smallest"] * tasks > ALPHA
-    short = f" So few seeds could not show any: their smallest p is {v.permutation['smallest']:.2g}" if few else ""
+    short = (
+        f" So few seeds could not show any: their smallest p is {v.permutation['smallest']:.2g}"
+        if few
+        else ""
+    )
     short += f", times {tasks} tasks." if few and tasks > 1 else "." if few else ""
     # Without any spread (runs that all collapsed to one answer) nothing is known of what could be seen.
-    least = f" It would take about {v.detectable * metric.scale:.{digits}f} to be seen." if not few and error else ""
+    least = (
+        f" It would take about {v.detectable * metric.scale:.{digits}f} to be seen."
+        if not few and error
+        else ""
+    )
     return f"{about}: no reliable difference ({gap:+.{digits}f} {unit}, {span}).{short}{least}"
 
 
@@ -242,12 +270,20 @@ def _notes(control: Runs, other: Runs, scores: list[np.ndarray], metric: Metric)
         if runs.unfinished:
             notes.append(f"{runs.name}: seed {_listed(runs.unfinished)} has not finished")
         if collapsed := runs.collapsed():
-            notes.append(f"{runs.name}: seed {_listed(collapsed)} collapsed to one answer; it counts all the same")
-        undefined = [s for s, value in zip(runs.seeds, values, strict=True) if not np.isfinite(value)]
+            notes.append(
+                f"{runs.name}: seed {_listed(collapsed)} collapsed to one answer; it counts all the same"
+            )
+        undefined = [
+            s for s, value in zip(runs.seeds, values, strict=True) if not np.isfinite(value)
+        ]
         if undefined:
-            notes.append(f"{runs.name}: {metric.name} is undefined for seed {_listed(undefined)}, left out of means")
+            notes.append(
+                f"{runs.name}: {metric.name} is undefined for seed {_listed(undefined)}, left out of means"
+            )
         if len(runs.seeds) == 1:
-            notes.append(f"{runs.name}: one seed, so the spread between seeds is unknown and the interval too narrow")
+            notes.append(
+                f"{runs.name}: one seed, so the spread between seeds is unknown and the interval too narrow"
+            )
     return notes
 
 
@@ -277,11 +313,17 @@ def simulate(
         own_hard = rng.standard_normal(examples)
         levels = np.clip(accuracy + shift + seed_sd * rng.standard_normal(seeds), 0.001, 0.999)
         noise = rng.standard_normal((seeds, examples))
-        ease = np.sqrt(shared) * hard + np.sqrt(own) * own_hard + np.sqrt(max(0.0, 1 - shared - own)) * noise
+        ease = (
+            np.sqrt(shared) * hard
+            + np.sqrt(own) * own_hard
+            + np.sqrt(max(0.0, 1 - shared - own)) * noise
+        )
         right = ease < stats.norm.ppf(levels)[:, None]
         labels = np.zeros(examples)
         ids = tuple(map(str, range(examples)))
-        sides.append(Runs(name, "simulated", tuple(range(seeds)), ids, labels, np.where(right, 0.0, 1.0)))
+        sides.append(
+            Runs(name, "simulated", tuple(range(seeds)), ids, labels, np.where(right, 0.0, 1.0))
+        )
     return sides[0], sides[1]
 
 

@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ..errors import InputError
-from ..runs import read_json
-from ..tasks import Task
-from ..tasks.forms import Classify
-from ..tasks.glue import TASKS, Reader
-from ..tasks.probes import CATEGORY, ODD, ORDER, TRUTH
-from ..tasks.readability import NAMES, READABILITY
-from ..tasks.swag import FULL, REGULAR
-from .captions import file_of
-from .regions import inside
-from .samples import Example
-from .tables import lines_of
+from groundling.data.captions import file_of
+from groundling.data.pictures import PICTURES
+from groundling.data.regions import inside
+from groundling.data.samples import Example
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
+from groundling.forms import Classify
+from groundling.runs import read_json
+from groundling.tasks import Task
+from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
+from groundling.tasks.readability import NAMES, READABILITY
+from groundling.tasks.swag import FULL, REGULAR
 
 KNOWN = """a GLUE root or task folder (train.tsv, dev.tsv); SWAG (train.csv, val.csv, or both *_full.csv); readability \
 (csv of CommonLit or CLEAR); COCO (*.json: images, annotations); Flickr8k (*token.txt); \
@@ -32,7 +33,6 @@ v2_*_annotations.json and an answer map, or LXMERT's lists); VCR (train.jsonl, .
 SNLI-VE (snli_ve_*.jsonl); RefCOCO (refs(*).p, instances.json); Flickr30k Entities (Sentences/, Annotations/, lists); \
 a region store (manifest.json); region files (*.tsv, *.h5, data.mdb, *.npz, *.json), these and what comes after images \
 also in sub-folders; plain text (*.txt, *.raw, *.tokens)"""
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 PLACES = re.compile(r"images.*|.*images|(train|val|test)20\d\d")
 """Names of folders of images."""
 DECODED = 2000  # images; of more, an evenly spaced sample
@@ -59,11 +59,17 @@ class Report:
     def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
         """One line for all places with the same fault: the first of them, and how many there are."""
         if places:
-            self.problems.append(f"{file}, {places[0]}: {what}" + f" ({len(places):,} such)" * (len(places) > 1))
+            self.problems.append(
+                f"{file}, {places[0]}: {what}" + f" ({len(places):,} such)" * (len(places) > 1)
+            )
 
     def repeated(self, file: Path, places: Sequence[str]) -> None:
         """A problem if a place occurs more than once."""
-        self.problem(file, "expected only once, found again", [at for at, n in Counter(places).items() if n > 1])
+        self.problem(
+            file,
+            "expected only once, found again",
+            [at for at, n in Counter(places).items() if n > 1],
+        )
 
 
 def check(folder: Path) -> Report:
@@ -71,7 +77,7 @@ def check(folder: Path) -> Report:
     folder, report = Path(folder), Report("unknown")
     if not folder.is_dir():
         return replace(report, problems=[f"{folder}: no such folder"])
-    from .check_vision import vision  # which needs this module
+    from groundling.check.vision_folder import vision  # which needs this module
 
     kinds, theirs = vision(folder, report)
     kinds += _tasks(folder, report) or _captioned(folder, report, theirs)
@@ -85,20 +91,36 @@ def _tasks(folder: Path, report: Report) -> list[str]:
     glue = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
     if not glue and any(folder.glob("*.tsv")):
         glue = [pair for pair in GLUE if pair[1].folder == folder.resolve().name]
-        fit = (pair for pair in GLUE if examples_of(pair[0], folder, pair[0].dev[0], Report("")) is not None)
+        fit = (
+            pair
+            for pair in GLUE
+            if examples_of(pair[0], folder, pair[0].dev[0], Report("")) is not None
+        )
         glue = glue or list(islice(fit, 1))
-    heads = [_first_line(path).replace('"', "").split(",") for path in folder.glob("*.csv") if path.is_file()]
-    tables = list({task.name: task for name, task in CSV.items() if any(name in head for head in heads)}.values())
+    heads = [
+        _first_line(path).replace('"', "").split(",")
+        for path in folder.glob("*.csv")
+        if path.is_file()
+    ]
+    tables = list(
+        {
+            task.name: task for name, task in CSV.items() if any(name in head for head in heads)
+        }.values()
+    )
     for task in (*(task for task, _ in glue), *tables):
         for split in (task.train, *task.dev, *task.test):
-            if split not in task.test or task.file(folder, split).is_file():  # only a submission needs the test file
+            if (
+                split not in task.test or task.file(folder, split).is_file()
+            ):  # only a submission needs the test file
                 examples_of(task, folder, split, report)
     names = [f"GLUE {', '.join(reader.folder for _, reader in glue)}"] if glue else []
     return names + [task.name for task in tables]
 
 
 def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:  # the task's own reader names a wrong byte
+    with path.open(
+        encoding="utf-8-sig", errors="replace"
+    ) as file:  # the task's own reader names a wrong byte
         return file.readline().rstrip()
 
 
@@ -111,17 +133,26 @@ def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Ex
         if str(error) not in report.problems:  # splits of one file share its faults
             report.problems.append(str(error))
         return None
-    about, labels = f"{len(examples):,} examples", [e.label for e in examples if isinstance(e.label, int | float)]
-    about += f" of {split}" if task.file(folder, task.train) == task.file(folder, task.dev[0]) else ""
+    about, labels = (
+        f"{len(examples):,} examples",
+        [e.label for e in examples if isinstance(e.label, int | float)],
+    )
+    about += (
+        f" of {split}" if task.file(folder, task.train) == task.file(folder, task.dev[0]) else ""
+    )
     if labels and isinstance(task.form, Classify):
-        about += "; labels " + ", ".join(f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels))
+        about += "; labels " + ", ".join(
+            f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels)
+        )
     elif labels:
         about += f"; labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}"
     if isinstance(task.read, Reader) and task.read.skip_short:
         about += f"; {len(lines_of(path)) - 1 - len(examples):,} short rows skipped"
     report.lines.append(f"{path}: {about}")
     report.repeated(path, [f"example {e.id}" for e in examples])
-    texts = [(e.id, text) for e in examples for text in (e.text, e.pair, *e.choices) if text is not None]
+    texts = [
+        (e.id, text) for e in examples for text in (e.text, e.pair, *e.choices) if text is not None
+    ]
     report.problem(path, EMPTY, [f"example {i}" for i, text in texts if not text.strip()])
     return examples
 
@@ -130,7 +161,11 @@ def _captioned(folder: Path, report: Report, known: Collection[Path]) -> list[st
     kinds = ["rendered world"] if (folder / "world.json").is_file() else []
     if kinds:
         for task in (TRUTH, ODD, CATEGORY, ORDER):
-            for split in ("train", "dev", "test"):  # a world has all of them, whichever its tasks report
+            for split in (
+                "train",
+                "dev",
+                "test",
+            ):  # a world has all of them, whichever its tasks report
                 examples_of(task, folder, split, report)
         _texts(folder / "corpus", report)
     named: dict[Path, list[str]] = {}
@@ -139,13 +174,19 @@ def _captioned(folder: Path, report: Report, known: Collection[Path]) -> list[st
         try:
             if kind := _kind(path):
                 kinds.append(kind)
-                named[path] = names = _coco(path, report) if path.suffix == ".json" else _lines(path, report)
+                named[path] = names = (
+                    _coco(path, report) if path.suffix == ".json" else _lines(path, report)
+                )
                 if kind != "COCO boxes":
-                    report.lines.append(f"{path}: {len(names):,} captions of {len(set(names)):,} images")
+                    report.lines.append(
+                        f"{path}: {len(names):,} captions of {len(set(names)):,} images"
+                    )
         except InputError as error:
             report.problems.append(str(error))
         except (AttributeError, KeyError, TypeError, ValueError):
-            report.problems.append(f"{path}: an entry lacks a field, or has it in another type than COCO's")
+            report.problems.append(
+                f"{path}: an entry lacks a field, or has it in another type than COCO's"
+            )
     folders = places_of(folder)
     folders += [folder] if not kinds and any(p.suffix.lower() in PICTURES for p in files) else []
     if kinds and not folders:
@@ -153,7 +194,9 @@ def _captioned(folder: Path, report: Report, known: Collection[Path]) -> list[st
     # A rendered world's control captions belong to its control images, which have the same names.
     blind = [p for p in folders if p.name == "images_blind"]
     for group in filter(None, (blind, [p for p in folders if p not in blind])):
-        own = {p: c for p, c in named.items() if not blind or (group == blind) == ("blind" in p.name)}
+        own = {
+            p: c for p, c in named.items() if not blind or (group == blind) == ("blind" in p.name)
+        }
         images_of(group, own, report)
     return kinds or (["images"] if folders else [])
 
@@ -176,18 +219,39 @@ def _coco(path: Path, report: Report) -> list[str]:
     content = read_json(path)
     notes = [(f"annotation {note['id']}", note) for note in content["annotations"]]
     files = {image["id"]: str(image["file_name"]) for image in content["images"]}
-    report.repeated(path, [f"image {image['id']}" for image in content["images"]] + [at for at, _ in notes])
-    report.problem(path, "image_id is not among the images", [at for at, n in notes if n["image_id"] not in files])
+    report.repeated(
+        path, [f"image {image['id']}" for image in content["images"]] + [at for at, _ in notes]
+    )
+    report.problem(
+        path,
+        "image_id is not among the images",
+        [at for at, n in notes if n["image_id"] not in files],
+    )
     if "categories" in content:
         kinds = {kind["id"] for kind in content["categories"]}
         bad = [at for at, n in notes if n["category_id"] not in kinds or len(n["bbox"]) != 4]
         report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
-        sizes = {i["id"]: (i["width"], i["height"]) for i in content["images"] if {"width", "height"} <= set(i)}
+        sizes = {
+            i["id"]: (i["width"], i["height"])
+            for i in content["images"]
+            if {"width", "height"} <= set(i)
+        }
         sized = [(at, n) for at, n in notes if n["image_id"] in sizes and len(n["bbox"]) == 4]
-        boxes = np.array([n["bbox"] for _, n in sized], float).reshape(-1, 2, 2).cumsum(1).reshape(-1, 4)
-        good = inside(boxes / np.array([sizes[n["image_id"]] * 2 for _, n in sized]).reshape(-1, 4))[1]
-        report.problem(path, OUTSIDE, [at for (at, _), fine in zip(sized, good, strict=True) if not fine])
-        report.lines.append(f"{path}: {len(notes):,} boxes in {len(kinds):,} categories; {len(files):,} images listed")
+        boxes = (
+            np.array([n["bbox"] for _, n in sized], float)
+            .reshape(-1, 2, 2)
+            .cumsum(1)
+            .reshape(-1, 4)
+        )
+        good = inside(
+            boxes / np.array([sizes[n["image_id"]] * 2 for _, n in sized]).reshape(-1, 4)
+        )[1]
+        report.problem(
+            path, OUTSIDE, [at for (at, _), fine in zip(sized, good, strict=True) if not fine]
+        )
+        report.lines.append(
+            f"{path}: {len(notes):,} boxes in {len(kinds):,} categories; {len(files):,} images listed"
+        )
         return []
     report.problem(path, EMPTY, [at for at, n in notes if not n["caption"].strip()])
     return [files[n["image_id"]] for _, n in notes if n["image_id"] in files]
@@ -197,7 +261,9 @@ def _lines(path: Path, report: Report) -> list[str]:
     own = 0 if path.suffix == ".tsv" else 1  # the caption's column
     rows = [(f"line {number}", line.split("\t")) for number, line in enumerate(lines_of(path), 1)]
     broken = [at for at, row in rows if len(row) < 2 or (own and "#" not in row[0])]
-    report.problem(path, "expected " + ("image#number<TAB>caption" if own else "caption<TAB>image"), broken)
+    report.problem(
+        path, "expected " + ("image#number<TAB>caption" if own else "caption<TAB>image"), broken
+    )
     rows = [(at, row) for at, row in rows if len(row) > 1]
     report.problem(path, EMPTY, [at for at, row in rows if not row[own].strip()])
     report.repeated(path, [row[0] for _, row in rows if own])
@@ -212,20 +278,36 @@ def places_of(folder: Path) -> list[Path]:
 def images_of(folders: list[Path], named: Mapping[Path, list[str]], report: Report) -> None:
     """Counts images and tries to decode them; `named` has the file names that a file expects to be there."""
     place = ", ".join(map(str, folders))
-    files = [(p, str(p.relative_to(f))) for f in folders for p in sorted(f.rglob("*")) if p.suffix.lower() in PICTURES]
+    files = [
+        (p, str(p.relative_to(f)))
+        for f in folders
+        for p in sorted(f.rglob("*"))
+        if p.suffix.lower() in PICTURES
+    ]
     there = {name for _, name in files}
     for path, names in named.items():
-        report.problem(path, f"not in {place}", [f"image {n}" for n in dict.fromkeys(names) if n not in there])
-    chosen = [files[i][0] for i in np.linspace(0, len(files) - 1, min(len(files), DECODED)).round().astype(int)]
-    report.problem(folders[0], "does not decode as an image", [p.name for p in chosen if not _decodes(p)])
+        report.problem(
+            path, f"not in {place}", [f"image {n}" for n in dict.fromkeys(names) if n not in there]
+        )
+    chosen = [
+        files[i][0]
+        for i in np.linspace(0, len(files) - 1, min(len(files), DECODED)).round().astype(int)
+    ]
+    report.problem(
+        folders[0], "does not decode as an image", [p.name for p in chosen if not _decodes(p)]
+    )
     about = f"; {len(there.difference(*named.values())):,} have no caption" if named else ""
-    report.lines.append(f"{place}: {len(files):,} images{about}; {len(chosen):,} tried, evenly spaced")
+    report.lines.append(
+        f"{place}: {len(files):,} images{about}; {len(chosen):,} tried, evenly spaced"
+    )
 
 
 def _decodes(path: Path) -> bool:
     try:
         with Image.open(path) as image:
-            image.draft("RGB", (64, 64))  # faster; `verify` would take a JPEG that is cut short for whole
+            image.draft(
+                "RGB", (64, 64)
+            )  # faster; `verify` would take a JPEG that is cut short for whole
             image.load()
     except Exception:  # Pillow's readers raise whatever broken bytes make them stumble over
         return False
@@ -233,11 +315,17 @@ def _decodes(path: Path) -> bool:
 
 
 def _texts(folder: Path, report: Report) -> list[str]:
-    paths = [p for p in sorted(folder.rglob("*")) if p.suffix in {".txt", ".raw", ".tokens"} and p.is_file()]
+    paths = [
+        p
+        for p in sorted(folder.rglob("*"))
+        if p.suffix in {".txt", ".raw", ".tokens"} and p.is_file()
+    ]
     for path in paths:
         try:
             each = [len(line.split()) for line in lines_of(path)]
-            report.lines.append(f"{path}: {len(each):,} lines, {sum(map(bool, each)):,} with text, {sum(each):,} words")
+            report.lines.append(
+                f"{path}: {len(each):,} lines, {sum(map(bool, each)):,} with text, {sum(each):,} words"
+            )
         except InputError as error:
             report.problems.append(str(error))
     return ["plain text"] if paths else []

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
-from ..batch import Batch, Encoded
-from ..errors import InputError
-from ..vision.detect import load_processor
-from ..vision.roi_align import roi_align
-from .single_stream import CNN, JOIN, SingleStream, load_single_stream, vlbert
-from .student import Kind
-from .text import load_config, load_weights
+from groundling.batch import Batch, Encoded
+from groundling.errors import InputError
+from groundling.models.kinds import Kind
+from groundling.models.loading import load_config, load_processor, load_weights
+from groundling.models.roi_align import roi_align
+from groundling.models.single_stream import CNN, JOIN, SingleStream, load_single_stream, vlbert
 
 STRIDE, BINS, SAMPLES = 16, 14, 2
 """Pixels per cell of the map under RoIAlign, its bins per side (code), and samples per bin and direction."""
@@ -78,15 +77,24 @@ class EndToEnd(SingleStream):
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
         pictures = (pixels / 255 - self.mean) / self.std
         if regions.masked is not None:
-            pictures = pictures * ~under(boxes, regions.masked[::choices], pixels.shape[3], pixels.shape[2])[:, None]
+            pictures = (
+                pictures
+                * ~under(boxes, regions.masked[::choices], pixels.shape[3], pixels.shape[2])[
+                    :, None
+                ]
+            )
         found = []
         # One by one: padding would reach into a picture, since a BatchNorm makes something of its zeros.
         for b, (wide, high) in enumerate(extent.tolist()):
             cover = None if regions.cover is None else regions.cover[b * choices, mask[b]]
-            found.append(self._features(pictures[b : b + 1, :, :high, :wide], boxes[b, mask[b]], cover))
+            found.append(
+                self._features(pictures[b : b + 1, :, :high, :wide], boxes[b, mask[b]], cover)
+            )
         seen = torch.cat(found)
         features = seen.new_zeros(*mask.shape, seen.shape[-1]).index_put((mask,), seen)
-        return replace(batch, regions=replace(regions, features=features.repeat_interleave(choices, 0)))
+        return replace(
+            batch, regions=replace(regions, features=features.repeat_interleave(choices, 0))
+        )
 
     def _features(self, picture: Tensor, boxes: Tensor, cover: Tensor | None) -> Tensor:
         """(R, D) of boxes (R, 4) in pixels of one picture (1, 3, H, W); `cover` (R, 14, 14)."""
@@ -117,14 +125,18 @@ def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
     return torch.einsum("brh,brw->bhw", rows.float(), columns.float()) > 0
 
 
-def end_to_end(bert: BertModel, tokenizer: PreTrainedTokenizerBase, backbone: str | Path, side: int) -> EndToEnd:
+def end_to_end(
+    bert: BertModel, tokenizer: PreTrainedTokenizerBase, backbone: str | Path, side: int
+) -> EndToEnd:
     """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder; pictures get `side` pixels at the short one.
 
     The authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
     """
     cnn, processor = _load_cnn(backbone)
     processor.size = {"shortest_edge": side}
-    return EndToEnd(vlbert(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True), cnn, processor)
+    return EndToEnd(
+        vlbert(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True), cnn, processor
+    )
 
 
 def load_end_to_end(folder: str | Path) -> EndToEnd:
@@ -135,7 +147,9 @@ def load_end_to_end(folder: str | Path) -> EndToEnd:
 def _load_cnn(source: str | Path) -> tuple[Any, Any]:
     config = load_config(source)
     if config.model_type != "resnet" or len(config.depths) != 4 or config.downsample_in_first_stage:
-        raise InputError(f"{source}: expected a ResNet of four stages and a stride of 32, e.g. microsoft/resnet-101")
+        raise InputError(
+            f"{source}: expected a ResNet of four stages and a stride of 32, e.g. microsoft/resnet-101"
+        )
     return load_weights(ResNetModel, source), load_processor(source)
 
 

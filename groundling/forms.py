@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import InputError
+from groundling.errors import InputError
 
 
 class Form(Protocol):
@@ -178,7 +178,9 @@ class Answer:
 
     def targets(self, scores: Mapping[str, float]) -> np.ndarray:
         """Pairs (K, 2) float32 of class and score; answers that are not among `labels` are left out."""
-        known = [(self.place[answer], score) for answer, score in scores.items() if answer in self.place]
+        known = [
+            (self.place[answer], score) for answer, score in scores.items() if answer in self.place
+        ]
         return np.array(known, np.float32).reshape(-1, 2)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -239,7 +241,9 @@ class Pick:
         """
         here = labels >= 0
         if self.kind == "bce":
-            return F.binary_cross_entropy_with_logits(outputs[here], labels[here].to(outputs.dtype), reduction="sum")
+            return F.binary_cross_entropy_with_logits(
+                outputs[here], labels[here].to(outputs.dtype), reduction="sum"
+            )
         target = F.normalize((labels > 0).to(outputs.dtype), p=1, dim=-1)
         low = torch.finfo(outputs.dtype).min  # -inf would be NaN times a target of 0
         loss = F.cross_entropy(outputs.where(here, low), target, reduction="sum")

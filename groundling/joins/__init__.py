@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel
 
-from ..batch import Batch, Regions, Tokens
-from ..errors import InputError
+from groundling.batch import Batch, Regions, Tokens
+from groundling.errors import InputError
 
 
 class Joined(NamedTuple):
@@ -53,7 +53,9 @@ class Join(nn.Module):
         assert text is not None, "a single-stream model reads batch.text"
         if regions is not None and regions.features.shape[-1] != self.width:
             found = regions.features.shape[-1]
-            raise InputError(f"regions have features of width {found}; this {self.kind} model reads {self.width}")
+            raise InputError(
+                f"regions have features of width {found}; this {self.kind} model reads {self.width}"
+            )
         words, rest = self.parts(embeddings, text, regions)
         mask = text.mask if regions is None else torch.cat([text.mask, regions.mask], 1)
         start, stop = words.shape[1], mask.shape[1]
@@ -61,14 +63,18 @@ class Join(nn.Module):
         mask = F.pad(mask, (0, states.shape[1] - stop), value=True)
         return Joined(states, mask, slice(0, start), slice(start, stop))
 
-    def parts(self, embeddings: Any, text: Tokens, regions: Regions | None) -> tuple[Tensor, Tensor]:
+    def parts(
+        self, embeddings: Any, text: Tokens, regions: Regions | None
+    ) -> tuple[Tensor, Tensor]:
         """Embedded text (B, T, H) and, after it, regions with what else a join adds (B, R + more, H)."""
         raise NotImplementedError
 
     def segments(self, regions: Regions, rows: Sequence[int]) -> Tensor:
         """Segment row (B, R) of each region, by the number of its image."""
         if (most := int(regions.image.max()) + 1) > len(rows):
-            raise InputError(f"a sample has {most} images; this {self.kind} model has segments for {len(rows)}")
+            raise InputError(
+                f"a sample has {most} images; this {self.kind} model has segments for {len(rows)}"
+            )
         return regions.image.new_tensor(rows)[regions.image]
 
 
@@ -107,14 +113,18 @@ class VisualBertJoin(Join):
         self.position = deepcopy(bert.embeddings.position_embeddings)
         self.segment = deepcopy(bert.embeddings.token_type_embeddings)
 
-    def parts(self, embeddings: Any, text: Tokens, regions: Regions | None) -> tuple[Tensor, Tensor]:
+    def parts(
+        self, embeddings: Any, text: Tokens, regions: Regions | None
+    ) -> tuple[Tensor, Tensor]:
         """Text (B, T, H) and regions (B, R, H)."""
         words = embeddings(input_ids=text.ids, token_type_ids=text.types)
         if regions is None:
             return words, words[:, :0]
         features = regions.features
         if self.boxes:
-            features = torch.cat([features, regions.boxes, regions.boxes[..., 2:] - regions.boxes[..., :2]], -1)
+            features = torch.cat(
+                [features, regions.boxes, regions.boxes[..., 2:] - regions.boxes[..., :2]], -1
+            )
         segment = self.segment(self.segments(regions, range(self.segment.num_embeddings)))
         looks = self.projection(features) + segment + self.position.weight[0]
         if text.region is not None:
@@ -125,8 +135,12 @@ class VisualBertJoin(Join):
 
 def _mentions(region: Tensor, word: Tensor, count: int) -> Tensor:
     """Weights (B, R, T) of pieces for the regions they name: equal over a region's mentions, of sum 1 (0 if none)."""
-    again = (region[:, 1:] == region[:, :-1]) & (word[:, 1:] == word[:, :-1])  # a mention counts at its first piece
-    named = F.one_hot(region + 1, count + 1)[..., 1:].transpose(1, 2) * ~F.pad(again, (1, 0))[:, None]
+    again = (region[:, 1:] == region[:, :-1]) & (
+        word[:, 1:] == word[:, :-1]
+    )  # a mention counts at its first piece
+    named = (
+        F.one_hot(region + 1, count + 1)[..., 1:].transpose(1, 2) * ~F.pad(again, (1, 0))[:, None]
+    )
     return named / named.sum(-1, keepdim=True).clamp(min=1)
 
 
@@ -162,10 +176,15 @@ class VLBertJoin(Join):
         super().__init__(width, pixels=pixels)
         hidden, segments = bert.config.hidden_size, bert.config.type_vocab_size
         if segments < 3:
-            raise InputError(f"VL-BERT needs 3 segments, this BERT has {segments}; `add_types` appends one")
+            raise InputError(
+                f"VL-BERT needs 3 segments, this BERT has {segments}; `add_types` appends one"
+            )
         self.dropout = nn.Dropout(bert.config.hidden_dropout_prob)
         self.visual = nn.Linear(2048 + width, hidden)  # keeps PyTorch's own initialisation (code)
-        self.norm_text, self.norm_region = nn.LayerNorm(hidden, eps=1e-12), nn.LayerNorm(hidden, eps=1e-12)
+        self.norm_text, self.norm_region = (
+            nn.LayerNorm(hidden, eps=1e-12),
+            nn.LayerNorm(hidden, eps=1e-12),
+        )
         nn.init.zeros_(self.norm_text.weight)
         nn.init.zeros_(self.norm_region.weight)
         self.image_word, self.mask_word, self.end, self.no_image = (
@@ -173,11 +192,17 @@ class VLBertJoin(Join):
         )
         self.mask_visual = None if pixels else nn.Parameter(torch.zeros(1, width))
 
-    def parts(self, embeddings: Any, text: Tokens, regions: Regions | None) -> tuple[Tensor, Tensor]:
+    def parts(
+        self, embeddings: Any, text: Tokens, regions: Regions | None
+    ) -> tuple[Tensor, Tensor]:
         """Text (B, T, H), and regions with [END] (B, R + 1, H)."""
         size, count = text.ids.shape
         place = text.mask.sum(1, keepdim=True)  # (B, 1): the first after the sample's own text
-        seen, last, places = self.no_image.expand(size, count, -1), self.end.expand(size, 1, -1), place + 1
+        seen, last, places = (
+            self.no_image.expand(size, count, -1),
+            self.end.expand(size, 1, -1),
+            place + 1,
+        )
         if regions is not None:
             masked = torch.zeros_like(regions.mask) if regions.masked is None else regions.masked
             appearance = regions.features
@@ -194,13 +219,15 @@ class VLBertJoin(Join):
         words = embeddings(inputs_embeds=seen, token_type_ids=text.types)
         return words, embeddings(
             inputs_embeds=last, position_ids=places, token_type_ids=torch.full_like(places, 2)
-        )  # fmt: skip
+        )
 
     def _seen(self, text: Tokens, regions: Regions) -> Tensor:
         """The region (B, T) that each piece of the text sees."""
         whole = regions.whole & regions.mask
         if (regions.mask.any(1) & ~whole.any(1)).any():
-            raise InputError("VL-BERT reads the whole image as a region; a sample of this data has regions, but not it")
+            raise InputError(
+                "VL-BERT reads the whole image as a region; a sample of this data has regions, but not it"
+            )
         first = whole.int().argmax(1, keepdim=True).expand(text.ids.shape)
         return first if text.region is None else torch.where(text.region >= 0, text.region, first)
 
@@ -217,7 +244,11 @@ class UniterJoin(Join):
     kind = "uniter"
 
     def __init__(
-        self, bert: BertModel, width: int = 2048, text_types: Sequence[int] = (0, 0), image_types: Sequence[int] = (1,)
+        self,
+        bert: BertModel,
+        width: int = 2048,
+        text_types: Sequence[int] = (0, 0),
+        image_types: Sequence[int] = (1,),
     ) -> None:
         super().__init__(width, text_types=list(text_types), image_types=list(image_types))
         hidden, segments = bert.config.hidden_size, bert.config.type_vocab_size
@@ -228,7 +259,9 @@ class UniterJoin(Join):
         self.text_types, self.image_types = text_types, image_types
         self.feature, self.box = nn.Linear(width, hidden), nn.Linear(7, hidden)
         fresh(self)
-        self.feature_norm, self.box_norm, self.norm = (nn.LayerNorm(hidden, eps=1e-12) for _ in range(3))
+        self.feature_norm, self.box_norm, self.norm = (
+            nn.LayerNorm(hidden, eps=1e-12) for _ in range(3)
+        )
         # The authors' table; row 0, for regions that are not hidden, is zero there and never read here.
         self.mask = nn.Embedding(2, width, padding_idx=0)
         nn.init.normal_(self.mask.weight.detach()[1:], std=0.02)
@@ -237,9 +270,13 @@ class UniterJoin(Join):
         """The feature Linear's, to whose transpose UNITER's feature regression is tied."""
         return self.feature.weight
 
-    def parts(self, embeddings: Any, text: Tokens, regions: Regions | None) -> tuple[Tensor, Tensor]:
+    def parts(
+        self, embeddings: Any, text: Tokens, regions: Regions | None
+    ) -> tuple[Tensor, Tensor]:
         """Text (B, T, H) and regions (B, R, H)."""
-        types = text.types if regions is None else text.types.new_tensor(self.text_types)[text.types]
+        types = (
+            text.types if regions is None else text.types.new_tensor(self.text_types)[text.types]
+        )
         words = embeddings(input_ids=text.ids, token_type_ids=types)
         if regions is None:
             return words, words[:, :0]

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from ..errors import InputError
-from .single_stream import SingleStream, visualbert
-from .student import Kind
-from .text import load_config, load_tokenizer
+from groundling.errors import InputError
+from groundling.models.kinds import Kind
+from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.single_stream import SingleStream, visualbert
 
 
 class Names(NamedTuple):
@@ -25,13 +25,20 @@ class Names(NamedTuple):
     outer: tuple[str, ...]  # prefixes that checkpoints may or may not have, in this order
     renamed: Mapping[str, str]  # from a prefix there to one of `SingleStream`
     dropped: tuple[str, ...]  # prefixes of weights that are not used: heads and detectors
-    optional: tuple[str, ...] = ()  # prefixes here that a checkpoint need not have, beside the pooler
+    optional: tuple[
+        str, ...
+    ] = ()  # prefixes here that a checkpoint need not have, beside the pooler
 
 
 BERT = {part: f"text.encoder.{part}" for part in ("embeddings.", "encoder.", "pooler.")}
 
 VISUALBERT = Names(
-    ("module.", "visual_bert.", "bert.", "bert."),  # of processes, of HF's model with heads, of the authors'
+    (
+        "module.",
+        "visual_bert.",
+        "bert.",
+        "bert.",
+    ),  # of processes, of HF's model with heads, of the authors'
     {
         "embeddings.projection.": "join.projection.",
         "embeddings.position_embeddings_visual.": "join.position.",
@@ -42,7 +49,14 @@ VISUALBERT = Names(
         "additional_layer.": "fusion.",
         **BERT,
     },
-    ("cls.", "classifier.", "flickr_attention.", "attention.", "detector.", "embeddings.position_ids"),
+    (
+        "cls.",
+        "classifier.",
+        "flickr_attention.",
+        "attention.",
+        "detector.",
+        "embeddings.position_ids",
+    ),
 )
 VLBERT = Names(
     ("module.", "vlbert."),
@@ -77,7 +91,15 @@ UNITER = Names(
         **BERT,
     },
     (
-        *("cls.", "feat_regress.", "region_classifier.", "itm_output.", "vqa_output.", "vcr_output.", "re_output."),
+        *(
+            "cls.",
+            "feat_regress.",
+            "region_classifier.",
+            "itm_output.",
+            "vqa_output.",
+            "vcr_output.",
+            "re_output.",
+        ),
         *("rank_output.", "nlvr2_output.", "attn1.", "attn2.", "attn_pool.", "fc."),
     ),
 )
@@ -98,27 +120,39 @@ def renamed(weights: Mapping[str, Tensor], names: Names) -> tuple[dict[str, Tens
         if own is None:
             dropped.append(name)
         else:  # BERT's first checkpoints call a LayerNorm's weights gamma and beta
-            own += inner.removeprefix(longest).replace(".gamma", ".weight").replace(".beta", ".bias")
+            own += (
+                inner.removeprefix(longest).replace(".gamma", ".weight").replace(".beta", ".bias")
+            )
             found[own] = value
     return found, dropped
 
 
-def load_visual_weights(model: SingleStream, source: str | Path | Mapping[str, Tensor], names: Names) -> list[str]:
+def load_visual_weights(
+    model: SingleStream, source: str | Path | Mapping[str, Tensor], names: Names
+) -> list[str]:
     """Fill `model` from a file, a folder or weights, strictly; what is dropped is printed and returned."""
-    weights, where = (source, "weights") if isinstance(source, Mapping) else (read_weights(source), str(source))
+    weights, where = (
+        (source, "weights") if isinstance(source, Mapping) else (read_weights(source), str(source))
+    )
     found, dropped = renamed(weights, names)
     own = model.state_dict()
     missing = sorted(own.keys() - found.keys())
-    if lacking := [name for name in missing if not name.startswith(("text.encoder.pooler.", *names.optional))]:
+    if lacking := [
+        name for name in missing if not name.startswith(("text.encoder.pooler.", *names.optional))
+    ]:
         raise InputError(f"{where}: {len(lacking)} weights are missing, the first is {lacking[0]}")
     for name, value in found.items():
         if name not in own or value.shape != own[name].shape:
             expected = tuple(own[name].shape) if name in own else "nothing"
-            raise InputError(f"{where}: {name} is {tuple(value.shape)}, this model expects {expected}")
+            raise InputError(
+                f"{where}: {name} is {tuple(value.shape)}, this model expects {expected}"
+            )
     model.load_state_dict({**own, **found})
     if dropped or missing:
         parts = sorted({name.rpartition(".")[0] for name in dropped})
-        print(f"{where}: not used: {', '.join(parts) or 'nothing'}; left as made: {', '.join(missing) or 'nothing'}")
+        print(
+            f"{where}: not used: {', '.join(parts) or 'nothing'}; left as made: {', '.join(missing) or 'nothing'}"
+        )
     return dropped
 
 
@@ -129,20 +163,44 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
         safe = path / "model.safetensors"
         path = safe if safe.exists() else path / "pytorch_model.bin"
     try:
-        found: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        found: Any = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, "cpu", weights_only=True)
+        )
     except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{path}: no weights that can be read safely; save its tensors alone ({reason})") from None
+        raise InputError(
+            f"{path}: no weights that can be read safely; save its tensors alone ({reason})"
+        ) from None
     for whole in ("state_dict", "model"):  # of a training state
-        found = found[whole] if isinstance(found, dict) and isinstance(found.get(whole), dict) else found
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        found = (
+            found[whole]
+            if isinstance(found, dict) and isinstance(found.get(whole), dict)
+            else found
+        )
+    if not isinstance(found, dict) or not all(
+        isinstance(value, Tensor) for value in found.values()
+    ):
         raise InputError(f"{path}: expected weights by name")
     return found
 
 
 SHARED = (
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
+    *(
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+    ),
+    *(
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "max_position_embeddings",
+        "type_vocab_size",
+    ),
     *("initializer_range", "layer_norm_eps"),
 )
 """What the configurations of VisualBERT and BERT have in common, but for the id of padding (HF: 1 and 0)."""
@@ -151,7 +209,9 @@ SHARED = (
 def load_hf_visualbert(folder: str | Path, tokenizer: str | Path | None = None) -> SingleStream:
     """A `SingleStream` from a VisualBERT folder of transformers; without a tokenizer in it, give BERT's, uncased."""
     config = load_config(folder)
-    bert = BertModel(BertConfig(**{name: value for name, value in config.to_dict().items() if name in SHARED}))
+    bert = BertModel(
+        BertConfig(**{name: value for name, value in config.to_dict().items() if name in SHARED})
+    )
     words, early = load_tokenizer(tokenizer or folder), not config.bypass_transformer
     model = visualbert(bert, words, config.visual_embedding_dim, early=early)
     load_visual_weights(model, folder, VISUALBERT)
@@ -159,7 +219,9 @@ def load_hf_visualbert(folder: str | Path, tokenizer: str | Path | None = None) 
 
 
 def _is_visualbert(source: str) -> bool:
-    return (Path(source) / "config.json").exists() and load_config(source).model_type == "visual_bert"
+    return (Path(source) / "config.json").exists() and load_config(
+        source
+    ).model_type == "visual_bert"
 
 
 HF = Kind("VisualBERT of transformers", _is_visualbert, load_hf_visualbert)

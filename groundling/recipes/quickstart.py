@@ -11,29 +11,60 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from .config import PROBING, AdaptConfig, ProbeConfig, QuickstartConfig, TeachConfig, TrainConfig
-from .data.tables import lines_of
-from .jobs import Job, run_jobs
-from .keyed import seed_of
-from .recipes.adapt import adapt
-from .recipes.probe import probe
-from .recipes.teach import teach
-from .report import bars, table, write_report
-from .runs import open_run, read_json, write_json
-from .world import World, WorldConfig
+from groundling.config import (
+    PROBING,
+    AdaptConfig,
+    ProbeConfig,
+    QuickstartConfig,
+    TeachConfig,
+    TrainConfig,
+)
+from groundling.data.tables import lines_of
+from groundling.jobs import Job, run_jobs
+from groundling.keyed import seed_of
+from groundling.recipes.adapt import adapt
+from groundling.recipes.probe import probe
+from groundling.recipes.teach import teach
+from groundling.report import bars, table, write_report
+from groundling.runs import open_run, read_json, write_json
+from groundling.world import World, WorldConfig
 
 # Chosen on the dev nouns of world 100; see docs/results.md for what was tried.
 TEACHER = TeachConfig(
-    size=32, patch=16, vision=(192, 2), text=(64, 2), projection=64, vocabulary=1000, window=20, flip=False, shift=0.03
+    size=32,
+    patch=16,
+    vision=(192, 2),
+    text=(64, 2),
+    projection=64,
+    vocabulary=1000,
+    window=20,
+    flip=False,
+    shift=0.03,
 )
 TEACHING = TrainConfig(
-    steps=900, batch=128, lr=1e-3, schedule="cosine", weight_decay=0.1, log_every=50, save_every=300, cpu=True
+    steps=900,
+    batch=128,
+    lr=1e-3,
+    schedule="cosine",
+    weight_decay=0.1,
+    log_every=50,
+    save_every=300,
+    cpu=True,
 )
 BLIND_TEACHING = replace(TEACHING, steps=250)  # it has no looks to learn, only how scenes are told
 PRETRAINING = TrainConfig(
-    steps=1500, batch=64, lr=2e-3, warmup=0.1, weight_decay=0.01, log_every=50, save_every=500, cpu=True
+    steps=1500,
+    batch=64,
+    lr=2e-3,
+    warmup=0.1,
+    weight_decay=0.01,
+    log_every=50,
+    save_every=500,
+    cpu=True,
 )
-ADAPTING = TrainConfig(steps=500, batch=64, lr=2e-3, warmup=0.05, log_every=50, save_every=500, cpu=True)
+ADAPTING = TrainConfig(
+    steps=500, batch=64, lr=2e-3, warmup=0.05, log_every=50, save_every=500, cpu=True
+)
 ADAPTER = AdaptConfig(max_length=32)
 PROBES = replace(PROBING, steps=250, log_every=50, cpu=True)
 
@@ -50,14 +81,23 @@ The blind teacher saw the same scenes with every noun's looks redrawn.
 """
 
 VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}
-LINEAR = {"linear/colour": "colour", "linear/shape": "shape", "linear/size": "size", "linear/texture": "texture"}
+LINEAR = {
+    "linear/colour": "colour",
+    "linear/shape": "shape",
+    "linear/size": "size",
+    "linear/texture": "texture",
+}
 TEXTUAL = {"world/category": "category", "world/order": "word order"}
 """Probes by name and as the table calls them; category and word order are known from text alone."""
 
 
 def render(world: World, folder: Path, part: str) -> None:
     """Write one part of a world, "text", "images" or "blind images", unless an earlier run has finished it."""
-    last = {"text": "world.json", "images": "captions_dev.json", "blind images": "captions_blind_dev.json"}[part]
+    last = {
+        "text": "world.json",
+        "images": "captions_dev.json",
+        "blind images": "captions_blind_dev.json",
+    }[part]
     if (folder / last).exists():
         return
     if part == "text":
@@ -73,7 +113,16 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
     # By hand: the word-piece trainer numbers pieces differently in every process.
     words = sorted({word for line in lines_of(text) for word in line.lower().split()})
     letters = sorted({letter for word in words for letter in word})
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters), *words]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *("##" + letter for letter in letters),
+        *words,
+    ]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=positions)
     torch.manual_seed(seed_of(seed, "new encoder"))
@@ -94,7 +143,9 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
     tokenizer.save_pretrained(folder)
 
 
-def quickstart(config: QuickstartConfig, out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def quickstart(
+    config: QuickstartConfig, out: str | Path, say: Callable[[str], None] = print
+) -> dict[str, Any]:
     """Run everything, or what is missing of it, into `out`, print the table, write `report.html`."""
     began = time.perf_counter()
     folder = open_run(out, "quickstart", {"seed": config.seed, "scale": config.scale}, {})
@@ -109,7 +160,11 @@ def quickstart(config: QuickstartConfig, out: str | Path, say: Callable[[str], N
     write_json(folder / "result.json", result)
     rows = table_rows(arms)
     say(
-        "\n" + table(rows) + "\n\n" + verdict(arms) + f"\n\n{folder / 'report.html'} ({result['seconds']:.0f} s in all)"
+        "\n"
+        + table(rows)
+        + "\n\n"
+        + verdict(arms)
+        + f"\n\n{folder / 'report.html'} ({result['seconds']:.0f} s in all)"
     )
     _report(folder, rows, result)
     return result
@@ -117,13 +172,17 @@ def quickstart(config: QuickstartConfig, out: str | Path, say: Callable[[str], N
 
 def _jobs(config: QuickstartConfig, out: Path) -> list[Job]:
     def scaled(training: TrainConfig) -> TrainConfig:
-        return replace(training, seed=config.seed, steps=max(2, round(training.steps * config.scale)))
+        return replace(
+            training, seed=config.seed, steps=max(2, round(training.steps * config.scale))
+        )
 
     folder = out / "world"
     world = World(WorldConfig(seed=config.seed))
     corpus = folder / "corpus" / "train.txt"
     text = (str(corpus),)
-    pretrain = AdaptConfig(student=str(out / "new"), arm="mlm", text=text, max_length=32, mask_rate=0.25)
+    pretrain = AdaptConfig(
+        student=str(out / "new"), arm="mlm", text=text, max_length=32, mask_rate=0.25
+    )
 
     def teacher(name: str, suffix: str, training: TrainConfig, after: str) -> Job:
         settings = replace(
@@ -139,14 +198,25 @@ def _jobs(config: QuickstartConfig, out: Path) -> list[Job]:
         Job("text", render, (world, folder, "text")),
         Job("new encoder", new_encoder, (corpus, out / "new", config.seed), ("text",)),
         teacher("teacher", "", TEACHING, "images"),
-        Job("text encoder", adapt, (pretrain, scaled(PRETRAINING), out / "encoder"), ("new encoder",)),
+        Job(
+            "text encoder",
+            adapt,
+            (pretrain, scaled(PRETRAINING), out / "encoder"),
+            ("new encoder",),
+        ),
         Job("blind images", render, (world, folder, "blind images")),
         teacher("teacher-blind", "_blind", BLIND_TEACHING, "blind images"),
     ]
     probes = []
     for name, (arm, source, weight) in ARMS.items():
         own = out / "arms" / name.replace(", ", "-").replace(" ", "-")
-        settings = replace(ADAPTER, arm=arm, text=text, student=str(out / "encoder" / "model"), distill_weight=weight)
+        settings = replace(
+            ADAPTER,
+            arm=arm,
+            text=text,
+            student=str(out / "encoder" / "model"),
+            distill_weight=weight,
+        )
         if source:
             settings = replace(settings, teacher=str(out / source / "model"))
         after = ("text encoder", source) if source else ("text encoder",)
@@ -164,7 +234,11 @@ def table_rows(arms: dict[str, Any], split: str = "test") -> list[dict[str, str]
         for name, found in arms.items()
     ]
     any_arm = next(iter(arms.values()))
-    return [*rows, {"arm": "guessing"} | {label: f"{any_arm[p]['chance']:.2f}" for p, label in columns.items()}]
+    return [
+        *rows,
+        {"arm": "guessing"}
+        | {label: f"{any_arm[p]['chance']:.2f}" for p, label in columns.items()},
+    ]
 
 
 def verdict(arms: dict[str, Any], split: str = "test") -> str:
@@ -172,7 +246,10 @@ def verdict(arms: dict[str, Any], split: str = "test") -> str:
     control, *others = arms
     parts = []
     for name in others:
-        gains = {label: arms[name][p][split] - arms[control][p][split] for p, label in (VISUAL | TEXTUAL).items()}
+        gains = {
+            label: arms[name][p][split] - arms[control][p][split]
+            for p, label in (VISUAL | TEXTUAL).items()
+        }
         changes = ", ".join(f"{label} {gain:+.2f}" for label, gain in gains.items())
         seen = [arms[name][p][split] >= 0.6 for p in VISUAL]
         worth = "sees" if all(seen) else "sees in part" if any(seen) else "does not see"
@@ -187,7 +264,10 @@ def _report(out: Path, rows: list[dict[str, str]], result: dict[str, Any]) -> No
     for annotation in captions["annotations"]:
         told.setdefault(annotation["image_id"], []).append(annotation["caption"])
     scenes = [
-        ((out / "world" / "images" / image["file_name"]).read_bytes(), " / ".join(told[image["id"]]))
+        (
+            (out / "world" / "images" / image["file_name"]).read_bytes(),
+            " / ".join(told[image["id"]]),
+        )
         for image in captions["images"][:8]
     ]
     probes = VISUAL | TEXTUAL
@@ -195,10 +275,17 @@ def _report(out: Path, rows: list[dict[str, str]], result: dict[str, Any]) -> No
     series = {name: [found[p]["test"] for p in probes] for name, found in arms.items()}
     linear = {name: [found[p]["test"] for p in LINEAR] for name, found in arms.items()}
     figures = [
-        ("Questions answered after fine-tuning", bars(list(probes.values()), series, chances, out / "report.png")),
+        (
+            "Questions answered after fine-tuning",
+            bars(list(probes.values()), series, chances, out / "report.png"),
+        ),
         (
             "Attributes read from the noun's own state by a linear probe",
-            bars(list(LINEAR.values()), linear, [next(iter(arms.values()))[p]["chance"] for p in LINEAR]),
+            bars(
+                list(LINEAR.values()),
+                linear,
+                [next(iter(arms.values()))[p]["chance"] for p in LINEAR],
+            ),
         ),
     ]
     recall = ", ".join(f"{k} {v}" for k, v in result["retrieval"].items())

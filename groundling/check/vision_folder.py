@@ -8,13 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import InputError
-from ..runs import read_json
-from ..tasks import flickr_entities, refcoco, snli_ve, vcr, vqa
-from ..tasks.nlvr2 import NLVR2
-from .check import EMPTY, OUTSIDE, PICTURES, PLACES, Report, examples_of, images_of, places_of
-from .region_imports import import_regions
-from .regions import RegionStore, inside
+from groundling.check.folder import (
+    EMPTY,
+    OUTSIDE,
+    PLACES,
+    Report,
+    examples_of,
+    images_of,
+    places_of,
+)
+from groundling.data.pictures import PICTURES
+from groundling.data.region_imports import import_regions
+from groundling.data.regions import RegionStore, inside
+from groundling.errors import InputError
+from groundling.runs import read_json
+from groundling.tasks import flickr_entities, refcoco, snli_ve, vcr, vqa
+from groundling.tasks.nlvr2 import NLVR2
 
 Heads = dict[Path, str]
 """What files begin with: region files have tens of gigabytes, too many to tell their layout by reading them."""
@@ -30,7 +39,11 @@ def vision(folder: Path, report: Report) -> tuple[list[str], set[Path]]:
     kinds, theirs, seen = list[str](), set[Path](), dict[tuple[Path, ...], set[str]]()
     below = [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     for place in (folder, *(p for p in below if not PLACES.fullmatch(p.name))):
-        files = [p for p in sorted(place.iterdir()) if p.is_file() and {".json", ".jsonl", ".tsv"} & {*p.suffixes}]
+        files = [
+            p
+            for p in sorted(place.iterdir())
+            if p.is_file() and {".json", ".jsonl", ".tsv"} & {*p.suffixes}
+        ]
         heads = {path: _head(path) for path in files}
         for kind, look in LOOKS.items():
             try:
@@ -41,7 +54,9 @@ def vision(folder: Path, report: Report) -> tuple[list[str], set[Path]]:
             except InputError as error:
                 report.problems.append(str(error))
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                report.problems.append(f"{place}: {kind} with a field that is missing or of another type ({error!r})")
+                report.problems.append(
+                    f"{place}: {kind} with a field that is missing or of another type ({error!r})"
+                )
             kinds.append(kind)
     return kinds, theirs
 
@@ -53,7 +68,11 @@ def _head(path: Path) -> str:
 
 def _like(heads: Heads, suffix: str, *fields: str) -> list[Path]:
     """Files that begin with JSON of these fields."""
-    return [p for p, head in heads.items() if p.suffix == suffix and all(f'"{name}"' in head for name in fields)]
+    return [
+        p
+        for p, head in heads.items()
+        if p.suffix == suffix and all(f'"{name}"' in head for name in fields)
+    ]
 
 
 def _each(report: Report, reads: Iterable[Callable[[], T]]) -> list[T]:
@@ -73,21 +92,31 @@ def _tell(report: Report, faults: Iterable[str]) -> None:
     kinds: dict[str, list[str]] = {}
     for fault in faults:
         kinds.setdefault(re.sub(r"[\d,]+", "", fault.partition(": ")[2]), []).append(fault)
-    report.problems.extend(own[0] + f" ({len(own):,} such)" * (len(own) > 1) for own in kinds.values())
+    report.problems.extend(
+        own[0] + f" ({len(own):,} such)" * (len(own) > 1) for own in kinds.values()
+    )
 
 
-def _images(place: Path, root: Path, wanted: Wanted, seen: dict[tuple[Path, ...], set[str]], report: Report) -> None:
+def _images(
+    place: Path, root: Path, wanted: Wanted, seen: dict[tuple[Path, ...], set[str]], report: Report
+) -> None:
     """Looks for images by the last part of their ids: in the folder's own folders of images, else in the root's."""
     if not any(wanted.values()):
         return
     own = tuple(places_of(place))
     for folders in dict.fromkeys((own, tuple(places_of(root)))):
         if folders not in seen:
-            seen[folders] = {p.stem for f in folders for p in f.rglob("*") if p.suffix.lower() in PICTURES}
+            seen[folders] = {
+                p.stem for f in folders for p in f.rglob("*") if p.suffix.lower() in PICTURES
+            }
         if not seen[folders]:
             continue
         for file, ids in wanted.items():
-            absent = [f"image {i}" for i in dict.fromkeys(ids) if i.rpartition("/")[2] not in seen[folders]]
+            absent = [
+                f"image {i}"
+                for i in dict.fromkeys(ids)
+                if i.rpartition("/")[2] not in seen[folders]
+            ]
             report.problem(file, f"not in {', '.join(map(str, folders))}", absent)
         if folders == own and place != root:  # the root's own are tried with those of its captions
             images_of(list(own), {}, report)
@@ -99,10 +128,15 @@ def _vqa(place: Path, heads: Heads, report: Report) -> Wanted | None:
     names = (vqa.QUESTIONS[:1], vqa.ANNOTATIONS)
     splits = [s for s in vqa.YEARS if any(vqa.file_of(place, s, name).is_file() for name in names)]
     splits += [path.stem for path in _like(heads, ".json", "question_id", "img_id")]
-    wanted: Wanted = {p: [] for pattern in ("*ans2label.json", "*label2ans.json") for p in place.glob(pattern)}
+    wanted: Wanted = {
+        p: [] for pattern in ("*ans2label.json", "*label2ans.json") for p in place.glob(pattern)
+    }
     for split in splits:
         file, examples = vqa.file_of(place, split), examples_of(vqa.VQA, place, split, report)
-        wanted |= {vqa.file_of(place, split, vqa.ANNOTATIONS): [], file: [e.images[0] for e in examples or ()]}
+        wanted |= {
+            vqa.file_of(place, split, vqa.ANNOTATIONS): [],
+            file: [e.images[0] for e in examples or ()],
+        }
         if examples and examples[0].label is not None:
             outside, none = vqa.unknown(vqa.questions(place, split), vqa.form_of(place))
             told = f"{outside:,} answers of people are not in the answer map; {none:,} questions have no answer in it"
@@ -113,7 +147,9 @@ def _vqa(place: Path, heads: Heads, report: Report) -> Wanted | None:
 def _vcr(place: Path, heads: Heads, report: Report) -> Wanted | None:
     wanted: Wanted = {}
     own = _like(heads, ".jsonl", "annot_id")
-    official = [p for p in heads if p.name in {"train.jsonl", "val.jsonl", "test.jsonl"}] if own else []
+    official = (
+        [p for p in heads if p.name in {"train.jsonl", "val.jsonl", "test.jsonl"}] if own else []
+    )
     for file in dict.fromkeys([*own, *official]):
         examples = examples_of(vcr.ANSWER, place, file.stem, report)
         wanted[file] = [e.images[0] for e in examples or ()]
@@ -121,7 +157,9 @@ def _vcr(place: Path, heads: Heads, report: Report) -> Wanted | None:
             items = {item.image: item for item in vcr.items(place, file.stem)}.values()
             sound = _each(report, (partial(vcr.objects_of, place, item) for item in items))
             boxes = sum(len(found.boxes) for found in sound)
-            report.lines.append(f"{file}: {len(items):,} images, metadata of {len(sound):,} with {boxes:,} boxes")
+            report.lines.append(
+                f"{file}: {len(items):,} images, metadata of {len(sound):,} with {boxes:,} boxes"
+            )
     return wanted or None
 
 
@@ -132,7 +170,12 @@ def _nlvr2(place: Path, heads: Heads, report: Report) -> Wanted | None:
         wanted[file] = [image for e in examples for image in e.images]
         # Scored with their own labels, for the lists of subsets that this reads.
         gold = [(e.id, e.label) for e in examples if isinstance(e.label, int)]
-        _each(report, [partial(NLVR2.official, place, file.stem, *map(list, zip(*gold, strict=True)))] if gold else [])
+        _each(
+            report,
+            [partial(NLVR2.official, place, file.stem, *map(list, zip(*gold, strict=True)))]
+            if gold
+            else [],
+        )
     return wanted or None
 
 
@@ -144,7 +187,9 @@ def _snli_ve(place: Path, heads: Heads, report: Report) -> Wanted | None:
         wanted[file] = [e.images[0] for e in examples or ()]
         if examples:
             dropped = snli_ve.load(place, split)[1]
-            report.lines.append(f"{file}: {dropped:,} lines without a label that annotators agree on (-) are left out")
+            report.lines.append(
+                f"{file}: {dropped:,} lines without a label that annotators agree on (-) are left out"
+            )
     return wanted or None
 
 
@@ -158,17 +203,30 @@ def _refcoco(place: Path, heads: Heads, report: Report) -> Wanted | None:
                 ids += [f"expression {e.id}" for e in asked]
                 told = f"{len(asked):,} expressions of {split}, {len({e.object for e in asked}):,} objects"
                 report.lines.append(f"{file}: {told} in {len(set(images)):,} images")
-                report.problem(file, EMPTY, [f"expression {e.id}" for e in asked if not e.text.strip()])
+                report.problem(
+                    file, EMPTY, [f"expression {e.id}" for e in asked if not e.text.strip()]
+                )
         report.repeated(file, ids)
     for file in _like(heads, ".json", "image_id", "box", "score"):
         wanted[file], found = [], refcoco.detected(file)
         sizes = refcoco.instances(place)[0] if (place / "instances.json").is_file() else {}
-        named = {refcoco.COCO.format(subset="train2014", number=number): size for number, size in sizes.items()}
-        far = [i for i, own in found.items() if i in named and not inside(own[:, :4] / (named[i] * 2))[1].all()]
+        named = {
+            refcoco.COCO.format(subset="train2014", number=number): size
+            for number, size in sizes.items()
+        }
+        far = [
+            i
+            for i, own in found.items()
+            if i in named and not inside(own[:, :4] / (named[i] * 2))[1].all()
+        ]
         report.problem(file, OUTSIDE, [f"image {i}" for i in far])
-        report.problem(file, "not in instances.json", [f"image {i}" for i in found if sizes and i not in named])
+        report.problem(
+            file, "not in instances.json", [f"image {i}" for i in found if sizes and i not in named]
+        )
         full, every = sum(map(len, found.values())), len(read_json(file))
-        report.lines.append(f"{file}: {full:,} detected boxes in {len(found):,} images; {every - full:,} empty ones")
+        report.lines.append(
+            f"{file}: {full:,} detected boxes in {len(found):,} images; {every - full:,} empty ones"
+        )
     return wanted or None
 
 
@@ -178,7 +236,9 @@ def _flickr(place: Path, heads: Heads, report: Report) -> Wanted | None:
     wanted: Wanted = {}
     for split in (s for s in ("train", "val", "test") if (place / f"{s}.txt").is_file()):
         file, images = place / f"{split}.txt", flickr_entities.images(place, split)
-        told = _each(report, (partial(flickr_entities.captions_of, place, image) for image in images))
+        told = _each(
+            report, (partial(flickr_entities.captions_of, place, image) for image in images)
+        )
         captions = [caption for own in told for caption in own]
         boxed, others = sum(len(c.phrases) for c in captions), sum(len(c.skipped) for c in captions)
         about = f"{len(captions):,} captions; {boxed:,} phrases with boxes, {others:,} without"
@@ -186,19 +246,27 @@ def _flickr(place: Path, heads: Heads, report: Report) -> Wanted | None:
         report.repeated(file, [f"image {image}" for image in images])
         wanted[file] = images
     if not wanted:
-        report.problems.append(f"{place}: expected lists of images train.txt, val.txt or test.txt, found none")
+        report.problems.append(
+            f"{place}: expected lists of images train.txt, val.txt or test.txt, found none"
+        )
     return wanted
 
 
 def _store(place: Path, heads: Heads, report: Report) -> Wanted | None:
     manifest = place / "manifest.json"
-    if '"shards"' not in heads.get(manifest, "") and not any(p.match("index-*.json") for p in heads):
+    if '"shards"' not in heads.get(manifest, "") and not any(
+        p.match("index-*.json") for p in heads
+    ):
         return None
     store = RegionStore(place)
     report.problems.extend(store.faults())
-    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in store.manifest["counts"].items())
+    counts = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}" for name, count in store.manifest["counts"].items()
+    )
     classes = (
-        f"{store.classes:,} classes{', the first is background' * store.background}" if store.classes else "no classes"
+        f"{store.classes:,} classes{', the first is background' * store.background}"
+        if store.classes
+        else "no classes"
     )
     report.lines.append(f"{manifest}: {counts}; a region: {store.width:,} numbers, {classes}")
     return {path: [] for path in heads}
@@ -211,7 +279,13 @@ def _regions(place: Path, heads: Heads, report: Report) -> Wanted | None:
     if parts or (place / "data.mdb").is_file() or any(place.glob("*.npz")):
         sources.append(place)
     for path in sources:
-        names, outside, faults, regions, forms = list[str](), list[str](), list[str](), 0, set[str]()
+        names, outside, faults, regions, forms = (
+            list[str](),
+            list[str](),
+            list[str](),
+            0,
+            set[str](),
+        )
         try:
             about, items = import_regions(path, None)
             for name, read in items:
@@ -231,7 +305,11 @@ def _regions(place: Path, heads: Heads, report: Report) -> Wanted | None:
         _tell(report, faults)
         report.repeated(path, names)
         report.problem(path, OUTSIDE, outside)
-        report.problem(path, f"a store holds one kind of region, expected {min(forms, default='')}", sorted(forms)[1:])
+        report.problem(
+            path,
+            f"a store holds one kind of region, expected {min(forms, default='')}",
+            sorted(forms)[1:],
+        )
     return {p: [] for p in (*sources, *parts)} or None
 
 

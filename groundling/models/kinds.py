@@ -1,4 +1,4 @@
-"""What fine-tuning needs of a model, and how any model folder becomes one."""
+"""What fine-tuning needs of a model, and how a kind of model folder is told and loaded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from ..batch import Batch, Encoded, Sizes
-from ..data.samples import TextInput, WindowInput
-from ..find import instances
-from .text import load_text_encoder
+from groundling.batch import Batch, Encoded, Sizes
+from groundling.data.samples import TextInput, WindowInput
 
 
 class Student(Protocol):
@@ -45,11 +43,3 @@ class Kind:
     fits: Callable[[str], bool]
     """Whether a hub id or folder holds one."""
     load: Callable[[str], Any]
-
-
-def load_student(source: str | Path) -> Any:
-    """The model of a hub id or folder; module-level `Kind`s of `models/` are asked first, then transformers."""
-    for kind in instances("models", Kind).values():
-        if kind.fits(str(source)):
-            return kind.load(str(source))
-    return load_text_encoder(source)

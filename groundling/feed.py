@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..batch import Batch, Sample, collate
-from ..errors import InputError
-from ..keyed import generator
-from ..objectives import Objective, in_order
-from .samples import Samples
+from groundling.batch import Batch, Sample, collate
+from groundling.data.samples import Samples
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.objectives import Objective, in_order
 
 POOL = 64
 """Batches whose samples are sorted by length together, so that a batch needs little padding."""
@@ -80,7 +80,9 @@ class Plan:
                 pool = order[start : start + size]
                 pool = pool[np.argsort(source.samples.lengths[pool], kind="stable")]
                 order[start : start + size] = rng.permutation(pool.reshape(-1, self.batch)).ravel()
-            self._epochs = {k: v for k, v in self._epochs.items() if k[0] != number}  # one epoch per source is kept
+            self._epochs = {
+                k: v for k, v in self._epochs.items() if k[0] != number
+            }  # one epoch per source is kept
             self._epochs[number, epoch] = order.reshape(-1, self.batch)
         return self._epochs[number, epoch]
 
@@ -96,7 +98,9 @@ class Feed(Dataset[Batch]):
     samples with the same corruption.
     """
 
-    def __init__(self, plan: Plan, objectives: Sequence[Objective], accumulate: int, rank: int, world: int) -> None:
+    def __init__(
+        self, plan: Plan, objectives: Sequence[Objective], accumulate: int, rank: int, world: int
+    ) -> None:
         self.plan, self.accumulate, self.rank, self.world = plan, accumulate, rank, world
         self.objectives = in_order(list(objectives))
 
@@ -108,7 +112,9 @@ class Feed(Dataset[Batch]):
         draw = self.plan[step]
         source = self.plan.sources[draw.source]
         part = draw.indices[micro * self.world + self.rank :: self.accumulate * self.world]
-        active = [o for o in self.objectives if source.objectives is None or o.name in source.objectives]
+        active = [
+            o for o in self.objectives if source.objectives is None or o.name in source.objectives
+        ]
         return collate(self.samples(source.samples, part, draw.epoch, active))
 
     def samples(
@@ -116,7 +122,9 @@ class Feed(Dataset[Batch]):
     ) -> list[Sample]:
         """Corrupted samples, every random choice keyed by (seed, epoch, sample id, objective)."""
         seed = self.plan.seed
-        plain = samples.get(list(indices), [generator(seed, epoch, samples.ids[i], "sample") for i in indices])
+        plain = samples.get(
+            list(indices), [generator(seed, epoch, samples.ids[i], "sample") for i in indices]
+        )
         out = []
         for sample in plain:
             for objective in objectives:

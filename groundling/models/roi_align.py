@@ -14,7 +14,9 @@ except (ImportError, RuntimeError):  # RuntimeError: a torchvision built for ano
     fast = None
 
 
-def roi_align(features: Tensor, boxes: Sequence[Tensor], size: int, scale: float = 1.0, sampling: int = 0) -> Tensor:
+def roi_align(
+    features: Tensor, boxes: Sequence[Tensor], size: int, scale: float = 1.0, sampling: int = 0
+) -> Tensor:
     """Features under boxes, bilinearly sampled: (R, C, size, size) for all R boxes, image by image.
 
     `features` (N, C, H, W); `boxes` holds N tensors (R_i, 4) of x1, y1, x2, y2, which times `scale` are pixels of the
@@ -25,7 +27,9 @@ def roi_align(features: Tensor, boxes: Sequence[Tensor], size: int, scale: float
     return fast(features, [b.to(features) for b in boxes], size, scale, sampling, aligned=True)
 
 
-def own_roi_align(features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int) -> Tensor:
+def own_roi_align(
+    features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int
+) -> Tensor:
     """The same without torchvision: one `grid_sample` per image and number of samples."""
     out = features.new_zeros(sum(map(len, boxes)), features.shape[1], size, size)
     first = 0
@@ -36,19 +40,25 @@ def own_roi_align(features: Tensor, boxes: Sequence[Tensor], size: int, scale: f
         for wide, high in each.unique(dim=0).long().tolist():
             chosen = (each == each.new_tensor([wide, high])).all(1).nonzero().squeeze(1)
             if wide > 0 and high > 0:
-                out[first + chosen] = _sample(image, corners[chosen], spans[chosen], size, wide, high)
+                out[first + chosen] = _sample(
+                    image, corners[chosen], spans[chosen], size, wide, high
+                )
         first += len(own)
     return out
 
 
-def _sample(image: Tensor, corners: Tensor, spans: Tensor, size: int, wide: int, high: int) -> Tensor:
+def _sample(
+    image: Tensor, corners: Tensor, spans: Tensor, size: int, wide: int, high: int
+) -> Tensor:
     """(C, H, W) under (R, 4) corners, with `wide` x `high` samples per bin: (R, C, size, size)."""
     x, seen_x = _axis(corners[:, 0], spans[:, 0], size * wide, image.shape[2])
     y, seen_y = _axis(corners[:, 1], spans[:, 1], size * high, image.shape[1])
     shape = len(corners), size * high, size * wide
     grid = torch.stack([x[:, None].expand(shape), y[:, :, None].expand(shape)], -1)
     # One image and all its boxes below each other: no copy of the features per box.
-    seen = F.grid_sample(image[None], grid.view(1, -1, shape[2], 2), padding_mode="border", align_corners=False)[0]
+    seen = F.grid_sample(
+        image[None], grid.view(1, -1, shape[2], 2), padding_mode="border", align_corners=False
+    )[0]
     seen = seen.view(-1, *shape) * (seen_y[:, :, None] & seen_x[:, None])
     return seen.view(-1, shape[0], size, high, size, wide).mean((3, 5)).transpose(0, 1)
 

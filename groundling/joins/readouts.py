@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..data.samples import Example
-from .forms import Answer, Form
+from groundling.data.samples import Example
+from groundling.forms import Answer, Form
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,6 @@ def answer_rows(form: Form, tokenizer: PreTrainedTokenizerBase, table: Tensor) -
     """Start of VL-BERT's last Linear for VQA (code): of each answer (outputs, E), the mean embedding of its pieces."""
     assert isinstance(form, Answer)
     pieces: Sequence[Any] = tokenizer(list(form.labels), add_special_tokens=False)["input_ids"]
-    return torch.stack([table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in pieces])
+    return torch.stack(
+        [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in pieces]
+    )

@@ -1,0 +1,77 @@
+"""Configurations, tokenizers, weights and image processors from a hub id or a folder; what is wrong is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from groundling.errors import InputError
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
+            f"beside the weights ({_first_line(error)})"
+        ) from None
+    if len(tokenizer) <= len(
+        set(tokenizer.all_special_ids)
+    ):  # transformers makes an empty one where files are missing
+        raise InputError(
+            f"{source}: no tokenizer there; expected tokenizer.json or the family's vocabulary files"
+        )
+    return tokenizer
+
+
+def load_config(source: str | Path) -> Any:
+    """A model's configuration by hub id or folder; raises InputError in one line where there is none."""
+    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
+        raise InputError(f"{source}: not a model folder, config.json is missing")
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{source}: no model found there ({_first_line(error)})") from None
+
+
+def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
+    """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out."""
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        model, report = kind.from_pretrained(source, output_loading_info=True, **options)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise InputError(
+            f"{source}: the weights could not be loaded ({_first_line(error)})"
+        ) from None
+    finally:
+        hf_logging.set_verbosity(before)
+    missing = [key for key in report["missing_keys"] if "pooler" not in key]
+    if missing:
+        raise InputError(
+            f"{source}: {len(missing)} weights are missing, the first is {sorted(missing)[0]}"
+        )
+    if report["missing_keys"]:
+        model.pooler = None  # a made-up one would be new in every process; the task makes its own, from the run's seed
+    return model.float()
+
+
+def load_processor(source: str | Path) -> Any:
+    """The image processor beside a model's weights, always on Pillow: torchvision would give other pixels."""
+    try:
+        return AutoImageProcessor.from_pretrained(source, backend="pil")
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        raise InputError(
+            f"{source}: no image processor there, preprocessor_config.json is missing ({reason})"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
