@@ -1,14 +1,15 @@
 """What a model may see (`Batch`) and all that a model says (`Encoded`).
 
-Sizes, everywhere: B samples, T text pieces, K raw words, N windows of S pieces, V visual-side pieces, D/E widths. A
-multiple-choice sample of C choices takes C rows of every input, one after the other, and one row of labels.
+Sizes, everywhere: B samples, C choices of each (1 unless the task is multiple choice), N = B x C rows, T text pieces,
+K raw words, W windows of S pieces, V visual-side pieces, R regions, D/E widths. Inputs and features come by row, the
+choices of a sample one after the other; labels come by sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,41 +20,113 @@ from groundling.errors import InputError
 IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
 
+Tags = tuple[tuple[int, int, int], ...]
+"""Places in a text: first character, the one after the last, and the number of the object or phrase they name."""
+
+T = TypeVar("T")
+
+
+def needed(value: T | None, name: str, who: str) -> T:
+    """The value itself; raises InputError if it is None, naming the field and `who` wanted it."""
+    if value is None:
+        raise InputError(f"{who} needs `{name}`, which this data or model does not provide")
+    return value
+
+
+class Gold(NamedTuple):
+    """The boxes that answer an example, in pixels of its image."""
+
+    boxes: np.ndarray  # (G, 4): x1, y1, x2, y2
+    size: tuple[int, int]  # width and height of the image
+
+
+@dataclass(frozen=True)
+class Example:
+    """One item as its file tells it."""
+
+    id: str
+    """Its own in a split; the key of all that is drawn for it."""
+    text: str
+    pair: str | None = None
+    label: float | int | np.ndarray | None = None
+    """A class or a number, or soft targets: (K, 2) pairs of class and score, K the same all over a split."""
+    choices: tuple[str, ...] = ()
+    """Second texts of which one is right; each makes a row with `text`."""
+    images: tuple[str, ...] = ()
+    """Ids of its images in a region store."""
+    tags: Tags = ()
+    """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
+    choice_tags: tuple[Tags, ...] = ()
+    """The same of every one of `choices`."""
+    gold: Gold | None = None
+    """What it means, where the answer is a region."""
+    official: str = ""
+    """What the data set's own files, scorer and server call it."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """One tokenised text of one sample, without padding."""
+    """One tokenised text of one row, without padding."""
 
-    ids: np.ndarray  # (T,) int64
-    special: np.ndarray  # (T,) bool: added by the tokenizer, not part of the text
-    word: np.ndarray  # (T,) int64: which raw word the piece belongs to, -1 for none
-    types: np.ndarray  # (T,) int64: 0 first text, 1 second text
+    ids: np.ndarray
+    """(T,) int64."""
+    special: np.ndarray
+    """(T,) bool: added by the tokenizer, not part of the text."""
+    word: np.ndarray
+    """(T,) int64: which raw word the piece belongs to, -1 for none."""
+    types: np.ndarray
+    """(T,) int64: 0 first text, 1 second text."""
     pad: int
     """Id that fills a batch up; never identifies padding (an attention mask does)."""
-    window: np.ndarray | None = (
-        None  # (T,) int64: which window of a CLIP text tower; None for a text encoder
-    )
-    region: np.ndarray | None = (
-        None  # (T,) int64: the region a piece names (VCR's tags), -1 for none
-    )
+    window: np.ndarray | None = None
+    """(T,) int64: which window of a CLIP text tower; None for a text encoder."""
+    region: np.ndarray | None = None
+    """(T,) int64: the region a piece names (VCR's tags), -1 for none."""
 
 
 @dataclass(frozen=True)
 class RegionRow:
-    """The regions of one sample's images, best first; see `data/regions.py` for where they come from."""
+    """The regions of one row's images, best first; see `data/regions.py` for where they come from."""
 
-    features: np.ndarray  # (R, D) float32
-    boxes: np.ndarray  # (R, 4) float32: x1, y1, x2, y2 as shares of the image's width and height
-    confidence: np.ndarray  # (R,) float32, 0..1; 1 for annotated boxes and the whole image
-    image: np.ndarray  # (R,) int64: which of the sample's images
-    whole: np.ndarray  # (R,) bool: True for a region that is the whole image
-    classes: np.ndarray | None = None  # (R, C) float32: the detector's distribution over classes
-    masked: np.ndarray | None = (
-        None  # (R,) bool: features that are hidden from the model; a join puts its own there
-    )
-    cover: np.ndarray | None = (
-        None  # (R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)
-    )
+    features: np.ndarray
+    """(R, D) float32."""
+    boxes: np.ndarray
+    """(R, 4) float32: x1, y1, x2, y2 as shares of the image's width and height."""
+    confidence: np.ndarray
+    """(R,) float32, 0..1; 1 for annotated boxes and the whole image."""
+    image: np.ndarray
+    """(R,) int64: which of the row's images."""
+    whole: np.ndarray
+    """(R,) bool: True for a region that is the whole image."""
+    classes: np.ndarray | None = None
+    """(R, C) float32: the detector's distribution over classes."""
+    masked: np.ndarray | None = None
+    """(R,) bool: features that are hidden from the model; a join puts its own there."""
+    cover: np.ndarray | None = None
+    """(R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)."""
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def take(self, places: np.ndarray | slice) -> RegionRow:
+        """Some of the regions, by numbers, a mask (R,) or a slice; every field is cut alike."""
+        return self._each(lambda values: values[places])
+
+    @staticmethod
+    def join(rows: Sequence[RegionRow]) -> RegionRow:
+        """The regions of several rows, one after the other; a field that the first row lacks is left out."""
+        if len(rows) == 1:
+            return rows[0]
+        columns = {name: [row.fields()[name] for row in rows] for name in rows[0].fields()}
+        return RegionRow(**{name: np.concatenate(values) for name, values in columns.items()})
+
+    def fields(self) -> dict[str, np.ndarray]:
+        """Every field that is there, by name."""
+        there = ((f.name, self.__dict__[f.name]) for f in fields(self))
+        return {name: values for name, values in there if values is not None}
+
+    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> RegionRow:
+        return RegionRow(**{name: change(values) for name, values in self.fields().items()})
 
 
 @dataclass(frozen=True)
@@ -62,16 +135,38 @@ class Sample:
 
     id: str
     text: Row | None = None
+    """What a text encoder reads."""
     clip: Row | None = None
-    words: np.ndarray | None = None  # (K,) int64: a number per raw word, equal for equal words
-    pixels: np.ndarray | None = None  # (3, H, W) uint8; one picture for all choices
+    """What the model's own CLIP text tower reads."""
+    words: np.ndarray | None = None
+    """(K,) int64: a number per raw word, equal for equal words."""
+    pixels: np.ndarray | None = None
+    """(3, H, W) uint8; one picture for all choices."""
     regions: RegionRow | None = None
+    """What a single-stream model reads beside the text."""
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By name: () or (L,), or (T,) and (R,) of pieces and regions."""
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What frozen teachers said of this row, by name: (...)."""
+    asides: Mapping[str, Sample] = field(default_factory=dict)
+    """What live teachers read of this row, by teacher; equal inputs have equal ids, and no objective changes them."""
     dropped: int = 0
     """Pieces of the text that did not fit and were cut off."""
     choices: tuple[Sample, ...] = ()
-    """The inputs of a multiple-choice example, in place of its own; C of them in every sample of a data set."""
+    """The rows of a multiple-choice example, in place of its own; C of them in every sample of a data set."""
+    example: Example | None = None
+    """What this row was made from."""
+
+    @property
+    def rows(self) -> tuple[Sample, ...]:
+        """The choices, or the sample itself where there are none."""
+        return self.choices or (self,)
+
+    def each_row(self, change: Callable[[Sample], Sample]) -> Sample:
+        """A copy with every row changed."""
+        if not self.choices:
+            return change(self)
+        return replace(self, choices=tuple(change(choice) for choice in self.choices))
 
     def with_label(self, name: str, value: np.ndarray) -> Sample:
         """A copy that also carries the label `name`."""
@@ -82,154 +177,227 @@ class Sample:
 class Tokens:
     """The text encoder's side of a batch."""
 
-    ids: Tensor  # (B, T) long
-    mask: Tensor  # (B, T) bool: True where there is a piece
-    special: Tensor  # (B, T) bool
-    word: Tensor  # (B, T) long, -1 for none
-    types: Tensor  # (B, T) long
-    region: Tensor | None = None  # (B, T) long: the region a piece names, -1 for none
+    ids: Tensor
+    """(N, T) long."""
+    mask: Tensor
+    """(N, T) bool: True where there is a piece."""
+    special: Tensor
+    """(N, T) bool: added by the tokenizer; True in padding."""
+    word: Tensor
+    """(N, T) long: the raw word a piece belongs to, -1 for none."""
+    types: Tensor
+    """(N, T) long: 0 first text, 1 second text."""
+    region: Tensor | None = None
+    """(N, T) long: the region a piece names, -1 for none."""
 
 
 @dataclass(frozen=True)
 class Regions:
     """The regions' side of a batch."""
 
-    features: Tensor  # (B, R, D) float
-    boxes: Tensor  # (B, R, 4) float: x1, y1, x2, y2 as shares of width and height
-    mask: Tensor  # (B, R) bool: True where there is a region
-    image: Tensor  # (B, R) long: which of the sample's images
-    whole: Tensor  # (B, R) bool
-    confidence: Tensor  # (B, R) float
-    classes: Tensor | None = None  # (B, R, C) float
-    masked: Tensor | None = (
-        None  # (B, R) bool: features are zero, a join puts its learned vector there
-    )
-    cover: Tensor | None = None  # (B, R, 14, 14) bool: the cells of a box that its object fills
+    features: Tensor
+    """(N, R, D) float."""
+    boxes: Tensor
+    """(N, R, 4) float: x1, y1, x2, y2 as shares of width and height."""
+    mask: Tensor
+    """(N, R) bool: True where there is a region."""
+    image: Tensor
+    """(N, R) long: which of the row's images."""
+    whole: Tensor
+    """(N, R) bool: True for a region that is the whole image."""
+    confidence: Tensor
+    """(N, R) float."""
+    classes: Tensor | None = None
+    """(N, R, C) float."""
+    masked: Tensor | None = None
+    """(N, R) bool: features are zero, a join puts its learned vector there."""
+    cover: Tensor | None = None
+    """(N, R, 14, 14) bool: the cells of a box that its object fills."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A CLIP text tower's side of a batch: as many windows as each sample needs, and no more."""
+    """A CLIP text tower's side of a batch: as many windows as each row needs, and no more."""
 
-    ids: Tensor  # (N, S) long
-    mask: Tensor  # (N, S) bool
-    row: Tensor  # (N,) long: the sample a window belongs to
-    slot: Tensor  # (N, S) long: place of a piece in the flat (B * V) layout; 0 where mask is False
-    last: Tensor  # (N,) long: index of each window's last piece (its end token)
-    types: Tensor  # (N,) long: 0 first text, 1 second text
-    key_mask: Tensor  # (B, V) bool
-    special: Tensor  # (B, V) bool
-    word: Tensor  # (B, V) long, -1 for none
-    flat_ids: Tensor  # (B, V) long
-    pad: int = 0  # the tokenizer's padding id, for towers that read padding (SigLIP)
+    ids: Tensor
+    """(W, S) long."""
+    mask: Tensor
+    """(W, S) bool."""
+    row: Tensor
+    """(W,) long: the row a window belongs to."""
+    slot: Tensor
+    """(W, S) long: place of a piece in the flat (N * V) layout; 0 where mask is False."""
+    last: Tensor
+    """(W,) long: index of each window's last piece (its end token)."""
+    types: Tensor
+    """(W,) long: 0 first text, 1 second text."""
+    key_mask: Tensor
+    """(N, V) bool."""
+    special: Tensor
+    """(N, V) bool."""
+    word: Tensor
+    """(N, V) long, -1 for none."""
+    flat_ids: Tensor
+    """(N, V) long."""
+    pad: int = 0
+    """The tokenizer's padding id, for towers that read padding (SigLIP)."""
 
     def join(self, states: Tensor) -> Tensor:
-        """Per-window states (N, S, D) laid end to end per sample: (B, V, D), zeros where there is no piece."""
-        b, v = self.key_mask.shape
-        flat = states.new_zeros(b * v, states.shape[-1])
-        return flat.index_put((self.slot[self.mask],), states[self.mask]).view(b, v, -1)
+        """Per-window states (W, S, D) laid end to end per row: (N, V, D), zeros where there is no piece."""
+        rows, pieces = self.key_mask.shape
+        flat = states.new_zeros(rows * pieces, states.shape[-1])
+        flat = flat.index_put((self.slot[self.mask],), states[self.mask])
+        return flat.view(rows, pieces, -1)
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """What adversarial training adds to a model's input embeddings; see VILLA (Gan et al. 2020, Section 3.2)."""
+
+    text: Tensor | None = None
+    """(N, T, E): added to the word embeddings alone, before positions, segments and LayerNorm."""
+    regions: Tensor | None = None
+    """(N, R, D): added to the regions' features, after hidden ones got their vector and before they are embedded."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a live teacher reads: equal rows once, and where each row of the batch finds its own."""
+
+    batch: Batch
+    """U different rows."""
+    row: Tensor
+    """(N,) long: which of them each row of the outer batch is."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Everything a model may see of B samples; frozen, use `dataclasses.replace`."""
 
-    ids: tuple[str, ...]  # B sample ids
+    ids: tuple[str, ...]
+    """B sample ids."""
     text: Tokens | None = None
+    """Texts for a text encoder, N rows."""
     clip: Windows | None = None
-    words: Tensor | None = (
-        None  # (B, K) long: equal numbers for equal raw words, -1 beyond a sample's words
-    )
-    pixels: Tensor | None = (
-        None  # (B, 3, H, W) uint8, zeros beyond a picture; of a multiple choice only one
-    )
-    extent: Tensor | None = None  # (B, 2) long: width and height of each picture in `pixels`
+    """The same texts for the model's own CLIP text tower, N rows."""
+    words: Tensor | None = None
+    """(N, K) long: equal numbers for equal raw words, -1 beyond a row's words."""
+    pixels: Tensor | None = None
+    """(B, 3, H, W) uint8, zeros beyond a picture; the rows of a multiple choice share one."""
+    extent: Tensor | None = None
+    """(B, 2) long: width and height of each picture in `pixels`."""
     regions: Regions | None = None
-    labels: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # by name: (B,) or (B, L), IGNORE where unlabelled
-    features: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # what frozen teachers said, by name: (B, ...)
-    dropped: int = 0  # pieces of these texts that did not fit, counted for the report
+    """Regions of the images, N rows."""
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name: (B,) or (B, L), IGNORE where unlabelled."""
+    features: Mapping[str, Tensor] = field(default_factory=dict)
+    """What frozen teachers said, by name: (N, ...)."""
+    asides: Mapping[str, Aside] = field(default_factory=dict)
+    """What live teachers read, by teacher."""
+    perturbation: Perturbation | None = None
+    """What an inner step adds to the input embeddings."""
+    dropped: int = 0
+    """Pieces of these texts that did not fit, counted for the report."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs: samples times choices."""
+        if self.text is not None:
+            return len(self.text.ids)
+        if self.clip is not None:
+            return len(self.clip.key_mask)
+        return len(self.ids) if self.regions is None else len(self.regions.boxes)
+
+    @property
+    def choices(self) -> int:
+        """C, the number of rows of each sample."""
+        return self.rows // len(self.ids)
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
-        return _each_tensor(self, lambda t: t.to(device, non_blocking=non_blocking))
+        return _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (called by `DataLoader`)."""
-        return _each_tensor(self, Tensor.pin_memory)
+        return _each_tensor(self, lambda tensor: tensor.pin_memory())
 
     def require(self, needs: Sequence[str], who: str) -> None:
         """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that is missing."""
         for need in needs:
             part, _, name = need.partition(".")
-            have: Any = {f.name: self.__dict__[f.name] for f in fields(self)}.get(part)
-            if have is None or (name and name not in have):
+            value = self.__dict__.get(part)
+            if value is None or (name and name not in value):
                 raise InputError(
                     f"{who} needs `{need}` in the batch, which this data or model set-up does not provide"
                 )
 
 
-def _each_tensor(value: Any, change: Any) -> Any:
+def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """The same value with every tensor in it changed, however deep."""
+    changed: object = value
     if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {k: _each_tensor(v, change) for k, v in value.items()}
-    if isinstance(value, (Batch, Tokens, Windows, Regions)):
-        return replace(
-            value, **{f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)}
-        )
-    return value
+        changed = change(value)
+    elif isinstance(value, Mapping):
+        changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
+    elif isinstance(value, (Batch, Tokens, Windows, Regions, Aside, Perturbation)):
+        inner = {f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)}
+        changed = replace(value, **inner)
+    return cast(T, changed)
 
 
 @dataclass(frozen=True)
 class Encoded:
     """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
 
-    text: Tensor | None = (
-        None  # (B, T, D): the text encoder alone, last layer; this is what gets exported
-    )
-    pooled: Tensor | None = None  # (B, D): the text encoder's own pooler
-    visual: Tensor | None = (
-        None  # (B, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it
-    )
-    joint_text: Tensor | None = None  # (B, T, D): the text side after the cross-modal encoder
-    joint_visual: Tensor | None = None  # (B, V, Dv): the visual side after the cross-modal encoder
-    text_embedding: Tensor | None = None  # (B, E): two-tower models, unit length
-    image_embedding: Tensor | None = None  # (B, E): two-tower models, unit length
-    scale: Tensor | None = None  # (): two-tower models, inverse temperature
-    word_table: Tensor | None = (
-        None  # (vocabulary, E): input embeddings of the text side, for tied heads
-    )
-    clip_table: Tensor | None = (
-        None  # (vocabulary, Ev): input embeddings of the CLIP side, for tied heads
-    )
-    region_table: Tensor | None = (
-        None  # (D, features): weight that embeds a region's features, for tied heads
-    )
-    hidden: tuple[Tensor, ...] = ()  # every layer's text states (B, T, D), embeddings first
-    attention: tuple[Tensor, ...] = ()  # every layer's attention maps (B, heads, T, T)
+    text: Tensor | None = None
+    """(N, T, D): the text encoder alone, last layer; this is what gets exported."""
+    pooled: Tensor | None = None
+    """(N, D): the text encoder's own pooler."""
+    visual: Tensor | None = None
+    """(N, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it."""
+    joint_text: Tensor | None = None
+    """(N, T, D): the text side after the cross-modal encoder."""
+    joint_visual: Tensor | None = None
+    """(N, V, Dv): the visual side after the cross-modal encoder."""
+    text_embedding: Tensor | None = None
+    """(N, E): two-tower models, unit length."""
+    image_embedding: Tensor | None = None
+    """(B, E): two-tower models, unit length."""
+    scale: Tensor | None = None
+    """(): two-tower models, inverse temperature."""
+    word_table: Tensor | None = None
+    """(vocabulary, E): input embeddings of the text side, for tied heads."""
+    clip_table: Tensor | None = None
+    """(vocabulary, Ev): input embeddings of the CLIP side, for tied heads."""
+    region_table: Tensor | None = None
+    """(D, features): weight that embeds a region's features, for tied heads."""
+    heads: Mapping[str, Tensor] = field(default_factory=dict)
+    """What objectives' heads made of all this, by objective: `supervised` (B, outputs); see `Objective.read`."""
+    hidden: tuple[Tensor, ...] = ()
+    attention: tuple[Tensor, ...] = ()
 
     def require(self, who: str, *needs: str) -> None:
         """Raise InputError naming the first of `needs` that the model did not give."""
         for need in needs:
-            if self.__dict__[need] is None:
-                raise InputError(f"{who} needs `{need}`, which this model does not provide")
+            needed(self.__dict__[need], need, who)
 
 
 class Sizes(NamedTuple):
     """Widths of a model's outputs, from which heads are built; 0 where the model has no such output."""
 
     text: int = 0
-    word_table: tuple[int, int] = (0, 0)  # (vocabulary, width)
+    """D of the text states."""
+    word_table: tuple[int, int] = (0, 0)
+    """Vocabulary and width of the text side's input embeddings."""
     visual: int = 0
+    """Dv of the visual states."""
     clip_table: tuple[int, int] = (0, 0)
+    """Vocabulary and width of the CLIP side's input embeddings."""
     pooled: int = 0
+    """Width of the model's own pooler."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
     regions: int = 0
@@ -240,6 +408,56 @@ class Sizes(NamedTuple):
     """The first of these classes is none, background; False where all are something, as in a store of one's own."""
 
 
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Pad samples to what this batch needs, field by field.
+
+    Raises InputError if samples differ in the number of their choices.
+    """
+    counts = {len(sample.rows) for sample in samples}
+    if len(counts) > 1:
+        raise InputError(
+            f"samples of {min(counts)} and of {max(counts)} choices cannot share a batch"
+        )
+    rows = [row for sample in samples for row in sample.rows]
+    pictures = [sample.pixels for sample in samples if sample.pixels is not None]
+    pixels, extent = _pictures(pictures) if pictures else (None, None)
+    texts = [row.text for row in rows if row.text is not None]
+    windows = [row.clip for row in rows if row.clip is not None]
+    words = [row.words for row in rows if row.words is not None]
+    regions = [row.regions for row in rows if row.regions is not None]
+    return Batch(
+        ids=tuple(sample.id for sample in samples),
+        text=_tokens(texts) if texts else None,
+        clip=_windows(windows) if windows else None,
+        words=_stack(words, -1) if words else None,
+        pixels=pixels,
+        extent=extent,
+        regions=_regions(regions) if regions else None,
+        labels={
+            name: _stack([sample.labels[name] for sample in samples], IGNORE)
+            for name in samples[0].labels
+        },
+        features={
+            name: _stack([row.features[name] for row in rows], 0) for name in rows[0].features
+        },
+        asides={name: _aside([row.asides[name] for row in rows]) for name in rows[0].asides},
+        dropped=sum(sample.dropped for sample in samples),
+    )
+
+
+def _aside(inputs: Sequence[Sample]) -> Aside:
+    """Equal inputs, told by their ids, once."""
+    place: dict[str, int] = {}
+    different: list[Sample] = []
+    row = []
+    for sample in inputs:
+        if sample.id not in place:
+            place[sample.id] = len(different)
+            different.append(sample)
+        row.append(place[sample.id])
+    return Aside(collate(different), torch.tensor(row))
+
+
 def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
     out = np.full((len(rows), width), fill, dtype=rows[0].dtype)
     for i, row in enumerate(rows):
@@ -248,76 +466,64 @@ def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
 
 
 def _tokens(rows: Sequence[Row]) -> Tokens:
-    width = max(len(r.ids) for r in rows)
+    width = max(len(row.ids) for row in rows)
+    named = [row.region for row in rows if row.region is not None]
     return Tokens(
-        ids=_pad([r.ids for r in rows], rows[0].pad, width),
-        mask=_pad([np.ones(len(r.ids), bool) for r in rows], False, width),
-        special=_pad([r.special for r in rows], True, width),
-        word=_pad([r.word for r in rows], -1, width),
-        types=_pad([r.types for r in rows], 0, width),
-        region=None
-        if rows[0].region is None
-        else _pad([r.region for r in rows if r.region is not None], -1, width),
+        ids=_pad([row.ids for row in rows], rows[0].pad, width),
+        mask=_pad([np.ones(len(row.ids), bool) for row in rows], False, width),
+        special=_pad([row.special for row in rows], True, width),
+        word=_pad([row.word for row in rows], -1, width),
+        types=_pad([row.types for row in rows], 0, width),
+        region=_pad(named, -1, width) if named else None,
     )
+
+
+REGION_FILLS = {"image": 0, "whole": False, "masked": False, "cover": False}
+"""What padding holds in fields of regions that are no numbers; 0 in all others."""
 
 
 def _regions(rows: Sequence[RegionRow]) -> Regions:
-    return Regions(
-        features=_stack([r.features for r in rows], 0),
-        boxes=_stack([r.boxes for r in rows], 0),
-        mask=_stack([np.ones(len(r.boxes), bool) for r in rows], False),
-        image=_stack([r.image for r in rows], 0),
-        whole=_stack([r.whole for r in rows], False),
-        confidence=_stack([r.confidence for r in rows], 0),
-        classes=None
-        if rows[0].classes is None
-        else _stack([r.classes for r in rows if r.classes is not None], 0),
-        masked=None
-        if rows[0].masked is None
-        else _stack([r.masked for r in rows if r.masked is not None], False),
-        cover=None
-        if rows[0].cover is None
-        else _stack([r.cover for r in rows if r.cover is not None], False),
-    )
+    columns = {name: [row.fields()[name] for row in rows] for name in rows[0].fields()}
+    padded = {name: _stack(values, REGION_FILLS.get(name, 0)) for name, values in columns.items()}
+    return Regions(mask=_stack([np.ones(len(row), bool) for row in rows], False), **padded)
 
 
 def _windows(rows: Sequence[Row]) -> Windows:
-    width = max(len(r.ids) for r in rows)
+    width = max(len(row.ids) for row in rows)
     pieces: list[np.ndarray] = []
     slots: list[np.ndarray] = []
     owner: list[int] = []
-    second: list[int] = []
-    for b, row in enumerate(rows):
-        assert row.window is not None, "a CLIP row carries its window numbers"
-        starts = np.flatnonzero(np.diff(row.window, prepend=-1))
+    types: list[int] = []
+    for number, row in enumerate(rows):
+        window = needed(row.window, "window", "a CLIP text tower")
+        starts = np.flatnonzero(np.diff(window, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(row.ids)], strict=True):
             pieces.append(row.ids[start:stop])
-            slots.append(np.arange(start, stop) + b * width)
-            owner.append(b)
-            second.append(int(row.types[start]))
-    span = max(len(p) for p in pieces)
+            slots.append(np.arange(start, stop) + number * width)
+            owner.append(number)
+            types.append(int(row.types[start]))
+    span = max(len(piece) for piece in pieces)
     return Windows(
         ids=_pad(pieces, rows[0].pad, span),
-        mask=_pad([np.ones(len(p), bool) for p in pieces], False, span),
+        mask=_pad([np.ones(len(piece), bool) for piece in pieces], False, span),
         row=torch.tensor(owner),
         slot=_pad(slots, 0, span),
-        last=torch.tensor([len(p) - 1 for p in pieces]),
-        types=torch.tensor(second),
-        key_mask=_pad([np.ones(len(r.ids), bool) for r in rows], False, width),
-        special=_pad([r.special for r in rows], True, width),
-        word=_pad([r.word for r in rows], -1, width),
-        flat_ids=_pad([r.ids for r in rows], rows[0].pad, width),
+        last=torch.tensor([len(piece) - 1 for piece in pieces]),
+        types=torch.tensor(types),
+        key_mask=_pad([np.ones(len(row.ids), bool) for row in rows], False, width),
+        special=_pad([row.special for row in rows], True, width),
+        word=_pad([row.word for row in rows], -1, width),
+        flat_ids=_pad([row.ids for row in rows], rows[0].pad, width),
         pad=rows[0].pad,
     )
 
 
 def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
-    """(...) arrays that may differ in their first axis, padded with `fill` and stacked: (B, ...)."""
+    """(...) arrays that may differ in their first axis, padded with `fill` and stacked: (N, ...)."""
     if values[0].ndim == 0:
         return torch.from_numpy(np.stack(values))
-    out = np.full(
-        (len(values), max(len(v) for v in values), *values[0].shape[1:]), fill, values[0].dtype
-    )
+    longest = max(len(value) for value in values)
+    out = np.full((len(values), longest, *values[0].shape[1:]), fill, values[0].dtype)
     for i, value in enumerate(values):
         out[i, : len(value)] = value
     return torch.from_numpy(out)
@@ -330,34 +536,3 @@ def _pictures(pixels: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
     for i, picture in enumerate(pixels):
         out[i, :, : picture.shape[1], : picture.shape[2]] = picture
     return torch.from_numpy(out), torch.from_numpy(sizes)
-
-
-def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad samples to what this batch needs, field by field."""
-    inputs = [row for s in samples for row in (s.choices or (s,))]
-    first, seen = inputs[0], [s.pixels for s in samples if s.pixels is not None]
-    pixels, extent = _pictures(seen) if seen else (None, None)
-    return Batch(
-        ids=tuple(s.id for s in samples),
-        text=None
-        if first.text is None
-        else _tokens([s.text for s in inputs if s.text is not None]),
-        clip=None
-        if first.clip is None
-        else _windows([s.clip for s in inputs if s.clip is not None]),
-        words=None
-        if first.words is None
-        else _stack([s.words for s in inputs if s.words is not None], -1),
-        pixels=pixels,
-        extent=extent,
-        regions=None
-        if first.regions is None
-        else _regions([s.regions for s in inputs if s.regions is not None]),
-        labels={
-            name: _stack([s.labels[name] for s in samples], IGNORE) for name in samples[0].labels
-        },
-        features={
-            name: _stack([s.features[name] for s in samples], 0) for name in samples[0].features
-        },
-        dropped=sum(s.dropped for s in samples),
-    )

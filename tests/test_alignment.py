@@ -8,8 +8,8 @@ import pytest
 import toys
 from transformers import PreTrainedTokenizer
 
-from groundling.batch import collate
-from groundling.data.samples import Example, TextInput, TextSamples, WindowInput, backend
+from groundling.batch import Example, collate
+from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
 from groundling.data.words import numbers, spans, word_of
 from groundling.errors import InputError
 

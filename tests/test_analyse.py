@@ -13,8 +13,8 @@ import toys
 from test_verdict import write
 
 from groundling.analysis.verdict import Runs
+from groundling.batch import Example
 from groundling.cli import main
-from groundling.data.samples import Example
 from groundling.find import named
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal, load_crossmodal

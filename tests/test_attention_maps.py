@@ -14,8 +14,7 @@ from scipy.spatial.distance import jensenshannon
 
 from groundling.analysis import attention
 from groundling.analysis.attention import MEASURES
-from groundling.batch import collate
-from groundling.data.samples import Example
+from groundling.batch import Example, collate
 from groundling.errors import InputError
 from groundling.models.crossmodal import load_crossmodal
 

@@ -17,12 +17,12 @@ from test_pretrain import store, vqa
 from torch import nn
 from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
-from groundling.batch import Sample, Sizes, collate
+from groundling.batch import Example, Sample, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig
 from groundling.data.paired import RegionSamples, with_whole_image
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.joins import VLBertJoin
 from groundling.joins.end_to_end import EndToEnd, end_to_end, under

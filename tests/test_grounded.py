@@ -16,8 +16,8 @@ from transformers import BertTokenizer
 
 from groundling.analysis.gains import Split, analyse, figure, listing, null_split, split
 from groundling.analysis.grounded import Grounding, count, count_pieces, stop_words
+from groundling.batch import Example
 from groundling.config import CountsConfig
-from groundling.data.samples import Example
 from groundling.errors import InputError
 
 PRINTED = {  # totals of Appendix D's examples that agree with their texts

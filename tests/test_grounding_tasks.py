@@ -16,7 +16,7 @@ import pytest
 import torch
 from homes import put
 
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Pick

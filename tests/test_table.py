@@ -8,8 +8,8 @@ import pytest
 import toys
 from homes import STEPS, put, table
 
+from groundling.batch import Example
 from groundling.config import FinetuneConfig
-from groundling.data.samples import Example
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from homes import STEPS, put, table
 from torch import nn
 
-from groundling.batch import collate
+from groundling.batch import Example, collate
 from groundling.config import FinetuneConfig
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.evaluate import evaluate
 from groundling.find import named

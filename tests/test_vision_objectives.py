@@ -11,10 +11,10 @@ import torch.nn.functional as F
 import toys
 from scipy.optimize import linprog
 
-from groundling.batch import IGNORE, Encoded, RegionRow, Sample, Sizes, collate
+from groundling.batch import IGNORE, Encoded, Example, RegionRow, Sample, Sizes, collate
 from groundling.data.captions import Captioned
 from groundling.data.paired import CaptionPairs, RegionSamples, with_whole_image
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.objectives.masked_regions import MaskedRegions

@@ -15,9 +15,9 @@ import pytest
 import torch
 from homes import STEPS, put
 
-from groundling.batch import Sizes, collate
+from groundling.batch import Example, Sizes, collate
 from groundling.config import FinetuneConfig
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Answer

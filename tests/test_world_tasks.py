@@ -14,9 +14,9 @@ from PIL import Image
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from groundling.batch import Example
 from groundling.config import RegionsConfig
 from groundling.data.captions import read_captions
-from groundling.data.samples import Example
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE

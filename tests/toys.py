@@ -52,9 +52,9 @@ from transformers import (
     ViTModel,
 )
 
-from groundling.batch import RegionRow, Sample
+from groundling.batch import Example, RegionRow, Sample
 from groundling.data.paired import RegionSamples
-from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.single_stream import SingleStream, visualbert

@@ -12,9 +12,9 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.batch import Row, Sample, collate
+from groundling.batch import Example, Row, Sample, collate
 from groundling.checkpoint import start_lm_head
-from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.data.visual_facts import MASK, VisualFact
 from groundling.data.words import spans
 from groundling.errors import InputError

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from scipy.special import entr
 
 from groundling.analysis.grounded import stop_words
-from groundling.batch import Row, collate
-from groundling.data.samples import Example, TextSamples
+from groundling.batch import Example, Row, collate
+from groundling.data.samples import TextSamples
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.keyed import generator

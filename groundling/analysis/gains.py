@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import mannwhitneyu
 
 from groundling.analysis.grounded import Grounding, Variant
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.report import new_figure, svg_of

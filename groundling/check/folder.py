@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from groundling.batch import Example
 from groundling.data.captions import file_of
 from groundling.data.pictures import PICTURES
 from groundling.data.regions import inside
-from groundling.data.samples import Example
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.forms import Classify

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from groundling.batch import Sample
-from groundling.data.samples import Example, TextSamples, WindowInput
+from groundling.batch import Example, Sample
+from groundling.data.samples import TextSamples, WindowInput
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.runs import read_json

@@ -10,8 +10,9 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from groundling.batch import Example
 from groundling.data.captions import caption_lines
-from groundling.data.samples import Example, backend
+from groundling.data.samples import backend
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 

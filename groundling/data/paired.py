@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from groundling.batch import RegionRow, Sample
+from groundling.batch import Example, RegionRow, Sample
 from groundling.data.captions import Captioned
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 
 

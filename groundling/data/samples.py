@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Row, Sample
+from groundling.batch import Example, Row, Sample
 from groundling.data.words import numbers, spans, word_of
 from groundling.errors import InputError
-
-Tags = tuple[tuple[int, int, int], ...]
-"""Places in a text: first character, the one after the last, and the number of the object or phrase they name."""
-
-
-class Gold(NamedTuple):
-    """The boxes that answer an example, in pixels of its image."""
-
-    boxes: np.ndarray  # (G, 4): x1, y1, x2, y2
-    size: tuple[int, int]  # width and height of the image
-
-
-@dataclass(frozen=True)
-class Example:
-    """One item as its file tells it."""
-
-    id: str
-    text: str
-    pair: str | None = None
-    label: float | int | np.ndarray | None = None
-    """A class or a number, or soft targets: (K, 2) pairs of class and score, K the same all over a split."""
-    choices: tuple[str, ...] = ()
-    """Second texts of which one is right; each makes a row with `text`."""
-    images: tuple[str, ...] = ()
-    """Ids of its images in a region store."""
-    tags: Tags = ()
-    """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
-    choice_tags: tuple[Tags, ...] = ()
-    """The same of every one of `choices`."""
-    gold: Gold | None = None
-    """What it means, where the answer is a region."""
 
 
 class Samples(Protocol):

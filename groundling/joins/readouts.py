@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.forms import Answer, Form
 
 

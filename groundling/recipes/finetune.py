@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from accelerate import PartialState
 
+from groundling.batch import Example
 from groundling.checkpoint import Checkpoints, load_head, save_heads
 from groundling.config import FinetuneConfig, TrainConfig
 from groundling.data.paired import RegionSamples
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
-from groundling.data.samples import Example, TextSamples
+from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.evaluate import evaluate
 from groundling.find import named

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from groundling.batch import Sizes
+from groundling.batch import Example, Sizes
 from groundling.checkpoint import Checkpoints, save_heads, start_lm_head
 from groundling.config import PretrainConfig, TrainConfig
 from groundling.data.captions import Captioned, keep_listed, read_captions
@@ -18,7 +18,7 @@ from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionPairs, RegionSamples
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore, stem
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import named

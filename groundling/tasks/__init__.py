@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.batch import RegionRow, Sizes
-from groundling.data.samples import Example
+from groundling.batch import Example, RegionRow, Sizes
 from groundling.errors import InputError
 from groundling.forms import Form
 from groundling.joins.readouts import PLAIN, Readout

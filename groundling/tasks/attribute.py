@@ -10,8 +10,8 @@ import torch
 from sklearn.linear_model import RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
-from groundling.batch import collate
-from groundling.data.samples import Example, TextInput, TextSamples
+from groundling.batch import Example, collate
+from groundling.data.samples import TextInput, TextSamples
 from groundling.data.tables import read_tsv
 from groundling.data.words import spans
 from groundling.models.text import TextEncoder

@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from groundling.batch import RegionRow
+from groundling.batch import Example, Gold, RegionRow
 from groundling.data.regions import inside
-from groundling.data.samples import Example, Gold
 from groundling.data.tables import lines_of, read_text
 from groundling.errors import InputError
 from groundling.forms import Pick

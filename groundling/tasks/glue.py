@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.data.tables import read_tsv
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, refuse
 from groundling.forms import Classify

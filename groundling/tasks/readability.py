@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.data.tables import read_csv, read_text
 from groundling.errors import InputError
 from groundling.forms import Regress

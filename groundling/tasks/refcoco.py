@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from groundling.batch import RegionRow
+from groundling.batch import Example, Gold, RegionRow
 from groundling.data.regions import inside
-from groundling.data.samples import Example, Gold
 from groundling.errors import InputError, refuse
 from groundling.forms import Pick
 from groundling.metrics import PICKED, UPPER_BOUND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from groundling.data.samples import Example
+from groundling.batch import Example
 from groundling.errors import InputError, refuse
 from groundling.forms import Classify
 from groundling.metrics import ACCURACY

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from groundling.batch import Example
 from groundling.config import FinetuneConfig
 from groundling.data.regions import stem
-from groundling.data.samples import Example
 from groundling.data.tables import lines_of, read_csv, read_tsv
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress

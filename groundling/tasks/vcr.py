@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from groundling.data.samples import Example, Tags
+from groundling.batch import Example, Tags
 from groundling.data.vcr_objects import Objects, metadata
 from groundling.errors import InputError, refuse
 from groundling.forms import Choose

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.batch import IGNORE
-from groundling.data.samples import Example
+from groundling.batch import IGNORE, Example
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, refuse
 from groundling.forms import Answer

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 import toys
 from torch import Tensor
 
-from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, collate
-from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.batch import IGNORE, Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.feed import Feed, Plan, Source
 from groundling.find import subclasses

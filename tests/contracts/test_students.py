@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 
-from groundling.batch import Batch, collate
+from groundling.batch import Batch, Example, collate
 from groundling.config import AdaptConfig, FinetuneConfig
-from groundling.data.samples import Example, TextSamples
+from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.keyed import seed_of

@@ -20,8 +20,8 @@ from transformers import (
 )
 from transformers.models.bert.modeling_bert import BertAttention, BertLayer
 
-from groundling.batch import collate
-from groundling.data.samples import Example, TextInput, TextSamples, WindowInput
+from groundling.batch import Example, collate
+from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import Attention, CrossLayer, CrossModal
