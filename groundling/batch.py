@@ -60,6 +60,8 @@ class Example:
     """The same of every one of `choices`."""
     gold: Gold | None = None
     """What it means, where the answer is a region."""
+    objects: int = 0
+    """Annotated objects of its image, which the tags number (VCR); 0: the tags number no objects."""
     official: str = ""
     """What the data set's own files, scorer and server call it."""
 
@@ -145,7 +147,7 @@ class Sample:
     regions: RegionRow | None = None
     """What a single-stream model reads beside the text."""
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """By name: () or (L,), or (T,) and (R,) of pieces and regions."""
+    """By name: () or (L,) of a sample; (T,) and (R, ...) of a row's pieces and regions."""
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What frozen teachers said of this row, by name: (...)."""
     asides: Mapping[str, Sample] = field(default_factory=dict)
@@ -289,7 +291,7 @@ class Batch:
     regions: Regions | None = None
     """Regions of the images, N rows."""
     labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """By name: (B,) or (B, L), IGNORE where unlabelled."""
+    """By name: (B,) or (B, L) of samples, (N, T) and (N, R, ...) of rows; IGNORE where unlabelled."""
     features: Mapping[str, Tensor] = field(default_factory=dict)
     """What frozen teachers said, by name: (N, ...)."""
     asides: Mapping[str, Aside] = field(default_factory=dict)
@@ -376,13 +378,6 @@ class Encoded:
     """(D, features): weight that embeds a region's features, for tied heads."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
     """What objectives' heads made of all this, by objective: `supervised` (B, outputs); see `Objective.read`."""
-    hidden: tuple[Tensor, ...] = ()
-    attention: tuple[Tensor, ...] = ()
-
-    def require(self, who: str, *needs: str) -> None:
-        """Raise InputError naming the first of `needs` that the model did not give."""
-        for need in needs:
-            needed(self.__dict__[need], need, who)
 
 
 class Sizes(NamedTuple):
@@ -406,6 +401,10 @@ class Sizes(NamedTuple):
     """Classes, background included, that regions are described by."""
     background: bool = True
     """The first of these classes is none, background; False where all are something, as in a store of one's own."""
+    activation: str = "gelu"
+    """Activation inside the masked-LM head of the text encoder's family."""
+    epsilon: float = 1e-12
+    """LayerNorm epsilon of that head."""
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -433,16 +432,18 @@ def collate(samples: Sequence[Sample]) -> Batch:
         pixels=pixels,
         extent=extent,
         regions=_regions(regions) if regions else None,
-        labels={
-            name: _stack([sample.labels[name] for sample in samples], IGNORE)
-            for name in samples[0].labels
-        },
+        labels=_labels(samples) | (_labels(rows) if samples[0].choices else {}),
         features={
             name: _stack([row.features[name] for row in rows], 0) for name in rows[0].features
         },
         asides={name: _aside([row.asides[name] for row in rows]) for name in rows[0].asides},
         dropped=sum(sample.dropped for sample in samples),
     )
+
+
+def _labels(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    names = samples[0].labels
+    return {name: _stack([sample.labels[name] for sample in samples], IGNORE) for name in names}
 
 
 def _aside(inputs: Sequence[Sample]) -> Aside:

@@ -1,104 +1,250 @@
-"""The command line: flags and help come from the dataclasses they fill; heavy imports wait until a command runs."""
+"""The command line: one table of commands, one parser; flags and help come from the dataclasses they fill.
+
+Heavy imports wait until a command runs.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import field, make_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any
 
 from groundling import config
 from groundling.errors import InputError
+from groundling.find import outside
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the table."""
+
+    summary: str
+    """What it does, in one line."""
+    recipe: str
+    """MODULE:NAME of the function that takes the settings and the run folder, in this order."""
+    settings: Mapping[str, Any]
+    """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
+    positional: str = ""
+    """The flag that the first bare word means, as in `groundling regions my_photos`."""
+    out: bool = True
+    """Whether it has a run folder."""
+    speaks: bool = False
+    """It prints for itself, and may return an exit status; of other commands the result is printed."""
+
 
 COMMANDS = {
-    "quickstart": "the whole path on a rendered world, offline, in minutes",
-    "teach": "train a small CLIP teacher on captioned images",
-    "adapt": "adapt a text encoder with a CLIP-like teacher (or without: the control)",
-    "regions": "regions of your own images, or of others' region files, as a store",
-    "pretrain": "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
-    "finetune": "fine-tune an encoder on a task, over seeds",
-    "probe": "ask an encoder what it knows of a rendered world's nouns",
-    "ask": "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
-    "compare": "adapt and fine-tune several arms beside the control, and judge them",
-    "sweep": "a list of runs over variants, tasks and seeds; does what is missing",
-    "verdict": "judge runs against a control's: intervals, permutation, one plain sentence each",
-    "vcr": "VCR's joint score and server file, from runs on its answers and on its rationales",
-    "similarity": "CCA, SVCCA and PWCCA of two encoders' word embeddings",
-    "grounded": "do gains go with the share of visually grounded words?",
-    "attention": "how diverse the attention of two cross-modal models is",
-    "info": "parameter counts of a preset or a model folder",
-    "data": "`check FOLDER` reports on data before any training, `world` renders one, `tasks` writes one as six \
-vision-and-language data sets, `counts` counts captions' words",
+    "quickstart": Command(
+        "the whole path on a rendered world, offline, in minutes",
+        "groundling.recipes.quickstart:quickstart",
+        {"_own": config.QuickstartConfig()},
+        speaks=True,
+    ),
+    "teach": Command(
+        "train a small CLIP teacher on captioned images",
+        "groundling.recipes.teach:teach",
+        {"_own": config.TeachConfig(), "_train": config.TEACHING},
+    ),
+    "adapt": Command(
+        "adapt a text encoder with a CLIP-like teacher (or without: the control)",
+        "groundling.recipes.adapt:adapt",
+        {"_own": config.AdaptConfig(), "_train": config.TrainConfig()},
+    ),
+    "regions": Command(
+        "regions of your own images, or of others' region files, as a store",
+        "groundling.recipes.regions:regions",
+        {"_own": config.RegionsConfig()},
+        positional="--images",
+    ),
+    "pretrain": Command(
+        "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
+        "groundling.recipes.pretrain:pretrain",
+        {"_own": config.PretrainConfig(), "_train": config.PRETRAINING},
+    ),
+    "finetune": Command(
+        "fine-tune an encoder on a task, over seeds",
+        "groundling.recipes.finetune:finetune",
+        {"_own": config.FinetuneConfig(), "_train": config.TUNING},
+    ),
+    "probe": Command(
+        "ask an encoder what it knows of a rendered world's nouns",
+        "groundling.recipes.probe:probe",
+        {"_own": config.ProbeConfig(), "_train": config.PROBING},
+    ),
+    "ask": Command(
+        "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
+        "groundling.recipes.ask:ask",
+        {"_own": config.AskConfig()},
+    ),
+    "compare": Command(
+        "adapt and fine-tune several arms beside the control, and judge them",
+        "groundling.recipes.compare:compare",
+        {
+            "_own": config.CompareConfig(),
+            "adapt": config.AdaptConfig(),
+            "train": config.TrainConfig(),
+            "tune": config.TUNING,
+        },
+        speaks=True,
+    ),
+    "sweep": Command(
+        "a list of runs over variants, tasks and seeds; does what is missing",
+        "groundling.recipes.sweep:run_sweep",
+        {"_own": config.SweepConfig()},
+        speaks=True,
+    ),
+    "verdict": Command(
+        "judge runs against a control's: intervals, permutation, one plain sentence each",
+        "groundling.recipes.verdict:verdict",
+        {"_own": config.VerdictConfig()},
+        speaks=True,
+    ),
+    "vcr": Command(
+        "VCR's joint score and server file, from runs on its answers and on its rationales",
+        "groundling.recipes.vcr:vcr",
+        {"_own": config.VcrConfig()},
+    ),
+    "similarity": Command(
+        "CCA, SVCCA and PWCCA of two encoders' word embeddings",
+        "groundling.recipes.similarity:similarity",
+        {"_own": config.SimilarityConfig()},
+    ),
+    "grounded": Command(
+        "do gains go with the share of visually grounded words?",
+        "groundling.recipes.grounded:grounded",
+        {"_own": config.GroundedConfig()},
+    ),
+    "attention": Command(
+        "how diverse the attention of two cross-modal models is",
+        "groundling.recipes.attention:attention",
+        {"_own": config.AttentionConfig()},
+    ),
+    "info": Command(
+        "parameter counts of a preset or a model folder",
+        "groundling.recipes.info:info",
+        {"_own": config.InfoConfig()},
+        positional="--name",
+        out=False,
+        speaks=True,
+    ),
+    "data check": Command(
+        "what is wrong with a folder of data, before any training",
+        "groundling.recipes.check:data_check",
+        {"_own": config.CheckConfig()},
+        positional="--folder",
+        out=False,
+        speaks=True,
+    ),
+    "data world": Command(
+        "render a world whose nouns have looks that only images show",
+        "groundling.recipes.render:render_world",
+        {"_own": config.WorldConfig()},
+        speaks=True,
+    ),
+    "data tasks": Command(
+        "a rendered world as six vision-and-language data sets, with captions and boxes",
+        "groundling.recipes.render:render_tasks",
+        {"_own": config.TasksConfig(), "world": config.WorldConfig()},
+        speaks=True,
+    ),
+    "data counts": Command(
+        "how often captions have each word, for `grounded`",
+        "groundling.recipes.count:count",
+        {"_own": config.CountsConfig()},
+    ),
 }
+"""Every command of `groundling`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a mistake of the user's is one line on stderr and exit status 2."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["regions"] and len(arguments) > 1 and not arguments[1].startswith("-"):
-        arguments.insert(1, "--images")  # `groundling regions my_photos/`
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        print(
-            "usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options\n"
-        )
-        print("\n".join(f"  {name:<12}{text}" for name, text in COMMANDS.items()))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in {"-h", "--help"}:
+        print(_usage(COMMANDS))
         return 0
-    if arguments[0] == "--version":
+    if words[0] == "--version":
         from importlib.metadata import version
 
         print(version("groundling"))
         return 0
-    if arguments[0] not in COMMANDS:
-        print(
-            f"groundling: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}",
-            file=sys.stderr,
-        )
-        return 2
+    name, rest = _command(words)
+    if not name:
+        return _no_command(words)
     try:
-        command, *rest = arguments
-        return (
-            {"info": _info, "data": _data}[command](rest)
-            if command not in RECIPES
-            else _run(command, rest)
-        )
+        return _run(name, rest)
     except InputError as error:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            "groundling: stopped; the same command goes on from the last checkpoint",
-            file=sys.stderr,
-        )
+        stopped = "stopped; the same command resumes from the last checkpoint"
+        print(f"groundling: {stopped}", file=sys.stderr)
         return 130
 
 
-def _parse(command: str, arguments: list[str], **groups: Any) -> Any:
-    """Fill dataclasses from flags; `groups` hold the defaults, prefixed with their name unless it begins with _."""
+def _usage(commands: Mapping[str, Command]) -> str:
+    lines = [
+        "usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options",
+        "",
+    ]
+    lines += [f"  {name:<12}{command.summary}" for name, command in commands.items()]
+    return "\n".join(lines)
+
+
+def _command(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The command that the words begin with, of one word or two, and the rest; an empty name if there is none."""
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        if name in COMMANDS:
+            return name, list(words[count:])
+    return "", []
+
+
+def _no_command(words: Sequence[str]) -> int:
+    """What to say where no command is named; help, if that is what was asked for."""
+    family = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
+    asked = any(word in {"-h", "--help"} for word in words)
+    if family:
+        print(_usage(family), file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    print(f"groundling: no command {words[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+    return 2
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    command = COMMANDS[name]
+    if command.positional and arguments and not arguments[0].startswith("-"):
+        arguments = [command.positional, *arguments]
+    values = vars(_parse(name, command, arguments))
+    recipe: Callable[..., Any] = outside(command.recipe, object)  # type: ignore[assignment]
+    _quiet()
+    result = recipe(*values.values())
+    if command.speaks:
+        return result if isinstance(result, int) else 0
+    if int(os.environ.get("RANK", 0)) == 0:  # under torchrun, the first process speaks
+        print(json.dumps(result, indent=2))
+    return 0
+
+
+def _parse(name: str, command: Command, arguments: Sequence[str]) -> Any:
+    """Fill the command's settings from flags; groups inside them have no prefix, the settings themselves may have."""
     import tyro
 
-    members: list[Any] = [
-        (
-            name.lstrip("_"),
-            Annotated[type(default), tyro.conf.arg(name="")]
-            if name.startswith("_")
-            else type(default),
-            field(default=default),
-        )
-        for name, default in groups.items()
-    ]
-    out = Annotated[
-        str,
-        tyro.conf.arg(help="Run folder; the same command again goes on from its last checkpoint."),
-    ]
-    members.append(("out", out, field(default=f"runs/{command.replace(' ', '-')}")))
+    members: list[Any] = []
+    for prefix, default in command.settings.items():
+        kind: Any = type(default)
+        if prefix.startswith("_"):
+            bare = (tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes)
+            kind = Annotated[(kind, *bare)]
+        members.append((prefix.lstrip("_"), kind, field(default=default)))
+    if command.out:
+        about = "Run folder; the same command again resumes from its last checkpoint."
+        out = Annotated[str, tyro.conf.arg(help=about)]
+        members.append(("out", out, field(default=f"runs/{name.replace(' ', '-')}")))
     options = make_dataclass("Options", members, frozen=True)
     return tyro.cli(
-        options,
-        prog=f"groundling {command}",
-        description=COMMANDS[command.split()[0]],
-        args=arguments,
+        options, prog=f"groundling {name}", description=command.summary, args=list(arguments)
     )
 
 
@@ -107,213 +253,6 @@ def _quiet() -> None:
 
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
-
-
-def _quickstart() -> Callable[..., Any]:
-    from groundling.recipes.quickstart import quickstart
-
-    return quickstart
-
-
-def _teach() -> Callable[..., Any]:
-    from groundling.recipes.teach import teach
-
-    return teach
-
-
-def _adapt() -> Callable[..., Any]:
-    from groundling.recipes.adapt import adapt
-
-    return adapt
-
-
-def _regions() -> Callable[..., Any]:
-    from groundling.recipes.regions import regions
-
-    return regions
-
-
-def _pretrain() -> Callable[..., Any]:
-    from groundling.recipes.pretrain import pretrain
-
-    return pretrain
-
-
-def _finetune() -> Callable[..., Any]:
-    from groundling.recipes.finetune import finetune
-
-    return finetune
-
-
-def _probe() -> Callable[..., Any]:
-    from groundling.recipes.probe import probe
-
-    return probe
-
-
-def _ask() -> Callable[..., Any]:
-    from groundling.analysis.knowledge import ask
-
-    return ask
-
-
-def _compare() -> Callable[..., Any]:
-    from groundling.recipes.compare import compare
-
-    return compare
-
-
-def _sweep() -> Callable[..., Any]:
-    from groundling.recipes.sweep import run_sweep
-
-    return run_sweep
-
-
-def _verdict() -> Callable[..., Any]:
-    from groundling.recipes.verdict import verdict
-
-    return verdict
-
-
-def _vcr() -> Callable[..., Any]:
-    from groundling.recipes.vcr import vcr
-
-    return vcr
-
-
-def _similarity() -> Callable[..., Any]:
-    from groundling.recipes.analyse import similarity
-
-    return similarity
-
-
-def _grounded() -> Callable[..., Any]:
-    from groundling.recipes.analyse import grounded
-
-    return grounded
-
-
-def _attention() -> Callable[..., Any]:
-    from groundling.recipes.analyse import attention
-
-    return attention
-
-
-RECIPES: dict[str, tuple[dict[str, Any], Callable[[], Callable[..., Any]]]] = {
-    "quickstart": ({"_own": config.QuickstartConfig()}, _quickstart),
-    "teach": ({"_own": config.TeachConfig(), "_train": config.TEACHING}, _teach),
-    "adapt": ({"_own": config.AdaptConfig(), "_train": config.TrainConfig()}, _adapt),
-    "regions": ({"_own": config.RegionsConfig()}, _regions),
-    "pretrain": ({"_own": config.PretrainConfig(), "_train": config.PRETRAINING}, _pretrain),
-    "finetune": ({"_own": config.FinetuneConfig(), "_train": config.TUNING}, _finetune),
-    "probe": ({"_own": config.ProbeConfig(), "_train": config.PROBING}, _probe),
-    "ask": ({"_own": config.AskConfig()}, _ask),
-    "compare": (
-        {
-            "_own": config.CompareConfig(),
-            "adapt": config.AdaptConfig(),
-            "train": config.TrainConfig(),
-            "tune": config.TUNING,
-        },
-        _compare,
-    ),
-    "sweep": ({"_own": config.SweepConfig()}, _sweep),
-    "verdict": ({"_own": config.VerdictConfig()}, _verdict),
-    "vcr": ({"_own": config.VcrConfig()}, _vcr),
-    "similarity": ({"_own": config.SimilarityConfig()}, _similarity),
-    "grounded": ({"_own": config.GroundedConfig()}, _grounded),
-    "attention": ({"_own": config.AttentionConfig()}, _attention),
-}
-"""Each command's settings, and the recipe that takes them (and the run folder) in this order."""
-
-SPEAK = {"quickstart", "compare", "sweep", "verdict"}
-"""Recipes that print for themselves; of the others the result is printed."""
-
-
-def _run(command: str, arguments: list[str]) -> int:
-    groups, recipe = RECIPES[command]
-    values = _parse(command, arguments, **groups)
-    _quiet()
-    settings = [values.__dict__[name.lstrip("_")] for name in groups]
-    result = recipe()(*settings, values.out)
-    if (
-        command not in SPEAK and int(os.environ.get("RANK", 0)) == 0
-    ):  # under torchrun, the first process speaks
-        print(json.dumps(result, indent=2))
-    return 0
-
-
-def _info(arguments: list[str]) -> int:
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="groundling info", description=COMMANDS["info"])
-    parser.add_argument(
-        "name", help="a preset (xdbert-bert-base, xdbert-electra-base, ...) or a model folder"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    values = parser.parse_args(arguments)
-    _quiet()
-    from groundling.presets import describe
-
-    found = describe(values.name)
-    if values.json:
-        print(json.dumps(found))
-    else:
-        print(f"{found['name']}: {found['total']:,} parameters")
-        print("\n".join(f"  {part:<12}{count:>14,}" for part, count in found["components"].items()))
-    return 0
-
-
-def _data(arguments: list[str]) -> int:
-    if arguments[:1] == ["world"]:
-        from groundling.world import World, WorldConfig
-
-        values = _parse("data world", arguments[1:], _own=WorldConfig())
-        World(values.own).write(values.out)
-        print(
-            f"{values.out}: a world is written; `groundling data check {values.out}` describes it"
-        )
-        return 0
-    if arguments[:1] == ["tasks"]:
-        from pathlib import Path
-
-        from groundling.recipes.quickstart import new_encoder
-        from groundling.world import World, WorldConfig
-        from groundling.world.tasks import write_tasks
-
-        values = _parse("data tasks", arguments[1:], _own=config.TasksConfig(), world=WorldConfig())
-        print(
-            json.dumps(
-                write_tasks(World(values.world), values.out, values.own.train, values.own.held),
-                indent=2,
-            )
-        )
-        new_encoder(
-            Path(values.out) / "texts.txt", Path(values.out) / "bert", values.world.seed, 3, 64
-        )
-        return 0
-    if arguments[:1] == ["counts"]:
-        values = _parse("data counts", arguments[1:], _own=config.CountsConfig())
-        _quiet()
-        from groundling.analysis.grounded import count
-
-        print(count(values.own, values.out))
-        return 0
-    if arguments[:1] != ["check"] or len(arguments) != 2 or arguments[1] in {"-h", "--help"}:
-        print(
-            "usage: groundling data check FOLDER | data {world,tasks,counts} [options]\n\n"
-            + COMMANDS["data"]
-        )
-        return 0 if "--help" in arguments or "-h" in arguments else 2
-    from pathlib import Path
-
-    from groundling.check.folder import check
-
-    report = check(Path(arguments[1]))
-    print("\n".join([f"{arguments[1]}: {report.layout}", *(f"  {line}" for line in report.lines)]))
-    for line in report.problems:
-        print(f"  problem: {line}", file=sys.stderr)
-    return 0 if report.ok else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,153 @@
-"""Settings of a run, as dataclasses; their docstrings are the command line's help. Imports nothing heavy."""
+"""Settings of a run, as dataclasses; their docstrings are the command line's help. Imports nothing heavy.
 
-from dataclasses import dataclass
-from typing import Literal
+Settings that travel together are groups of their own inside a command's settings; on the command line and in a sweep's
+file every setting is called by its own name alone (`settings` and `changed` do the same in Python).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from groundling.errors import InputError
+
+Settings = TypeVar("Settings")
+
+
+def flat(config: object) -> Iterator[tuple[object, Field[Any]]]:
+    """Every single setting of a configuration, those of its groups too, with the group that holds it."""
+    if not is_dataclass(config):
+        return
+    for one in fields(config):
+        value = config.__dict__[one.name]
+        if is_dataclass(value):
+            yield from flat(value)
+        else:
+            yield config, one
+
+
+def changed(config: Settings, **values: object) -> Settings:
+    """A copy with some settings changed, each by its own name, in whichever group it stands.
+
+    Raises InputError for a name that there is not.
+    """
+    names = {one.name for _, one in flat(config)}
+    for name in values:
+        if name not in names:
+            raise InputError(
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+            )
+    return _changed(config, values)
+
+
+def _changed(config: Any, values: dict[str, object]) -> Any:
+    new = {}
+    for one in fields(config):
+        value = config.__dict__[one.name]
+        if is_dataclass(value):
+            new[one.name] = _changed(value, values)
+        elif one.name in values:
+            new[one.name] = values[one.name]
+    return replace(config, **new)
+
+
+def settings(kind: type[Settings], **values: object) -> Settings:
+    """A configuration with some settings other than the default, each by its own name: as the flags of a command."""
+    return changed(kind(), **values)
+
+
+def need(config: object, command: str, *names: str) -> None:
+    """Raises InputError naming the first of a command's settings that is empty and must not be."""
+    values = {one.name: group.__dict__[one.name] for group, one in flat(config)}
+    for name in names:
+        if not values[name]:
+            raise InputError(f"{command} needs --{name.replace('_', '-')}")
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How pieces of text are masked."""
+
+    mask_rate: float = 0.15
+    """Share of pieces masked."""
+    mask_scheme: Literal["bert", "released"] = "bert"
+    """80/10/10 as the papers say, or 81/9/10 as XDBERT's released code does."""
+    whole_word: bool = False
+    """Mask all pieces of a word together."""
+
+
+@dataclass(frozen=True)
+class CrossModalOptions:
+    """XDBERT's cross-modal encoder and its objectives."""
+
+    cross_layers: int = 2
+    """Cross-modal layers (XDBERT Section 2.1)."""
+    hard_negatives: int = 0
+    """Match: candidates per negative, of which the most similar is taken; 0: the first drawn, as in the paper."""
+    clip_targets: Literal["real", "released"] = "real"
+    """ClipTokens: real pieces only, or every slot with padding as XDBERT's released code does."""
+    freeze_clip: bool = False
+    """Keep the CLIP side of the cross-modal model as it is (XDBERT trains it)."""
+    save_joint: bool = False
+    """Also keep the whole cross-modal model, in `joint`: for full-model fine-tuning and attention maps."""
+
+
+@dataclass(frozen=True)
+class Distilling:
+    """What is distilled from a frozen teacher, and how."""
+
+    distill_weight: float = 1.0
+    """Weight of the l1 or contrastive terms."""
+    distill_warmup: int = 0
+    """Steps in which that weight grows from 0."""
+    sentence: float = 1.0
+    """Share of the sentence term."""
+    word: float = 1.0
+    """Share of the word term."""
+    temperature: float = 0.07
+    """Temperature of the contrastive terms."""
+    pool: Literal["cls", "mean"] = "cls"
+    """Student's sentence feature."""
+    l1_targets: Literal["standard", "unit"] = "standard"
+    """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
+    max_windows: int = 0
+    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
+    cache_gb: float = 2.0
+    """Teacher features are computed once if they take less memory than this, else in every step."""
+
+
+@dataclass(frozen=True)
+class RegionInput:
+    """Where a model's regions come from."""
+
+    regions: str = ""
+    """Region store of the images (`groundling regions`); empty: the model reads the text alone."""
+    images: str = ""
+    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending; of the \
+store only boxes and classes are read."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A csv, tsv, json or jsonl file of your own as --data, in place of a task's official files."""
+
+    text: str = ""
+    """Your own file as --data: column or columns of the text, e.g. `question,answer`."""
+    label: str = ""
+    """Your own file: column of the label."""
+    image: str = ""
+    """Your own file: column of the image's file name, if --regions are to be read."""
+    form: Literal["auto", "classify", "regress"] = "auto"
+    """Your own file: classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
+    dev: str = ""
+    """Your own file: another file to evaluate on; empty: about a fifth of the examples is held out."""
+    group: str = ""
+    """Your own file: column whose equal values stay on one side of that split; empty: the image's, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +185,7 @@ class TrainConfig:
     workers: int = 0
     """Data-loading processes per training process; results do not depend on it."""
     save_every: int = 500
-    """Steps between checkpoints from which a killed run goes on."""
+    """Steps between checkpoints from which a killed run resumes."""
     log_every: int = 10
     """Steps between lines of log.jsonl."""
     cpu: bool = False
@@ -91,67 +237,35 @@ class AdaptConfig:
     student: str = ""
     """Text encoder: hub id or folder, with its tokenizer."""
     teacher: str = ""
-    """CLIP-like teacher: hub id or folder, with its tokenizer; the arm `mlm` needs none."""
+    """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: tuple[str, ...] = ()
     """Files to adapt on: plain text, COCO captions json, Flickr8k token.txt."""
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
-contrastive."""
+contrastive, or MODULE:NAME of your own."""
     form: Literal["lines", "blocks"] = "lines"
     """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
     max_length: int = 128
     """Pieces per text for the student; longer ones become several texts."""
     max_texts: int = 0
     """Use at most so many texts, evenly spaced; 0: all."""
-    max_windows: int = 0
-    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
-    cross_layers: int = 2
-    """Cross-modal layers (XDBERT Section 2.1)."""
-    mask_rate: float = 0.15
-    """Share of pieces masked."""
-    mask_scheme: Literal["bert", "released"] = "bert"
-    """80/10/10 as the paper says, or 81/9/10 as XDBERT's code does."""
-    whole_word: bool = False
-    """Mask all pieces of a word together."""
-    hard_negatives: int = 0
-    """Match: candidates per negative, of which the most similar is taken; 0: the first drawn, as in the paper."""
-    clip_targets: Literal["real", "released"] = "real"
-    """ClipTokens: real pieces only, or every slot with padding as XDBERT's code does."""
-    freeze_clip: bool = False
-    """Keep the CLIP side of the cross-modal model as it is (XDBERT trains it)."""
-    distill_weight: float = 1.0
-    """Weight of the l1 or contrastive terms."""
-    distill_warmup: int = 0
-    """Steps in which that weight grows from 0."""
-    sentence: float = 1.0
-    """Share of the sentence term."""
-    word: float = 1.0
-    """Share of the word term."""
-    temperature: float = 0.07
-    """Temperature of the contrastive terms."""
-    pool: Literal["cls", "mean"] = "cls"
-    """Student's sentence feature."""
-    l1_targets: Literal["standard", "unit"] = "standard"
-    """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
-    save_joint: bool = False
-    """Also keep the whole cross-modal model, in `joint`: for full-model fine-tuning and attention maps."""
-    cache_gb: float = 2.0
-    """Teacher features are computed once if they take less memory than this, else in every step."""
+    masking: Masking = field(default_factory=Masking)
+    crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
+    distilling: Distilling = field(default_factory=Distilling)
+    inner: str = ""
+    """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
 
 @dataclass(frozen=True)
 class PretrainConfig:
     """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
 
-    model: Literal["visualbert", "vlbert", "uniter"] = "visualbert"
-    """Which model a plain text encoder becomes; without effect if --student is a vision-language model already."""
+    model: str = "visualbert"
+    """visualbert, vlbert, uniter, or MODULE:NAME of a design of your own: what a plain text encoder becomes; of a \
+vision-language model as --student, its own."""
     student: str = ""
-    """BERT, or a single-stream model to go on from: hub id or folder."""
-    regions: str = ""
-    """Region store of the images (`groundling regions`)."""
-    images: str = ""
-    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending; the CNN \
-learns too, and of the store only boxes and classes are read."""
+    """BERT, or a single-stream model to continue from: hub id or folder."""
+    regions: RegionInput = field(default_factory=RegionInput)
     backbone: str = "microsoft/resnet-101"
     """--images: ResNet to start the CNN from, hub id or folder; without effect if --student has one already."""
     side: int = 600
@@ -170,18 +284,25 @@ learns too, and of the store only boxes and classes are read."""
     """Files of text without images, drawn as often as the captions (VL-BERT)."""
     max_length: int = 64
     """Pieces per text; longer ones are cut and counted."""
-    most_regions: int = 0
-    """Regions per image, best first; 0: all."""
-    mask_rate: float = 0.15
-    """Share of pieces masked."""
+    masking: Masking = field(default_factory=Masking)
+    region_classes: Literal["soft", "hard", "none"] = "soft"
+    """VL-BERT and UNITER: masked regions predict the detector's distribution (both releases), its best class (the \
+papers), or no classes."""
     sentence_image: bool = True
     """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
     related: bool = False
-    """VL-BERT: predict whether caption and image are related (in the paper's first version; the code leaves it out)."""
+    """VL-BERT: predict whether caption and image are related (first version; the release leaves it out)."""
     early_fusion: bool = True
     """VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
     random_start: bool = False
     """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
+    objectives: tuple[str, ...] = ()
+    """Objectives beside the model's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
+    teacher: str = ""
+    """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
+    distilling: Distilling = field(default_factory=Distilling)
+    inner: str = ""
+    """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +310,9 @@ class FinetuneConfig:
     """How an encoder is fine-tuned on a task."""
 
     model: str = ""
-    """Text encoder, CLIP-like text tower, or a folder `joint` of `adapt --save-joint`: hub id or folder."""
+    """Text encoder, CLIP-like text tower, or what `adapt`, `pretrain` or `finetune` wrote: hub id or folder."""
     task: str = ""
-    """Task by name, e.g. glue/rte."""
+    """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
     data: str = ""
     """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
     seeds: int = 1
@@ -206,28 +327,25 @@ class FinetuneConfig:
     """Keep each seed's fine-tuned encoder and head."""
     freeze_words: bool = False
     """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
-    regions: str = ""
-    """Region store of the examples' images; empty: the model reads the text alone, which is the control."""
+    regions: RegionInput = field(default_factory=RegionInput)
     blind: bool = False
     """Set the regions' features to zero and keep their boxes: the control of tasks that pick a region."""
-    join: Literal["", "visualbert", "vlbert", "uniter"] = ""
-    """Make a vision-language model of a plain BERT, without any pre-training."""
+    join: str = ""
+    """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
+MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
+    kind: str = ""
+    """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
     plain_head: bool = False
-    """Read every task by the pooler and one Linear, in place of the paper's head and loss (tasks/readouts.py)."""
-    images: str = ""
-    """Folder of the images, for a model pre-trained with --images; their ids in the store are paths there."""
-    most_regions: int = 0
-    """Regions per image, best first; 0: all."""
-    text: str = ""
-    """Your own file as --data: column or columns of the text, e.g. `question,answer`."""
-    label: str = ""
-    """Your own file: column of the label."""
-    image: str = ""
-    """Your own file: column of the image's file name, if --regions are to be read."""
-    form: Literal["auto", "classify", "regress"] = "auto"
-    """Your own file: classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
-    dev: str = ""
-    """Your own file: another file to evaluate on; empty: every fifth example, chosen by its number."""
+    """Read every task by the pooler and one Linear, in place of the paper's head and loss."""
+    own: OwnFile = field(default_factory=OwnFile)
+    objectives: tuple[str, ...] = ()
+    """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
+    teacher: str = ""
+    """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
+    masking: Masking = field(default_factory=Masking)
+    distilling: Distilling = field(default_factory=Distilling)
+    inner: str = ""
+    """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +358,8 @@ class ProbeConfig:
     """Folder of a rendered world."""
     max_length: int = 32
     """Pieces per sentence."""
+    kind: str = ""
+    """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
 
 
 @dataclass(frozen=True)
@@ -386,6 +506,24 @@ class TasksConfig:
     """Most examples of a training split."""
     held: int = 1000
     """Most examples of a held-out split."""
+
+
+@dataclass(frozen=True)
+class InfoConfig:
+    """Which model is described."""
+
+    name: str = ""
+    """A preset (xdbert-bert-base, visualbert-base, ...) or a model folder."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True)
+class CheckConfig:
+    """Which folder is looked through."""
+
+    folder: str = ""
+    """Folder of data in any layout that the library reads."""
 
 
 @dataclass(frozen=True)

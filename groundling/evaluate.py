@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 
-from groundling.batch import IGNORE, collate
+from groundling.batch import IGNORE, Sample, collate
 from groundling.data.samples import Samples
 from groundling.objectives.supervised import Supervised
 from groundling.runs import disk_errors
@@ -28,23 +29,41 @@ class Scores:
     """A model's answers on one split, by example."""
 
     ids: list[str]
-    outputs: np.ndarray  # (N, outputs), or (N, 1), the best one, where there are more than `MANY`
-    predictions: np.ndarray  # (N,)
-    labels: np.ndarray | None  # (N,), or (N, K, 2) of soft targets
+    """Ids of the N examples."""
+    outputs: np.ndarray
+    """(N, outputs), or (N, 1), the best one, where there are more than `MANY`."""
+    predictions: np.ndarray
+    """(N,)."""
+    labels: np.ndarray | None
+    """(N,), or (N, K, 2) of soft targets, or (N, R) of regions; None where they are unknown."""
     metrics: dict[str, float]
+    """The task's metrics by name; empty without labels."""
+    officials: Sequence[str] = ()
+    """What the data set's own files call the examples."""
 
     def write(self, path: Path) -> None:
-        """One JSON line per example: id, prediction, label, outputs."""
+        """One JSON line per example: id, official id, prediction, label, outputs."""
         with disk_errors(path), path.open("w", encoding="utf-8") as file:
-            for i, name in enumerate(self.ids):
-                label = None if self.labels is None else self.labels[i].tolist()
-                line = {
-                    "id": name,
-                    "prediction": self.predictions[i].item(),
-                    "label": label,
-                    "outputs": [round(float(x), 5) for x in self.outputs[i]],
+            for number, name in enumerate(self.ids):
+                line = {"id": name}
+                if self.officials and self.officials[number]:
+                    line["official"] = self.officials[number]
+                line |= {
+                    "prediction": self.predictions[number].item(),
+                    "label": None if self.labels is None else self.labels[number].tolist(),
+                    "outputs": [round(float(value), 5) for value in self.outputs[number]],
                 }
                 file.write(json.dumps(line) + "\n")
+
+
+class _Answer(NamedTuple):
+    """What a process says of one example."""
+
+    index: int
+    outputs: list[float]
+    prediction: float
+    label: list[float] | float | None
+    official: str
 
 
 @torch.no_grad()
@@ -53,35 +72,49 @@ def evaluate(
 ) -> Scores:
     """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels."""
     state = PartialState()
-    device = next(model.parameters()).device
     training = model.training
-    model.eval(), objective.eval()
+    model.eval()
+    objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
-    mine: list[tuple[int, list[float], float, Any]] = []
+    answers: list[_Answer] = []
     for start in range(state.process_index * batch, len(order), batch * state.num_processes):
-        chosen = [int(i) for i in order[start : start + batch]]
-        found = collate(samples.get(chosen, ())).to(device)
-        outputs = objective.outputs(model(found), found).cpu().numpy()
-        predicted = objective.form.predict(outputs)
-        if outputs.shape[1] > MANY and objective.form.reads == "first":
-            outputs = np.take_along_axis(outputs, predicted[:, None], 1)
-        labels = found.labels["label"].tolist() if "label" in found.labels else [None] * len(chosen)
-        mine.extend(zip(chosen, outputs.tolist(), predicted.tolist(), labels, strict=True))
-    model.train(training), objective.train(training)
-    every = sorted(gather_object(mine) if state.num_processes > 1 else mine)
-    outputs_all = _even([o for _, o, _, _ in every], -np.inf)
-    predictions = np.array([p for _, _, p, _ in every])
-    labelled = bool(every) and every[0][3] is not None
-    labels_all = _even([y for _, _, _, y in every], IGNORE) if labelled else None
-    metrics = task.score(predictions, labels_all, outputs_all) if labels_all is not None else {}
-    return Scores(
-        [samples.ids[i] for i, *_ in every], outputs_all, predictions, labels_all, metrics
-    )
+        chosen = [int(index) for index in order[start : start + batch]]
+        answers += _answers(model, objective, chosen, samples.get(chosen, ()))
+    model.train(training)
+    objective.train(training)
+    every = sorted(gather_object(answers) if state.num_processes > 1 else answers)
+    outputs = _even([answer.outputs for answer in every], -np.inf)
+    predictions = np.array([answer.prediction for answer in every])
+    labels = None
+    if every and every[0].label is not None:
+        labels = _even([answer.label for answer in every], IGNORE)
+    metrics = {} if labels is None else task.score(predictions, labels, outputs)
+    ids = [samples.ids[answer.index] for answer in every]
+    return Scores(ids, outputs, predictions, labels, metrics, [one.official for one in every])
 
 
-def _even(rows: list[Any], fill: float) -> np.ndarray:
+def _answers(
+    model: nn.Module, objective: Supervised, indices: Sequence[int], samples: Sequence[Sample]
+) -> list[_Answer]:
+    """A batch's answers."""
+    device = next(model.parameters()).device
+    batch = collate(samples).to(device)
+    outputs = objective.outputs(model(batch), batch).cpu().numpy()
+    predictions = objective.form.predict(outputs)
+    if outputs.shape[1] > MANY and objective.form.reads == "first":
+        outputs = np.take_along_axis(outputs, predictions[:, None], 1)
+    labels = [None] * len(indices)
+    if "label" in batch.labels:
+        labels = batch.labels["label"].tolist()
+    officials = [sample.example.official if sample.example else "" for sample in samples]
+    rows = zip(indices, outputs.tolist(), predictions.tolist(), labels, officials, strict=True)
+    return [_Answer(*row) for row in rows]
+
+
+def _even(rows: Sequence[object], fill: float) -> np.ndarray:
     """Rows as one array; those with one number per region differ in length from batch to batch."""
-    if not rows or not isinstance(rows[0], list) or len({len(row) for row in rows}) == 1:
+    lists = [row for row in rows if isinstance(row, list)]
+    if not lists or len({len(row) for row in lists}) == 1:
         return np.array(rows, float)
-    width = max(map(len, rows))
-    return np.array([[*row, *[fill] * (width - len(row))] for row in rows], float)
+    width = max(len(row) for row in lists)
+    return np.array([[*row, *[fill] * (width - len(row))] for row in lists], float)

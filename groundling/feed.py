@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,9 +26,25 @@ class Source:
 
     samples: Samples
     ratio: float = 1.0
+    """How often it is drawn, relative to the other sources."""
     objectives: tuple[str, ...] | None = None
     """Names of the objectives that see this source; None for all. UNITER draws one objective per step this way."""
     name: str = field(default="data")
+    """What messages call it."""
+    counts: bool = True
+    """Whether its samples count towards an epoch; text beside captioned images does not (VL-BERT)."""
+
+
+def epoch_steps(sources: Sequence[Source], batch: int) -> float:
+    """Optimizer steps in which the counted samples come up once, each data set taken once however often it is listed.
+
+    UNITER lists one data set four times, once for each objective; a source that does not count takes its share of the
+    steps, so that an epoch has more of them.
+    """
+    different = {id(source.samples): len(source.samples) for source in sources if source.counts}
+    share = sum(source.ratio for source in sources if source.counts)
+    share /= sum(source.ratio for source in sources)
+    return sum(different.values()) / batch / share
 
 
 class Draw(NamedTuple):
@@ -35,28 +52,35 @@ class Draw(NamedTuple):
 
     source: int
     epoch: int
-    indices: np.ndarray  # (batch,)
+    indices: np.ndarray
+    """(batch,)."""
 
 
 class Plan:
     """Every step's draw: one source per step by ratio; within a source, shuffled epochs bucketed by length."""
 
     def __init__(self, sources: Sequence[Source], batch: int, steps: int, seed: int) -> None:
-        """`batch` samples per optimizer step; what does not fill a batch is left out, differently each epoch."""
+        """`batch` samples per optimizer step; what does not fill a batch is left out, differently each epoch.
+
+        Raises InputError if a source has fewer samples than a batch.
+        """
         for source in sources:
             if len(source.samples) < batch:
                 raise InputError(
                     f"{source.name}: {len(source.samples)} samples are fewer than one batch of {batch}; lower --batch"
                 )
-        self.sources, self.batch, self.steps, self.seed = sources, batch, steps, seed
-        ratios = np.array([s.ratio for s in sources], float)
-        picks = generator(seed, "sources").choice(len(sources), steps, p=ratios / ratios.sum())
-        self.picks = picks
+        self.sources = sources
+        self.batch = batch
+        self.steps = steps
+        self.seed = seed
+        ratios = np.array([source.ratio for source in sources], float)
+        share = ratios / ratios.sum()
+        self.picks = generator(seed, "sources").choice(len(sources), steps, p=share)
         # How often the step's source was drawn before it: its own position in its own epochs.
         self.turn = np.zeros(steps, np.int64)
         for number in range(len(sources)):
-            here = picks == number
-            self.turn[here] = np.arange(here.sum())
+            drawn = self.picks == number
+            self.turn[drawn] = np.arange(drawn.sum())
         self._epochs: dict[tuple[int, int], np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -65,30 +89,39 @@ class Plan:
     def __getitem__(self, step: int) -> Draw:
         number = int(self.picks[step])
         per_epoch = len(self.sources[number].samples) // self.batch
-        epoch, at = divmod(int(self.turn[step]), per_epoch)
-        return Draw(number, epoch, self._epoch(number, epoch)[at])
+        epoch, place = divmod(int(self.turn[step]), per_epoch)
+        return Draw(number, epoch, self._epoch(number, epoch)[place])
 
     def _epoch(self, number: int, epoch: int) -> np.ndarray:
         """All batches of one epoch: (batches, batch) indices."""
         if (number, epoch) not in self._epochs:
-            source = self.sources[number]
-            rng = generator(self.seed, "order", number, epoch)
-            order = rng.permutation(len(source.samples))
-            order = order[: len(order) // self.batch * self.batch]
-            size = POOL * self.batch
-            for start in range(0, len(order), size):
-                pool = order[start : start + size]
-                pool = pool[np.argsort(source.samples.lengths[pool], kind="stable")]
-                order[start : start + size] = rng.permutation(pool.reshape(-1, self.batch)).ravel()
-            self._epochs = {
-                k: v for k, v in self._epochs.items() if k[0] != number
-            }  # one epoch per source is kept
-            self._epochs[number, epoch] = order.reshape(-1, self.batch)
+            # One epoch per source is kept.
+            self._epochs = {key: value for key, value in self._epochs.items() if key[0] != number}
+            self._epochs[number, epoch] = self._shuffled(number, epoch)
         return self._epochs[number, epoch]
 
+    def _shuffled(self, number: int, epoch: int) -> np.ndarray:
+        samples = self.sources[number].samples
+        rng = generator(self.seed, "order", number, epoch)
+        order = rng.permutation(len(samples))
+        order = order[: len(order) // self.batch * self.batch]
+        size = POOL * self.batch
+        for start in range(0, len(order), size):
+            pool = order[start : start + size]
+            by_length = pool[np.argsort(samples.lengths[pool], kind="stable")]
+            batches = rng.permutation(by_length.reshape(-1, self.batch))
+            order[start : start + size] = batches.ravel()
+        return order.reshape(-1, self.batch)
+
     def covered(self) -> float:
-        """Epochs over all sources that the steps amount to."""
-        return self.steps * self.batch / sum(len(s.samples) for s in self.sources)
+        """Epochs of the counted samples that the steps amount to."""
+        return self.steps / epoch_steps(self.sources, self.batch)
+
+
+def steps_of(sources: Sequence[Source], batch: int, epochs: float) -> int:
+    """Whole optimizer steps in so many epochs, at least one."""
+    # Rounding to ten digits first: a share of 1/6 must not lose a step to binary fractions.
+    return max(1, math.floor(round(epochs * epoch_steps(sources, batch), 10)))
 
 
 class Feed(Dataset[Batch]):
@@ -99,10 +132,19 @@ class Feed(Dataset[Batch]):
     """
 
     def __init__(
-        self, plan: Plan, objectives: Sequence[Objective], accumulate: int, rank: int, world: int
+        self,
+        plan: Plan,
+        objectives: Sequence[Objective],
+        accumulate: int,
+        rank: int,
+        world: int,
     ) -> None:
-        self.plan, self.accumulate, self.rank, self.world = plan, accumulate, rank, world
-        self.objectives = in_order(list(objectives))
+        """`accumulate` micro-batches a step, of process `rank` of `world`."""
+        self.plan = plan
+        self.accumulate = accumulate
+        self.rank = rank
+        self.world = world
+        self.objectives = in_order(objectives)
 
     def __len__(self) -> int:
         return len(self.plan) * self.accumulate
@@ -112,21 +154,21 @@ class Feed(Dataset[Batch]):
         draw = self.plan[step]
         source = self.plan.sources[draw.source]
         part = draw.indices[micro * self.world + self.rank :: self.accumulate * self.world]
-        active = [
-            o for o in self.objectives if source.objectives is None or o.name in source.objectives
-        ]
+        active = [o for o in self.objectives if scores(source, o)]
         return collate(self.samples(source.samples, part, draw.epoch, active))
 
     def samples(
-        self, samples: Samples, indices: np.ndarray, epoch: int, objectives: Sequence[Objective]
+        self,
+        samples: Samples,
+        indices: np.ndarray,
+        epoch: int,
+        objectives: Sequence[Objective],
     ) -> list[Sample]:
         """Corrupted samples, every random choice keyed by (seed, epoch, sample id, objective)."""
         seed = self.plan.seed
-        plain = samples.get(
-            list(indices), [generator(seed, epoch, samples.ids[i], "sample") for i in indices]
-        )
+        rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
         out = []
-        for sample in plain:
+        for sample in samples.get(list(indices), rngs):
             for objective in objectives:
                 rng = generator(seed, epoch, sample.id, objective.name)
 
@@ -136,3 +178,8 @@ class Feed(Dataset[Batch]):
                 sample = objective.corrupt(sample, rng, other)
             out.append(sample)
         return out
+
+
+def scores(source: Source, objective: Objective) -> bool:
+    """Whether an objective sees a source's batches."""
+    return source.objectives is None or objective.name in source.objectives

@@ -1,51 +1,89 @@
-"""A name is a module path: what the package offers is what its folders hold."""
+"""A name is a module path: what the package offers is what its folders hold, and `MODULE:NAME` is yours."""
+
+from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
+import re
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from groundling.errors import InputError
 
 T = TypeVar("T")
+OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""MODULE:NAME."""
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name means an object of the user's own module, and not a file or a hub id."""
+    return OUTSIDE.fullmatch(name) is not None
 
 
 def modules(folder: str) -> list[ModuleType]:
     """Every public module of a sub-package, e.g. `modules("objectives")`."""
     package = importlib.import_module(f"{__package__}.{folder}")
-    names = sorted(
-        m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")
-    )
-    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
-
-
-def subclasses(folder: str, base: type[T]) -> dict[str, type[T]]:
-    """Every class under `base` defined in the modules of a sub-package, by class name."""
-    return {
-        name: cls
-        for module in modules(folder)
-        for name, cls in inspect.getmembers(module, inspect.isclass)
-        if issubclass(cls, base) and cls is not base and cls.__module__ == module.__name__
-    }
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return [
+        importlib.import_module(f"{package.__name__}.{name}") for name in names if name[0] != "_"
+    ]
 
 
 def instances(folder: str, kind: type[T]) -> dict[str, T]:
     """Every module-level object of a kind (or inside a module-level tuple), by its `name`."""
-    found: dict[str, T] = {}
+    offered: dict[str, T] = {}
     for module in modules(folder):
         for value in vars(module).values():
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, kind):
-                    found[item.name] = item  # type: ignore[attr-defined]
-    return found
+                    offered[vars(item)["name"]] = item
+    return offered
 
 
 def named(folder: str, kind: type[T], name: str) -> T:
-    """The object called `name`; raises InputError that lists what exists."""
+    """The object called `name` in a sub-package, or of your own module if it is written MODULE:NAME.
+
+    Raises InputError that lists what exists, or says what is wrong with the module.
+    """
+    if is_outside(name):
+        return outside(name, kind)
     offered = instances(folder, kind)
     if name not in offered:
+        what = folder.rstrip("s")
+        near = [other for other in sorted(offered) if other.rpartition("/")[2] == name]
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(
-            f"no {folder.rstrip('s')} is called {name!r}; there are: {', '.join(sorted(offered))}"
+            f"no {what} is called {name!r}; there are: {', '.join(sorted(offered))}{hint}"
         )
     return offered[name]
+
+
+def outside(name: str, kind: type[T]) -> T:
+    """The object NAME of an importable module, from `MODULE:NAME`; the working directory counts as importable.
+
+    Raises InputError if there is no such module or object, if importing the module fails, or if the object is of
+    another kind.
+    """
+    path, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        raise InputError(
+            f"{name}: the module {path!r} cannot be imported ({error}); expected MODULE:NAME"
+        ) from None
+    except Exception as error:  # a module of the user's can fail in any way
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"{name}: importing {path!r} failed ({type(error).__name__}: {reason})"
+        ) from None
+    if attribute not in vars(module):
+        raise InputError(f"{name}: the module {path!r} has no {attribute!r}")
+    value = vars(module)[attribute]
+    if not isinstance(value, kind):
+        raise InputError(f"{name}: expected a {kind.__name__}, found a {type(value).__name__}")
+    return value

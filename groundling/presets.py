@@ -19,12 +19,15 @@ from transformers import (
 )
 
 from groundling.errors import InputError
-from groundling.joins import UniterJoin, VisualBertJoin, VLBertJoin
+from groundling.joins.uniter import UniterJoin
+from groundling.joins.visualbert import VisualBertJoin
+from groundling.joins.vlbert import VLBertJoin
+from groundling.load import load_student
 from groundling.models.clip import ClipText, clip_text
-from groundling.models.crossmodal import LAYERS, cross_layers, load_crossmodal
+from groundling.models.crossmodal import LAYERS, cross_layers
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
-from groundling.models.single_stream import JOIN, load_single_stream
+from groundling.models.single_stream import JOIN
 
 
 def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:
@@ -89,20 +92,24 @@ VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with it
 
 
 def describe(name: str) -> dict[str, Any]:
-    """`{"name", "total", "components"}` of a preset or a model folder, in parameters."""
-    if (Path(name) / LAYERS).exists():
-        parts = dict(load_crossmodal(name).named_children())
-    elif (Path(name) / JOIN).exists():
-        parts = dict(load_single_stream(name).named_children())
-    else:
-        with torch.device("meta"):
-            if name in PRESETS:
-                parts = PRESETS[name]()
-            elif Path(name).is_dir():
-                parts = dict(AutoModel.from_config(load_config(name)).named_children())
-            else:
-                raise InputError(
-                    f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}"
-                )
-    counts = {part: sum(p.numel() for p in module.parameters()) for part, module in parts.items()}
+    """`{"name", "total", "components"}` of a preset or a model folder, in parameters; raises InputError for others."""
+    parts = _parts(name)
+    counts = {
+        part: sum(parameter.numel() for parameter in module.parameters())
+        for part, module in parts.items()
+    }
     return {"name": name, "total": sum(counts.values()), "components": counts}
+
+
+def _parts(name: str) -> dict[str, nn.Module]:
+    folder = Path(name)
+    if (folder / LAYERS).exists() or (folder / JOIN).exists():
+        return dict(load_student(name).named_children())
+    with torch.device("meta"):
+        if name in PRESETS:
+            return PRESETS[name]()
+        if folder.is_dir():
+            return dict(AutoModel.from_config(load_config(name)).named_children())
+    raise InputError(
+        f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}"
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -19,49 +20,93 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from groundling.batch import Batch, collate
-from groundling.checkpoint import Checkpoints
+from groundling.checkpoint import Checkpoints, Counters
 from groundling.config import TrainConfig
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-from groundling.feed import Feed, Plan, Source
+from groundling.feed import Feed, Plan, Source, scores, steps_of
 from groundling.keyed import generator, seed_of
 from groundling.objectives import Objective
 from groundling.runs import disk_errors
+from groundling.teachers import Teacher, said
 
 Terms = Mapping[str, Tensor]
-Inner = Callable[
-    [nn.Module, Batch, Sequence[str], Callable[[Terms], Tensor], Callable[[Tensor], None]], Terms
-]
+
+
+class Outcome(NamedTuple):
+    """What one forward pass gives."""
+
+    terms: dict[str, Tensor]
+    """Every active objective's summed losses, by term."""
+    heads: dict[str, Tensor]
+    """What objectives' heads made of the batch, for an inner step that compares passes; see `Objective.read`."""
 
 
 class Step(nn.Module):
     """A model and its objectives as one module, so that DDP sees every parameter that trains."""
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
+        """Both are registered, not copied."""
         super().__init__()
-        self.model, self.objectives = model, nn.ModuleList(objectives)
+        self.model = model
+        self.objectives = nn.ModuleList(objectives)
 
-    def forward(self, batch: Batch, active: Sequence[str]) -> dict[str, Tensor]:
-        """Summed loss terms of the active objectives; the model runs once."""
+    def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> Outcome:
+        """One pass: the model runs once, then every active objective's head, then their losses.
+
+        Heads are returned if they are `compared`: DDP expects a gradient through everything that is returned.
+        """
         encoded = self.model(batch)
+        scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
+        heads = {}
+        for objective in scoring:
+            answer = objective.read(encoded, batch)
+            if answer is not None:
+                heads[objective.name] = answer
+        encoded = replace(encoded, heads=heads)
         terms: dict[str, Tensor] = {}
-        for objective in self.objectives:
-            if objective.name in active:
-                terms.update(objective(encoded, batch))
+        for objective in scoring:
+            terms.update(objective(encoded, batch))
+        return Outcome(terms, heads if compared else {})
+
+
+@dataclass(frozen=True)
+class MicroStep:
+    """One micro-batch of an optimizer step, as an inner step sees it."""
+
+    batch: Batch
+    """The micro-batch; an inner step may run changed copies, see `Batch.perturbation`."""
+    forward: Callable[[Batch], Outcome]
+    """One pass over a batch."""
+    loss: Callable[[Terms], Tensor]
+    """Summed terms to the loss: each times its weight, divided by its count in the whole optimizer step."""
+    backward: Callable[[Tensor], None]
+    """Adds a loss's gradient to that of the step, and to leaves such as a perturbation."""
+
+
+class InnerStep:
+    """What happens to a micro-batch between two optimizer steps: any number of passes, whose gradients add up."""
+
+    compares: bool = False
+    """Whether it reads `Outcome.heads`."""
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """How many items each term of its own sums over, as `Objective.count`."""
+        return {}
+
+    def __call__(self, micro: MicroStep) -> Terms:
+        """Run forward and backward; the summed terms to be logged. Abstract."""
+        raise NotImplementedError
+
+
+class Once(InnerStep):
+    """The ordinary inner step: one forward, one backward."""
+
+    def __call__(self, micro: MicroStep) -> Terms:
+        """The terms of that pass."""
+        terms = micro.forward(micro.batch).terms
+        micro.backward(micro.loss(terms))
         return terms
-
-
-def once(
-    step: nn.Module,
-    batch: Batch,
-    active: Sequence[str],
-    loss_of: Callable[[Terms], Tensor],
-    backward: Callable[[Tensor], None],
-) -> Terms:
-    """The ordinary inner step: one forward, one backward. Adversarial training passes its own in its place."""
-    terms = step(batch, active)
-    backward(loss_of(terms))
-    return terms
 
 
 def train(
@@ -71,21 +116,141 @@ def train(
     config: TrainConfig,
     out: str | Path,
     *,
-    teachers: Sequence[Any] = (),
-    inner: Inner = once,
-) -> dict[str, Any]:
+    teachers: Sequence[Teacher] = (),
+    inner: InnerStep | None = None,
+) -> dict[str, object]:
     """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
 
-    `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are frozen callables
-    `Batch -> Batch` with `.to(device)`; they are neither saved nor trained. `out` receives `log.jsonl`, `tensorboard/`
-    and the checkpoints from which the same call goes on after a kill, bit-equal on one kind of machine. Launch through
-    `torchrun` or `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
+    `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are live ones, whose inputs
+    the data carries (`Taught`); they are neither saved nor trained. `inner` runs each micro-batch's passes, such as
+    those of adversarial training. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the same
+    call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch` for
+    several processes. Raises InputError on a loss that is not a number.
     """
     out = Path(out)
+    inner = Once() if inner is None else inner
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
-    steps = _steps(sources, config)
+    steps = config.steps or steps_of(sources, config.batch, config.epochs)
 
     # -- set-up ------------------------------------------------------------------------------------------------------
+    accelerator = _accelerator(config, out)
+    _check_needs(sources, objectives, config)
+    plan = Plan(sources, config.batch, steps, config.seed)
+    module = Step(model, objectives).to(accelerator.device)
+    optimizer = torch.optim.AdamW(_groups(module, config), lr=config.lr, fused=True)
+    checkpoints = Checkpoints(out / "checkpoints")
+    counters = checkpoints.restore(module, optimizer) or Counters()
+    wrapped, stepper = accelerator.prepare(module, optimizer)
+    if counters.scaler is not None and accelerator.scaler is not None:
+        accelerator.scaler.load_state_dict(counters.scaler)
+    for teacher in teachers:
+        teacher.to(accelerator.device)
+    log = _Log(out / "log.jsonl", accelerator, counters.step)
+    start = counters.step
+    feed = _batches(plan, objectives, config, accelerator, start)
+    module.train()
+    began = time.perf_counter() - counters.seconds
+    quiet = None if accelerator.is_main_process else True
+    bar = tqdm(total=steps, initial=start, disable=quiet, unit="step")
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+    for step in range(start, steps):
+        source = sources[plan[step].source]
+        active = [objective for objective in objectives if scores(source, objective)]
+        names = [objective.name for objective in active]
+        batches = [
+            next(feed).to(accelerator.device, non_blocking=True) for _ in range(config.accumulate)
+        ]
+        for teacher in teachers:
+            batches = [said(teacher, batch) for batch in batches]
+        if step == start:
+            for objective in active:
+                batches[0].require(objective.needs, objective.name)
+
+        # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
+        counts = _counted([*active, inner], batches)
+        pieces = sum(batch.dropped for batch in batches)
+        totals = torch.tensor([*counts.values(), pieces], device=accelerator.device)
+        *summed, dropped = accelerator.reduce(totals, "sum")
+        totals_by_term = dict(zip(counts, summed, strict=True))
+        counters.dropped += int(dropped)
+        weights = {
+            t: o.weight_at(step) for o in active for batch in batches for t in o.count(batch)
+        }
+
+        def loss_of(
+            terms: Terms,
+            weights: Mapping[str, float] = weights,
+            totals: Mapping[str, Tensor] = totals_by_term,
+        ) -> Tensor:
+            parts = [
+                weights.get(t, 1.0) * value / _divisor(totals, t) for t, value in terms.items()
+            ]
+            if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
+                return sum((p.sum() * 0 for p in module.parameters()), torch.zeros(()))
+            # DDP averages gradients over processes; the number of processes makes that a sum.
+            return torch.stack(parts).sum() * accelerator.num_processes
+
+        for group in optimizer.param_groups:
+            group["lr"] = (
+                config.lr * group["scale"] * _rate(step, steps, config, head=group["head"])
+            )
+        for number, batch in enumerate(batches):
+            torch.manual_seed(
+                seed_of(config.seed, "dropout", step, number, accelerator.process_index)
+            )
+            micro = MicroStep(
+                batch,
+                lambda changed, names=names: wrapped(changed, names, inner.compares),  # type: ignore[misc]
+                loss_of,
+                accelerator.backward,
+            )
+            last = number == config.accumulate - 1
+            with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
+                terms = inner(micro)
+            log.add(terms, totals_by_term if number == 0 else {}, weights)
+        norm = float(accelerator.clip_grad_norm_(module.parameters(), config.clip))
+        if accelerator.scaler is None and not math.isfinite(norm):
+            raise InputError(
+                f"step {step + 1}: the gradient's norm is {norm}; the last checkpoint is intact, "
+                "lower --lr or use --precision fp32"
+            )
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
+
+        # -- log and save ----------------------------------------------------------------------------------------
+        bar.update()
+        done = step + 1
+        counters.step = done
+        counters.seconds = time.perf_counter() - began
+        saving = done % config.save_every == 0 or done == steps
+        if saving or done % config.log_every == 0:
+            rate = optimizer.param_groups[0]["lr"]
+            counters.last = log.write(done, lr=rate, norm=norm, seconds=counters.seconds)
+            bar.set_postfix({term: f"{value:.3f}" for term, value in counters.last.items()})
+        if saving:
+            if accelerator.scaler is not None:
+                counters.scaler = accelerator.scaler.state_dict()
+            if accelerator.is_main_process:
+                checkpoints.save(module, optimizer, counters)
+            accelerator.wait_for_everyone()
+    bar.close()
+    for tracker in (
+        accelerator.trackers
+    ):  # not end_training(): it takes the process group down, and runs follow
+        tracker.finish()
+    return {
+        "steps": steps,
+        "epochs": round(plan.covered(), 4),
+        "samples": sum(len(source.samples) for source in _different(sources)),
+        "dropped_pieces": counters.dropped,
+        "seconds": round(counters.seconds, 1),
+        "last": counters.last,
+    }
+
+
+def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
+    """Device, processes and precision; raises InputError if the batch cannot be split over them."""
     AcceleratorState._reset_state()  # or an earlier call's precision would bind this one; the process group stays
     accelerator = Accelerator(
         cpu=config.cpu,
@@ -95,41 +260,37 @@ def train(
         # Poolers, and objectives that sit a step out, get no gradient.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
-    world, rank = accelerator.num_processes, accelerator.process_index
-    if config.batch % (config.accumulate * world):
+    processes = accelerator.num_processes
+    if config.batch % (config.accumulate * processes):
         raise InputError(
-            f"batch={config.batch} cannot be split into {config.accumulate} micro-batches on {world} processes"
+            f"batch={config.batch} cannot be split into {config.accumulate} micro-batches on {processes} processes"
         )
+    return accelerator
+
+
+def _check_needs(
+    sources: Sequence[Source], objectives: Sequence[Objective], config: TrainConfig
+) -> None:
+    """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
     for source in sources:
         plain = collate(source.samples.get([0], [generator(config.seed, "check")]))
         for objective in objectives:
-            if source.objectives is None or objective.name in source.objectives:
-                # Labels and features may still come, from corruption and teachers; inputs cannot.
-                plain.require([need for need in objective.needs if "." not in need], objective.name)
-    swapping = [o.name for o in objectives if o.swaps]
-    if teachers and swapping:
-        raise InputError(
-            f"{swapping[0]} exchanges inputs that a teacher would read; wrap the data in `Taught` instead"
-        )
-    plan = Plan(sources, config.batch, steps, config.seed)
+            if scores(source, objective):
+                inputs = [name for name in objective.needs if "." not in name]
+                plain.require(inputs, objective.name)
+
+
+def _batches(
+    plan: Plan,
+    objectives: Sequence[Objective],
+    config: TrainConfig,
+    accelerator: Accelerator,
+    start: int,
+) -> Iterator[Batch]:
+    """This process's micro-batches from optimizer step `start` on."""
+    rank, world = accelerator.process_index, accelerator.num_processes
     feed = Feed(plan, objectives, config.accumulate, rank, world)
-    module = Step(model, objectives).to(accelerator.device)
-    optimizer = torch.optim.AdamW(_groups(module, config), lr=config.lr, fused=True)
-    checkpoints = Checkpoints(out / "checkpoints")
-    counters = checkpoints.restore(module, optimizer) or {
-        "step": 0,
-        "dropped": 0,
-        "seconds": 0.0,
-        "last": {},
-    }
-    wrapped, stepper = accelerator.prepare(module, optimizer)
-    if counters.get("scaler") and accelerator.scaler is not None:
-        accelerator.scaler.load_state_dict(counters["scaler"])
-    for teacher in teachers:
-        teacher.to(accelerator.device)
-    log = _Log(out / "log.jsonl", accelerator, counters["step"])
-    start = counters["step"]
-    micro_batches = iter(
+    return iter(
         DataLoader(
             feed,
             batch_size=None,
@@ -138,115 +299,20 @@ def train(
             pin_memory=accelerator.device.type == "cuda",
         )
     )
-    module.train()
-    began = time.perf_counter() - counters["seconds"]
-    bar = tqdm(
-        total=steps,
-        initial=start,
-        disable=None if accelerator.is_main_process else True,
-        unit="step",
-    )
-
-    # -- the loop ----------------------------------------------------------------------------------------------------
-    for step in range(start, steps):
-        source = sources[plan[step].source]
-        active = [
-            o.name for o in objectives if source.objectives is None or o.name in source.objectives
-        ]
-        batches = [
-            next(micro_batches).to(accelerator.device, non_blocking=True)
-            for _ in range(config.accumulate)
-        ]
-        for teacher in teachers:
-            batches = [teacher(batch) for batch in batches]
-        if step == start:
-            for objective in objectives:
-                if objective.name in active:
-                    batches[0].require(objective.needs, objective.name)
-
-        # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
-        counts, weights = _counts(objectives, active, batches, step)
-        mine = [*counts.values(), sum(batch.dropped for batch in batches)]
-        *totals, dropped = accelerator.reduce(torch.tensor(mine, device=accelerator.device), "sum")
-        divisor = {term: total.clamp(min=1) for term, total in zip(counts, totals, strict=True)}
-        counters["dropped"] += int(dropped)
-
-        def loss_of(
-            terms: Terms, weights: dict[str, float] = weights, divisor: dict[str, Tensor] = divisor
-        ) -> Tensor:
-            # DDP averages gradients over processes; `world` makes that a sum.
-            return (
-                torch.stack([weights[t] * value / divisor[t] for t, value in terms.items()]).sum()
-                * world
-            )
-
-        for group in optimizer.param_groups:
-            group["lr"] = (
-                config.lr * group["scale"] * _rate(step, steps, config, head=group["head"])
-            )
-        for micro, batch in enumerate(batches):
-            torch.manual_seed(seed_of(config.seed, "dropout", step, micro, rank))
-            last = micro == config.accumulate - 1
-            with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
-                terms = inner(wrapped, batch, active, loss_of, accelerator.backward)
-            log.add(terms, divisor if micro == 0 else {}, weights)
-        norm = accelerator.clip_grad_norm_(module.parameters(), config.clip)
-        if accelerator.scaler is None and not math.isfinite(float(norm)):
-            raise InputError(
-                f"step {step + 1}: the gradient's norm is {float(norm)}; the last checkpoint is intact, "
-                "lower --lr or use --precision fp32"
-            )
-        stepper.step()
-        stepper.zero_grad(set_to_none=True)
-
-        # -- log and save ----------------------------------------------------------------------------------------
-        bar.update()
-        done = step + 1
-        counters["step"], counters["seconds"] = done, time.perf_counter() - began
-        if done % config.log_every == 0 or done == steps or done % config.save_every == 0:
-            rate = optimizer.param_groups[0]["lr"]
-            counters["last"] = log.write(
-                done, lr=rate, norm=float(norm), seconds=counters["seconds"]
-            )
-            bar.set_postfix({k: f"{v:.3f}" for k, v in counters["last"].items()})
-        if done % config.save_every == 0 or done == steps:
-            if accelerator.scaler is not None:
-                counters["scaler"] = accelerator.scaler.state_dict()
-            if accelerator.is_main_process:
-                checkpoints.save(
-                    done, module, optimizer, {k: v for k, v in counters.items() if k != "step"}
-                )
-            accelerator.wait_for_everyone()
-    bar.close()
-    for tracker in (
-        accelerator.trackers
-    ):  # not end_training(): it takes the process group down, and runs go on
-        tracker.finish()
-    return {
-        "steps": steps,
-        "epochs": round(plan.covered(), 4),
-        "samples": sum(len(s.samples) for s in sources),
-        "dropped_pieces": counters["dropped"],
-        "seconds": round(counters["seconds"], 1),
-        "last": counters["last"],
-    }
 
 
-def _steps(sources: Sequence[Source], config: TrainConfig) -> int:
-    if config.steps:
-        return config.steps
-    samples = sum(len(s.samples) for s in sources)
-    return max(1, math.floor(config.epochs * samples / config.batch))
+def _different(sources: Sequence[Source]) -> list[Source]:
+    """Sources of different samples: UNITER lists one data set once for each objective."""
+    return list({id(source.samples): source for source in sources}.values())
 
 
-def _groups(module: Step, config: TrainConfig) -> list[dict[str, Any]]:
+def _groups(module: Step, config: TrainConfig) -> list[dict[str, object]]:
     """Parameter groups: weights and no-decay parameters of the model and of the heads."""
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault((name.startswith("objectives."), parameter.ndim > 1), []).append(
-                parameter
-            )
+            of_head = name.startswith("objectives.")
+            groups.setdefault((of_head, parameter.ndim > 1), []).append(parameter)
     return [
         {
             "params": parameters,
@@ -261,39 +327,42 @@ def _groups(module: Step, config: TrainConfig) -> list[dict[str, Any]]:
 def _rate(step: int, steps: int, config: TrainConfig, head: bool) -> float:
     """Learning rate at a step, as a share of its peak."""
     delay = 0 if head else config.head_start
-    at, span = step - delay, max(1, (config.horizon or steps) - delay)
-    if at < 0:
+    place = step - delay
+    span = max(1, (config.horizon or steps) - delay)
+    if place < 0:
         return 0.0
     warm = round(config.warmup * span)
-    if at < warm:
-        return (at + 1) / warm
-    progress = min(1.0, (at - warm) / max(1, span - warm))
-    return {
-        "linear": 1 - progress,
-        "cosine": (1 + math.cos(math.pi * progress)) / 2,
-        "constant": 1.0,
-    }[config.schedule]
+    if place < warm:
+        return (place + 1) / warm
+    progress = min(1.0, (place - warm) / max(1, span - warm))
+    if config.schedule == "linear":
+        return 1 - progress
+    if config.schedule == "cosine":
+        return (1 + math.cos(math.pi * progress)) / 2
+    return 1.0
 
 
-def _counts(
-    objectives: Sequence[Objective], active: Sequence[str], batches: Sequence[Batch], step: int
-) -> tuple[dict[str, int], dict[str, float]]:
+def _counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]) -> dict[str, int]:
+    """Items of every term over all micro-batches of this process."""
     counts: dict[str, int] = {}
-    weights: dict[str, float] = {}
-    for objective in objectives:
-        if objective.name in active:
-            for batch in batches:
-                for term, count in objective.count(batch).items():
-                    counts[term] = counts.get(term, 0) + count
-                    weights[term] = objective.weight_at(step)
-    return counts, weights
+    for one in counting:
+        for batch in batches:
+            for term, count in one.count(batch).items():
+                counts[term] = counts.get(term, 0) + count
+    return counts
+
+
+def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
+    """What a term's sum is divided by: its count, 1 if there is none."""
+    return totals[term].clamp(min=1) if term in totals else 1.0
 
 
 class _Log:
     """Means of every term since the last line, over all processes; lines after the restart point are removed."""
 
     def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
-        self.path, self.accelerator = path, accelerator
+        self.path = path
+        self.accelerator = accelerator
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
@@ -301,38 +370,35 @@ class _Log:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-                kept = [
-                    line
-                    for line in lines
-                    if line.endswith("}") and json.loads(line)["step"] <= step
-                ]
+                whole = [line for line in lines if line.endswith("}")]
+                kept = [line for line in whole if json.loads(line)["step"] <= step]
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         accelerator.init_trackers("tensorboard")
 
     def add(self, terms: Terms, counts: Mapping[str, Tensor], weights: Mapping[str, float]) -> None:
         for term, value in terms.items():
-            self.sums[term] = (
-                self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
-                + value.detach().float()
-            )
+            before = self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
+            self.sums[term] = before + value.detach().float()
         for term, count in counts.items():
             self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
         self.weights.update(weights)
 
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
-        sums = self.accelerator.reduce(torch.stack(list(self.sums.values())), "sum").tolist()
+        summed: list[float] = []
+        if self.sums:
+            totals = torch.stack(list(self.sums.values()))
+            summed = self.accelerator.reduce(totals, "sum").tolist()
         means = {
-            term: total / float(self.counts[term])
-            for term, total in zip(self.sums, sums, strict=True)
+            term: total / max(1.0, float(self.counts.get(term, 1)))
+            for term, total in zip(self.sums, summed, strict=True)
         }
-        loss = sum(self.weights[term] * mean for term, mean in means.items())
+        loss = sum(self.weights.get(term, 1.0) * mean for term, mean in means.items())
         if not math.isfinite(loss):
             raise InputError(
                 f"step {step}: the loss is {loss}; the last checkpoint is intact, lower --lr or use --precision fp32"
             )
         if self.accelerator.is_main_process:
-            line = {
-                "step": step,
+            measured = {
                 "loss": loss,
                 **means,
                 "lr": lr,
@@ -340,7 +406,8 @@ class _Log:
                 "seconds": round(seconds, 2),
             }
             with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            self.accelerator.log({k: v for k, v in line.items() if k != "step"}, step=step)
-        self.sums, self.counts = {}, {}
+                file.write(json.dumps({"step": step, **measured}) + "\n")
+            self.accelerator.log(measured, step=step)
+        self.sums = {}
+        self.counts = {}
         return {"loss": loss, **means}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from groundling.batch import Example, RegionRow, Sample
+from groundling.batch import Example, RegionRow, Sample, needed
 from groundling.data.captions import Captioned
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.errors import InputError
 
 
@@ -25,188 +25,231 @@ class Store(Protocol):
         """How many regions an image has."""
         ...
 
+    def size(self, image: str) -> tuple[int, int]:
+        """Width and height of an image in pixels; 0 where nobody knows."""
+        ...
+
+    def in_annotated_order(self, image: str) -> bool:
+        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        ...
+
+
+Mark = Callable[[Example, RegionRow], np.ndarray]
+"""Which regions (R,) are right for an example, 1 or 0."""
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """How regions are put before a model."""
+
+    whole: bool = False
+    """The whole image comes first, as a region (VL-BERT); without, a store's own whole-image region is left out."""
+    last_pixel: bool = False
+    """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
+    most: int = 0
+    """Regions per image, best first; 0: all."""
+    mark: Mark | None = None
+    """Which regions are right, which becomes the label."""
+    phrases: bool = False
+    """The text's tag is a phrase, whose last piece becomes the label `query`, and no region's name."""
+    apart: bool = False
+    """Every image of an example makes a row of its own, with the whole text."""
+    blind: bool = False
+    """Zeros in place of features; boxes stay."""
+    width: int = 0
+    """Width of these zeros, for a model that would make its features from pixels; 0: the store's."""
+
 
 class RegionSamples:
-    """Samples of texts that also carry the regions of their examples' images, read when they are needed."""
+    """Samples that also carry the regions of their images, read when they are needed."""
 
-    def __init__(
-        self,
-        texts: TextSamples,
-        store: Store,
-        *,
-        whole: bool = False,
-        most: int = 0,
-        mark: Callable[[Example, RegionRow], np.ndarray] | None = None,
-        phrases: bool = False,
-        apart: bool = False,
-        blind: bool = False,
-    ) -> None:
-        """`whole` puts the whole image first (VL-BERT, VCR); of each image at most `most` regions (0: all) are taken.
-
-        `mark` says which regions are right, which becomes the label; with `phrases`, the text's tag is a phrase, whose
-        last piece becomes the label `query`, and no region's name. `apart` makes a row of text and image of each image,
-        as of a choice. `blind` puts zeros in place of features. Raises InputError if an image is not in the store, with
-        the number of such images.
-        """
-        self.mark, self.phrases, self.apart, self.blind = mark, phrases, apart, blind
-        missing = list(dict.fromkeys(i for e in texts.examples for i in e.images if i not in store))
+    def __init__(self, samples: Samples, store: Store, seeing: Seeing | None = None) -> None:
+        """Raises InputError if an image is not in the store, with the number of such images."""
+        self.samples = samples
+        self.store = store
+        self.seeing = seeing or Seeing()
+        self.ids = samples.ids
+        self.images = samples.images
+        every = dict.fromkeys(image for images in samples.images for image in images)
+        missing = [image for image in every if image not in store]
         if missing:
             raise InputError(
                 f"the region store lacks {len(missing)} images, the first is {missing[0]!r}"
             )
-        self.texts, self.store, self.whole, self.most = texts, store, whole, most
         # Regions first: both sides are padded, and an image's regions differ more in number than its texts' pieces.
-        counts = [
-            sum(min(store.count(i), most or store.count(i)) for i in e.images)
-            for e in texts.examples
-        ]
-        self.ids, self.lengths = texts.ids, 1000 * np.array(counts) + texts.lengths
+        counts = [sum(self._count(image) for image in images) for images in samples.images]
+        self.lengths = 1000 * np.array(counts) + samples.lengths
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.samples)
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them."""
-        out = []
-        for i, sample in zip(indices, self.texts.get(indices, rngs), strict=True):
-            images = self.texts.examples[i].images
-            if self.apart:
-                parts = (self._one(image, number) for number, image in enumerate(images))
-                out.append(
-                    replace(sample, choices=tuple(self._see(sample, part) for part in parts))
-                )
-                continue
-            row = self.regions(images)
-            choices = tuple(self._see(choice, row) for choice in sample.choices)
-            sample = replace(self._see(sample, row), choices=choices)
-            if self.mark is not None:
-                sample = sample.with_label("label", self.mark(self.texts.examples[i], row))
-            out.append(sample)
-        return out
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them.
 
-    def _see(self, sample: Sample, row: RegionRow) -> Sample:
-        text = sample.text
+        Raises InputError if a text names objects of an image whose regions are not its annotated objects.
+        """
+        samples = self.samples.get(indices, rngs)
+        return [
+            self._seen(sample, self.images[index])
+            for index, sample in zip(indices, samples, strict=True)
+        ]
+
+    def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
+        if self.seeing.apart:
+            parts = [self._of_image(image, number) for number, image in enumerate(images)]
+            return replace(sample, choices=tuple(self._see(sample, part) for part in parts))
+        regions = self.regions(images)
+        self._check_tags(sample, images, regions)
+        query = self._query(sample)
+        seen = sample.each_row(lambda row: self._see(row, regions))
+        if query is not None:
+            seen = seen.with_label("query", query)
+        if self.seeing.mark is not None:
+            example = needed(sample.example, "example", "a task that marks regions")
+            seen = seen.with_label("label", self.seeing.mark(example, regions))
+        return seen
+
+    def _query(self, sample: Sample) -> np.ndarray | None:
+        """The last piece of the text's phrase; 0 if it was cut off."""
+        if not self.seeing.phrases or sample.text is None or sample.text.region is None:
+            return None
+        named = np.flatnonzero(sample.text.region >= 0)
+        return np.array(named[-1] if len(named) else 0)
+
+    def _see(self, row: Sample, regions: RegionRow) -> Sample:
+        """A row with regions; what its text names is counted in them."""
+        text = row.text
         if text is None or text.region is None:
-            return replace(sample, regions=row)
-        if self.phrases:
-            last = np.flatnonzero(text.region >= 0)[-1:].sum()  # 0 if the phrase was cut off
-            return replace(sample, regions=row, text=replace(text, region=None)).with_label(
-                "query", np.array(last)
-            )
+            return replace(row, regions=regions)
+        if self.seeing.phrases:
+            return replace(row, regions=regions, text=replace(text, region=None))
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
-        named = np.where(text.region >= 0, text.region + row.whole[0], -1)
-        return replace(
-            sample,
-            regions=row,
-            text=replace(text, region=np.where(named < len(row.boxes), named, -1)),
-        )
+        named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
+        named = np.where(named < len(regions), named, -1)
+        return replace(row, regions=regions, text=replace(text, region=named))
+
+    def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
+        objects = 0 if sample.example is None else sample.example.objects
+        if not objects or self.seeing.phrases:
+            return
+        expected = min(objects, self.seeing.most) if self.seeing.most else objects
+        for number, image in enumerate(images):
+            here = int((~regions.whole & (regions.image == number)).sum())
+            if not self.store.in_annotated_order(image) or here != expected:
+                raise InputError(
+                    f"{sample.id}: its text names objects of {image!r} by number, and this store does not hold that "
+                    f"image's {objects} annotated objects in their order; make one with `groundling regions --boxes`"
+                )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
         """The regions of several images in one row, image after image."""
-        rows = [self._one(image, number) for number, image in enumerate(images)]
-        first = rows[0]
-        classes = (
-            None
-            if first.classes is None
-            else np.concatenate([r.classes for r in rows if r.classes is not None])
-        )
-        return RegionRow(
-            np.concatenate([r.features for r in rows]),
-            np.concatenate([r.boxes for r in rows]),
-            np.concatenate([r.confidence for r in rows]),
-            np.concatenate([r.image for r in rows]),
-            np.concatenate([r.whole for r in rows]),
-            classes,
+        return RegionRow.join(
+            [self._of_image(image, number) for number, image in enumerate(images)]
         )
 
-    def _one(self, image: str, number: int) -> RegionRow:
+    def _count(self, image: str) -> int:
+        count = self.store.count(image)
+        return min(count, self.seeing.most) if self.seeing.most else count
+
+    def _of_image(self, image: str, number: int) -> RegionRow:
         row = self.store[image]
-        if self.most:
-            kept = slice(self.most)
-            classes = None if row.classes is None else row.classes[kept]
-            row = RegionRow(
-                row.features[kept],
-                row.boxes[kept],
-                row.confidence[kept],
-                row.image[kept],
-                row.whole[kept],
-                classes,
-            )
-        if self.whole and not row.whole.any():
+        if not self.seeing.whole and not row.whole.all():
+            row = row.take(~row.whole)
+        if self.seeing.most:
+            row = row.take(slice(self.seeing.most))
+        if self.seeing.whole and not row.whole.any():
             row = with_whole_image(row)
-        features = np.zeros_like(row.features) if self.blind else row.features
-        return replace(row, features=features, image=np.full(len(row.boxes), number, np.int64))
+        if self.seeing.last_pixel:
+            row = ending_at_last_pixel(row, self.store.size(image))
+        if self.seeing.blind:
+            width = self.seeing.width or row.features.shape[1]
+            row = replace(row, features=np.zeros((len(row), width), np.float32))
+        return replace(row, image=np.full(len(row), number, np.int64))
 
 
 def with_whole_image(row: RegionRow) -> RegionRow:
-    """The row with a region for the whole image in front; its features are the mean of the others' (VL-BERT's code)."""
-    classes = row.classes
-    if classes is not None:  # no class is claimed for the whole image
-        classes = np.concatenate([np.zeros_like(classes[:1]), classes])
-    return RegionRow(
-        np.concatenate([row.features.mean(0, keepdims=True), row.features]),
-        np.concatenate([np.array([[0, 0, 1, 1]], row.boxes.dtype), row.boxes]),
-        np.concatenate([np.ones(1, row.confidence.dtype), row.confidence]),
-        np.concatenate([np.zeros(1, np.int64), row.image]),
-        np.concatenate([np.ones(1, bool), row.whole]),
-        classes,
+    """The row with a region for the whole image in front; its features are the mean of the others'.
+
+    As VL-BERT's release does for pre-computed features; no class is claimed for the whole image.
+    """
+    first = replace(
+        row.take(slice(1)),
+        features=row.features.mean(0, keepdims=True),
+        boxes=np.array([[0, 0, 1, 1]], row.boxes.dtype),
+        confidence=np.ones(1, row.confidence.dtype),
+        image=np.zeros(1, np.int64),
+        whole=np.ones(1, bool),
     )
+    if first.classes is not None:
+        first = replace(first, classes=np.zeros_like(first.classes))
+    if first.cover is not None:
+        first = replace(first, cover=np.ones_like(first.cover))
+    return RegionRow.join([first, row])
 
 
-class CaptionPairs:
-    """VisualBERT's pre-training samples: a caption, another caption of the same or of a random image, and the regions.
+def ending_at_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
+    """The row with boxes cut to [0, 0, W - 1, H - 1] of an image of W x H pixels, in shares; as it is without a size.
 
-    The second caption is of another image in half of the cases; label `sentence_image` is 1 where both describe the
-    image (VisualBERT Section 3.3; the released code). Which captions are drawn is new in every epoch.
+    So VL-BERT's release has them: the whole image's box is that one.
+    """
+    if not all(size):
+        return row
+    width, height = size
+    last = np.array([1 - 1 / width, 1 - 1 / height] * 2, row.boxes.dtype)
+    return replace(row, boxes=np.minimum(row.boxes, last))
+
+
+class CaptionTexts:
+    """Samples of captioned images for pre-training, a caption drawn anew in every epoch.
+
+    With `pairs` a sample is VisualBERT's: a caption and a second one, of a random other image in half of the cases;
+    label `sentence_image` is 1 where both describe the image (VisualBERT Appendix A; its release). Without, it is one
+    caption, without a label (UNITER, VL-BERT).
     """
 
-    def __init__(
-        self,
-        images: Sequence[Captioned],
-        text: TextInput,
-        store: Store,
-        *,
-        pairs: bool = True,
-        whole: bool = False,
-        most: int = 0,
-    ) -> None:
-        """With `pairs` off a sample is one caption and its image's regions, without a label (UNITER, VL-BERT)."""
-        self.images, self.pairs = images, pairs
-        # An image is one sample in an epoch, whatever the number of its captions.
-        one_each = [Example(c.id, c.captions[0], images=(c.id,)) for c in images]
-        self.single = RegionSamples(TextSamples(one_each, text), store, whole=whole, most=most)
-        self.text, self.ids, self.lengths = text, self.single.ids, self.single.lengths
+    def __init__(self, images: Sequence[Captioned], text: TextInput, pairs: bool = True) -> None:
+        """An image is one sample in an epoch, whatever the number of its captions."""
+        self.captioned = images
+        self.pairs = pairs
+        self.text = text
+        firsts = [Example(one.id, one.captions[0], images=(one.id,)) for one in images]
+        self.ids = [example.id for example in firsts]
+        self.images = [example.images for example in firsts]
+        self.lengths = TextSamples(firsts, text).lengths
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.captioned)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
-        chosen, labels = [], []
-        for i, rng in zip(indices, rngs, strict=True):
-            own = self.images[i].captions
-            one = int(rng.integers(len(own)))
-            if not self.pairs:
-                chosen.append(Example(self.ids[i], own[one]))
-                continue
-            same = rng.random() < 0.5
-            other = (
-                i
-                if same
-                else (i + 1 + int(rng.integers(max(1, len(self.images) - 1)))) % len(self.images)
-            )
-            theirs = self.images[other].captions
-            second = (one + 1 + int(rng.integers(max(1, len(own) - 1)))) % len(own) if same else -1
-            pair = own[second] if same else theirs[int(rng.integers(len(theirs)))]
-            chosen.append(Example(self.ids[i], own[one], pair))
-            labels.append(np.array(int(same)))
-        samples = TextSamples(chosen, self.text).get(
-            range(len(chosen))
-        )  # a pair hardly ever comes twice: not kept
-        rows = [self.single.regions((self.images[i].id,)) for i in indices]
-        samples = [replace(sample, regions=row) for sample, row in zip(samples, rows, strict=True)]
+        chosen = []
+        labels = []
+        for index, rng in zip(indices, rngs, strict=True):
+            example, label = self._draw(index, rng)
+            chosen.append(example)
+            labels.append(label)
+        # A pair hardly ever comes twice, so nothing is kept.
+        samples = TextSamples(chosen, self.text).get(range(len(chosen)))
         if not self.pairs:
             return samples
         return [
-            s.with_label("sentence_image", label) for s, label in zip(samples, labels, strict=True)
+            sample.with_label("sentence_image", np.array(label))
+            for sample, label in zip(samples, labels, strict=True)
         ]
+
+    def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, int]:
+        """A caption, or a pair of captions, of image `index`, and whether both are of it."""
+        image = self.captioned[index]
+        captions = image.captions
+        first = int(rng.integers(len(captions)))
+        if not self.pairs:
+            return Example(image.id, captions[first], images=(image.id,)), 1
+        same = bool(rng.random() < 0.5)
+        if same:
+            step = 1 + int(rng.integers(max(1, len(captions) - 1)))
+            second = captions[(first + step) % len(captions)]
+        else:
+            step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
+            others = self.captioned[(index + step) % len(self.captioned)].captions
+            second = others[int(rng.integers(len(others)))]
+        return Example(image.id, captions[first], second, images=(image.id,)), int(same)

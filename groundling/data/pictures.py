@@ -25,48 +25,48 @@ def read_picture(path: Path) -> Image.Image:
     except (
         Exception
     ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
-        raise InputError(
-            f"does not decode as an image ({(str(error).splitlines() or ['?'])[0]})"
-        ) from None
+        reason = (str(error).splitlines() or ["?"])[0]
+        raise InputError(f"does not decode as an image ({reason})") from None
 
 
 class Pictured:
-    """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (VL-BERT's code), read when needed."""
+    """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (as VL-BERT's release does)."""
 
-    def __init__(
-        self, samples: Samples, images: Sequence[Sequence[str]], folder: str | Path, side: int
-    ) -> None:
-        """`images`: each sample's ids, which are paths below `folder` without ending; exactly one each.
+    def __init__(self, samples: Samples, folder: str | Path, side: int) -> None:
+        """Ids of images are paths below `folder` without ending; every sample has exactly one.
 
         `side`: pixels of the short side; the long one has at most 5/3 of it. Raises InputError if a file is missing.
         """
-        self.samples, self.side, folder = samples, side, Path(folder)
-        self.ids, self.lengths = samples.ids, samples.lengths
-        for name, own in zip(samples.ids, images, strict=True):
-            if len(own) != 1:
+        self.samples = samples
+        self.side = side
+        self.ids = samples.ids
+        self.lengths = samples.lengths
+        self.images = samples.images
+        for name, images in zip(samples.ids, samples.images, strict=True):
+            if len(images) != 1:
                 raise InputError(
-                    f"{name} has {len(own)} images; a model that reads pixels takes one a text"
+                    f"{name} has {len(images)} images; a model that reads pixels takes one a text"
                 )
-        if not folder.is_dir():
-            raise InputError(f"{folder}: no such image folder")
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
-        files = {
-            path.relative_to(folder).with_suffix("").as_posix(): path for path in reversed(found)
-        }
-        if missing := list(dict.fromkeys(image for (image,) in images if image not in files)):
+        files = _files(Path(folder))
+        every = dict.fromkeys(image for (image,) in samples.images)
+        missing = [image for image in every if image not in files]
+        if missing:
             raise InputError(
                 f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
                 f"({', '.join(sorted(PICTURES))}); add them"
             )
-        self.files = [files[image] for (image,) in images]
+        self.files = [files[image] for (image,) in samples.images]
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `pixels`, in the order of `indices`; a multiple choice has them once."""
-        found = zip(indices, self.samples.get(indices, rngs), strict=True)
-        return [replace(sample, pixels=self._pixels(self.files[i])) for i, sample in found]
+        samples = self.samples.get(indices, rngs)
+        return [
+            replace(sample, pixels=self._pixels(self.files[index]))
+            for index, sample in zip(indices, samples, strict=True)
+        ]
 
     def _pixels(self, path: Path) -> np.ndarray:
         try:
@@ -75,4 +75,14 @@ class Pictured:
             raise InputError(f"{path}: {error}") from None
         scale = min(self.side / min(image.size), self.side * 5 / 3 / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
-        return np.asarray(image.resize((wide, high), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+        scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
+        return np.asarray(scaled).transpose(2, 0, 1)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Every image below a folder by its path there without ending; of two of one name the first by ending."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such image folder")
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in PICTURES]
+    by_name = sorted(found, reverse=True)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in by_name}

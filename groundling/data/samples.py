@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Example, Row, Sample
+from groundling.batch import Example, Row, Sample, needed
 from groundling.data.words import numbers, spans, word_of
 from groundling.errors import InputError
 
 
 class Samples(Protocol):
-    """What `train` and `evaluate` read: ids, relative lengths for bucketing, and samples by index."""
+    """What `train` and `evaluate` read; wrappers (regions, pixels, teachers) take one and are one, in any order."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -26,6 +26,11 @@ class Samples(Protocol):
     @property
     def lengths(self) -> np.ndarray:
         """Every sample's length, on any scale; (len(self),)."""
+        ...
+
+    @property
+    def images(self) -> Sequence[Sequence[str]]:
+        """The ids of every sample's images; empty ones where there are none."""
         ...
 
     def __len__(self) -> int: ...
@@ -52,12 +57,29 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
 
 
+def _texts(example: Example) -> tuple[str, ...]:
+    """The one or two texts of an example."""
+    return (example.text,) if example.pair is None else (example.text, example.pair)
+
+
+def _word_numbers(offsets: np.ndarray, words: np.ndarray, before: int) -> np.ndarray:
+    """The raw word of each piece (P,), counted on from `before` earlier words; -1 for none."""
+    numbers_here = word_of(offsets, words)
+    return np.where(numbers_here >= 0, numbers_here + before, -1)
+
+
+def _offsets(encoding: Encoding) -> np.ndarray:
+    return np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+
 class TextInput:
     """Rows for a text encoder: special tokens, segment ids, truncation to what the encoder can read."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in pieces, special tokens included."""
-        self.engine, self.max_length, self.pad = backend(tokenizer), max_length, _pad_id(tokenizer)
+        """`max_length` in pieces, special tokens included; raises InputError for a tokenizer without pieces."""
+        self.engine = backend(tokenizer)
+        self.max_length = max_length
+        self.pad = _pad_id(tokenizer)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
         if len(self.engine.encode("a").ids) < 1:
@@ -66,32 +88,45 @@ class TextInput:
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[Row, int]]:
-        """A row for each example and the number of pieces cut off its end."""
-        texts: list[Any] = [e.text if e.pair is None else (e.text, e.pair) for e in examples]
+        """A row for each example and the number of pieces cut off its end; `words` (K, 2) are each text's spans."""
+        texts = [_texts(example) for example in examples]
+        plain = [parts if len(parts) == 2 else parts[0] for parts in texts]
         out = []
-        for text, own, encoding in zip(texts, words, self.engine.encode_batch(texts), strict=True):
+        for parts, spans_of_parts, encoding in zip(
+            texts, words, self.engine.encode_batch(plain), strict=True
+        ):
             dropped = max(0, len(encoding.ids) - self.max_length)
-            kept = (
-                self.cutter.encode(*((text,) if isinstance(text, str) else text))
-                if dropped
-                else encoding
-            )
-            out.append((self._row(kept, own), dropped))
+            kept = self.cutter.encode(*parts) if dropped else encoding
+            out.append((self._row(kept, spans_of_parts), dropped))
         return out
 
     def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> Row:
         segment = np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int64)
-        special = segment < 0
-        offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        offsets = _offsets(encoding)
         word = np.full(len(segment), -1, np.int64)
         before = 0
-        for number, own in enumerate(words):
-            here = segment == number
-            found = word_of(offsets[here], own)
-            word[here] = np.where(found >= 0, found + before, -1)
-            before += len(own)
-        types = np.array(encoding.type_ids, np.int64)
-        return Row(np.array(encoding.ids, np.int64), special, word, types, self.pad)
+        for number, spans_of_part in enumerate(words):
+            inside = segment == number
+            word[inside] = _word_numbers(offsets[inside], spans_of_part, before)
+            before += len(spans_of_part)
+        return Row(
+            ids=np.array(encoding.ids, np.int64),
+            special=segment < 0,
+            word=word,
+            types=np.array(encoding.type_ids, np.int64),
+            pad=self.pad,
+        )
+
+
+@dataclass
+class _Windows:
+    """The windows of one row, as they are filled."""
+
+    ids: list[np.ndarray]
+    special: list[np.ndarray]
+    word: list[np.ndarray]
+    window: list[np.ndarray]
+    types: list[np.ndarray]
 
 
 class WindowInput:
@@ -104,82 +139,91 @@ class WindowInput:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0
     ) -> None:
-        """`limit` in pieces per window, special ones included; at most `max_windows` per text (0: no bound)."""
-        self.engine, self.limit, self.max_windows, self.pad = (
-            backend(tokenizer),
-            limit,
-            max_windows,
-            _pad_id(tokenizer),
-        )
+        """`limit` in pieces per window, special ones included; at most `max_windows` per text (0: no bound).
+
+        Raises InputError if the tokenizer adds no end token, or the limit leaves no room beside the special ones.
+        """
+        self.engine = backend(tokenizer)
+        self.limit = limit
+        self.max_windows = max_windows
+        self.pad = _pad_id(tokenizer)
         probe = self.engine.encode("a")
-        inner = [i for i, s in enumerate(probe.sequence_ids) if s is not None]
+        inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
         if not inner or inner[-1] == len(probe.ids) - 1:
             raise InputError(
                 f"{tokenizer.name_or_path}: the tokenizer adds no end token, but CLIP-like text towers read it"
             )
-        self.start, self.end = probe.ids[: inner[0]], probe.ids[inner[-1] + 1 :]
+        self.start = probe.ids[: inner[0]]
+        self.end = probe.ids[inner[-1] + 1 :]
         self.room = limit - len(self.start) - len(self.end)
+        if self.room < 1:
+            raise InputError(
+                f"a window of {limit} pieces leaves no room for text beside its special tokens"
+            )
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[Row, int]]:
         """A row for each example and the number of pieces dropped because `max_windows` was reached."""
-        flat = [t for e in examples for t in ((e.text,) if e.pair is None else (e.text, e.pair))]
-        encodings = iter(self.engine.encode_batch(flat, add_special_tokens=False))
-        return [self._row([next(encodings) for _ in own], own) for own in words]
+        every = [text for example in examples for text in _texts(example)]
+        encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
+        return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
     def _row(self, encodings: Sequence[Encoding], words: tuple[np.ndarray, ...]) -> tuple[Row, int]:
-        ids: list[np.ndarray] = []
-        word: list[np.ndarray] = []
-        special: list[np.ndarray] = []
-        window: list[np.ndarray] = []
-        types: list[np.ndarray] = []
-        dropped = before = 0
-        for text, (encoding, own) in enumerate(zip(encodings, words, strict=True)):
+        windows = _Windows([], [], [], [], [])
+        dropped = 0
+        before = 0
+        for number, (encoding, spans_of_part) in enumerate(zip(encodings, words, strict=True)):
             pieces = np.array(encoding.ids, np.int64)
-            of = word_of(np.array(encoding.offsets, np.int64).reshape(-1, 2), own)
-            of = np.where(of >= 0, of + before, -1)
-            before += len(own)
-            cuts = self._cuts(of)
+            word = _word_numbers(_offsets(encoding), spans_of_part, before)
+            before += len(spans_of_part)
+            cuts = self._cuts(word)
             if self.max_windows and len(cuts) > self.max_windows:
                 dropped += len(pieces) - cuts[self.max_windows - 1][1]
                 cuts = cuts[: self.max_windows]
             for start, stop in cuts:
-                content = stop - start
-                ids.append(
-                    np.concatenate([self.start, pieces[start:stop], self.end]).astype(np.int64)
-                )
-                edge = np.ones(len(self.start), bool), np.ones(len(self.end), bool)
-                special.append(np.concatenate([edge[0], np.zeros(content, bool), edge[1]]))
-                word.append(
-                    np.pad(of[start:stop], (len(self.start), len(self.end)), constant_values=-1)
-                )
-                window.append(np.full(len(ids[-1]), len(window), np.int64))
-                types.append(np.full(len(ids[-1]), text, np.int64))
-        total = np.concatenate(ids)
+                self._add(windows, pieces[start:stop], word[start:stop], number)
         row = Row(
-            total,
-            np.concatenate(special),
-            np.concatenate(word),
-            np.concatenate(types),
-            self.pad,
-            np.concatenate(window),
+            ids=np.concatenate(windows.ids),
+            special=np.concatenate(windows.special),
+            word=np.concatenate(windows.word),
+            types=np.concatenate(windows.types),
+            pad=self.pad,
+            window=np.concatenate(windows.window),
         )
         return row, dropped
 
+    def _add(self, windows: _Windows, pieces: np.ndarray, word: np.ndarray, text: int) -> None:
+        """One more window, of text number `text`."""
+        edges = (len(self.start), len(self.end))
+        ids = np.concatenate([self.start, pieces, self.end]).astype(np.int64)
+        windows.window.append(np.full(len(ids), len(windows.ids), np.int64))
+        windows.types.append(np.full(len(ids), text, np.int64))
+        windows.special.append(np.pad(np.zeros(len(pieces), bool), edges, constant_values=True))
+        windows.word.append(np.pad(word, edges, constant_values=-1))
+        windows.ids.append(ids)
+
     def _cuts(self, word: np.ndarray) -> list[tuple[int, int]]:
-        cuts, start = [], 0
+        """First piece and the one after the last of each window."""
+        cuts = []
+        start = 0
         while True:
             stop = min(start + self.room, len(word))
             if stop < len(word) and word[stop] >= 0 and word[stop] == word[stop - 1]:
-                whole = stop - int(
-                    np.argmax(word[start:stop][::-1] != word[stop])
-                )  # the split word's first piece
-                stop = whole if whole > start and word[start] != word[stop] else stop
+                stop = self._before_word(word, start, stop)
             cuts.append((start, stop))
             if stop >= len(word):
                 return cuts
             start = stop
+
+    @staticmethod
+    def _before_word(word: np.ndarray, start: int, stop: int) -> int:
+        """The first piece of the word that `stop` would split; `stop` itself if the word fills the window."""
+        backwards = word[start:stop][::-1]
+        first = stop - int(np.argmax(backwards != word[stop]))
+        if first > start and word[start] != word[stop]:
+            return first
+        return stop
 
 
 class TextSamples:
@@ -194,17 +238,15 @@ class TextSamples:
         keep: int = 500_000,
     ) -> None:
         """`text` and `clip` say which sides are made; at most `keep` converted samples stay in memory."""
-        self.examples, self.text, self.clip, self.keep = examples, text, clip, keep
-        self.ids = [e.id for e in examples]
-        # Characters are close enough; every choice is padded to the longest.
-        self.lengths = np.array(
-            [len(e.text) + max(map(len, e.choices or (e.pair or "",))) for e in examples]
-        )
-        seen: dict[Any, int] = {}
-        self.first = [
-            seen.setdefault((e.text, e.pair, e.choices, e.tags, e.choice_tags), i)
-            for i, e in enumerate(examples)
-        ]
+        self.examples = examples
+        self.text = text
+        self.clip = clip
+        self.keep = keep
+        self.ids = [example.id for example in examples]
+        self.images = [example.images for example in examples]
+        self.lengths = np.array([_characters(example) for example in examples])
+        place: dict[object, int] = {}
+        self.first = [place.setdefault(_key(e), number) for number, e in enumerate(examples)]
         self.kept: dict[int, Sample] = {}
 
     def __len__(self) -> int:
@@ -212,76 +254,102 @@ class TextSamples:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        missing = [i for i in dict.fromkeys(self.first[i] for i in indices) if i not in self.kept]
-        fresh = (
-            dict(zip(missing, self._convert([self.examples[i] for i in missing]), strict=True))
-            if missing
-            else {}
-        )
+        wanted = dict.fromkeys(self.first[index] for index in indices)
+        missing = [first for first in wanted if first not in self.kept]
+        converted = self._convert([self.examples[first] for first in missing]) if missing else []
+        fresh = dict(zip(missing, converted, strict=True))
         out = []
-        for i in indices:
-            sample, label = (
-                fresh.get(self.first[i]) or self.kept[self.first[i]],
-                self.examples[i].label,
-            )
-            labels = {} if label is None else {"label": np.array(label)}
-            out.append(replace(sample, id=self.ids[i], labels=labels))
-        for i in missing[: max(0, self.keep - len(self.kept))]:
-            self.kept[i] = fresh[i]
+        for index in indices:
+            first = self.first[index]
+            sample = fresh.get(first) or self.kept[first]
+            out.append(_labelled(sample, self.examples[index]))
+        for first in missing[: max(0, self.keep - len(self.kept))]:
+            self.kept[first] = fresh[first]
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
-        if any(e.choices for e in examples):
-            flat = [
-                Example(e.id, e.text, choice, tags=e.tags, choice_tags=e.choice_tags[n : n + 1])
-                for e in examples
-                for n, choice in enumerate(e.choices)
-            ]
-            rows = iter(self._convert(flat))
-            several = [tuple(next(rows) for _ in e.choices) for e in examples]
-            return [
-                Sample(e.id, choices=own, dropped=sum(row.dropped for row in own))
-                for e, own in zip(examples, several, strict=True)
-            ]
-        words = [
-            (spans(e.text),) if e.pair is None else (spans(e.text), spans(e.pair)) for e in examples
-        ]
+        """A sample for each example; of a multiple choice, a row for each choice."""
+        rows = iter(self._rows([row for example in examples for row in rows_of(example)]))
         samples = []
-        for e, own in zip(examples, words, strict=True):
-            raw = [
-                numbers(text, part) for text, part in zip((e.text, e.pair or ""), own, strict=False)
-            ]
-            samples.append(Sample(e.id, words=np.concatenate(raw)))
+        for example in examples:
+            if not example.choices:
+                samples.append(next(rows))
+                continue
+            choices = tuple(next(rows) for _ in example.choices)
+            dropped = sum(row.dropped for row in choices)
+            samples.append(Sample(example.id, choices=choices, dropped=dropped, example=example))
+        return samples
+
+    def _rows(self, examples: Sequence[Example]) -> list[Sample]:
+        words = [tuple(spans(text) for text in _texts(example)) for example in examples]
+        samples = []
+        for example, parts in zip(examples, words, strict=True):
+            raw = [numbers(text, part) for text, part in zip(_texts(example), parts, strict=True)]
+            samples.append(Sample(example.id, words=np.concatenate(raw), example=example))
         if self.text is not None:
-            texts = self.text.rows(examples, words)
+            rows = self.text.rows(examples, words)
             samples = [
-                replace(s, text=r, dropped=s.dropped + d)
-                for s, (r, d) in zip(samples, texts, strict=True)
+                replace(sample, text=row, dropped=sample.dropped + dropped)
+                for sample, (row, dropped) in zip(samples, rows, strict=True)
             ]
-            if any(e.tags or e.choice_tags for e in examples):
-                samples = [
-                    _tagged(s, e, own) for s, e, own in zip(samples, examples, words, strict=True)
-                ]
+            if any(example.tags or example.choice_tags for example in examples):
+                samples = [_tagged(one, parts) for one, parts in zip(samples, words, strict=True)]
         if self.clip is not None:
-            windows = self.clip.rows(examples, words)
+            rows = self.clip.rows(examples, words)
             samples = [
-                replace(s, clip=r, dropped=s.dropped + d)
-                for s, (r, d) in zip(samples, windows, strict=True)
+                replace(sample, clip=row, dropped=sample.dropped + dropped)
+                for sample, (row, dropped) in zip(samples, rows, strict=True)
             ]
         return samples
 
 
-def _tagged(sample: Sample, example: Example, words: Sequence[np.ndarray]) -> Sample:
-    """A copy whose text says which object or phrase each piece names."""
-    row = sample.text
-    assert row is not None
-    named, before = (
-        np.full(sum(map(len, words)) + 1, -1, np.int64),
-        0,
-    )  # the last one: of pieces outside all words
-    for spans_, tags in zip(words, (example.tags, *example.choice_tags), strict=False):
+def _characters(example: Example) -> int:
+    """How long an example is: characters are close enough, and every choice is padded to the longest."""
+    seconds = example.choices or (example.pair or "",)
+    return len(example.text) + max(len(second) for second in seconds)
+
+
+def _key(example: Example) -> object:
+    """What a converted text depends on."""
+    return (example.text, example.pair, example.choices, example.tags, example.choice_tags)
+
+
+def _labelled(sample: Sample, example: Example) -> Sample:
+    """A converted sample as one of the examples it stands for."""
+    if sample.choices and sample.example is not example:
+        rows = zip(sample.choices, rows_of(example), strict=True)
+        sample = replace(sample, choices=tuple(replace(row, example=own) for row, own in rows))
+    labels = {} if example.label is None else {"label": np.array(example.label)}
+    return replace(sample, id=example.id, labels=labels, example=example)
+
+
+def rows_of(example: Example) -> Iterator[Example]:
+    """An example of each row that a model reads: the example itself, or one for each of its choices."""
+    if not example.choices:
+        yield example
+        return
+    for number, choice in enumerate(example.choices):
+        yield Example(
+            example.id,
+            example.text,
+            choice,
+            images=example.images,
+            tags=example.tags,
+            choice_tags=example.choice_tags[number : number + 1],
+            objects=example.objects,
+        )
+
+
+def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
+    """A copy whose text says which object or phrase each piece names; `words` are the spans of its texts."""
+    row = needed(sample.text, "text", "a tagged text")
+    example = needed(sample.example, "example", "a tagged text")
+    # The last one is of pieces outside all words.
+    named = np.full(sum(len(part) for part in words) + 1, -1, np.int64)
+    before = 0
+    for part, tags in zip(words, (example.tags, *example.choice_tags), strict=False):
         for start, stop, number in tags:
-            inside = (spans_[:, 0] < stop) & (spans_[:, 1] > start)
+            inside = (part[:, 0] < stop) & (part[:, 1] > start)
             named[before + np.flatnonzero(inside)] = number
-        before += len(spans_)
+        before += len(part)
     return replace(sample, text=replace(row, region=named[row.word]))

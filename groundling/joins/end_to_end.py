@@ -10,19 +10,25 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
-from groundling.batch import Batch, Encoded
+from groundling.batch import Batch, Encoded, Regions, needed
 from groundling.errors import InputError
+from groundling.joins.vlbert import VLBertJoin, vlbert
+from groundling.models.attention import Watch
 from groundling.models.kinds import Kind
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
-from groundling.models.single_stream import CNN, JOIN, SingleStream, load_single_stream, vlbert
+from groundling.models.single_stream import CNN, JOIN, SingleStream, load_single_stream
 
-STRIDE, BINS, SAMPLES = 16, 14, 2
-"""Pixels per cell of the map under RoIAlign, its bins per side (code), and samples per bin and direction."""
+STRIDE = 16
+"""Pixels per cell of the map under RoIAlign."""
+BINS = 14
+"""Its bins per side (jackroos/VL-BERT, common/fast_rcnn.py)."""
+SAMPLES = 2
+"""Its samples per bin and direction."""
 
 
 class EndToEnd(SingleStream):
-    """A VL-BERT that makes its regions' features from pixels (VL-BERT Section 3.2; facts from the authors' code).
+    """A VL-BERT that makes its regions' features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
 
     All stages of the ResNet but the last see a picture, cut to its own size; RoIAlign takes 14 x 14 bins of every
     region, the whole image included; the last stage, with stride 1 and dilation 2, sees each; their mean is the
@@ -35,22 +41,20 @@ class EndToEnd(SingleStream):
 
     def __init__(self, stream: SingleStream, cnn: ResNetModel, processor: Any) -> None:
         """`stream`: VL-BERT made for pixels; `processor` has the CNN's mean and deviation, and the pictures' side."""
-        super().__init__(stream.text.encoder, stream.text.tokenizer, stream.join)
-        self.cnn, self.processor = cnn.eval(), processor
-        normal = processor.do_normalize
-        for name, value in (
-            ("mean", processor.image_mean if normal else [0.0] * 3),
-            ("std", processor.image_std if normal else [1.0] * 3),
-        ):
-            self.register_buffer(name, torch.tensor(value)[:, None, None], persistent=False)
-        norms = [part for part in cnn.modules() if isinstance(part, nn.BatchNorm2d)]
-        for frozen in (cnn.embedder, cnn.encoder.stages[0], *norms):
-            frozen.requires_grad_(False)
-        for conv in cnn.encoder.stages[-1].modules():
-            if isinstance(conv, nn.Conv2d):
-                conv.stride = (1, 1)
-                if conv.kernel_size == (3, 3):
-                    conv.dilation = conv.padding = (2, 2)
+        super().__init__(
+            stream.text.encoder,
+            stream.text.tokenizer,
+            stream.join,
+            regions_from=stream.regions_from,
+        )
+        self.cnn = cnn.eval()
+        self.processor = processor
+        mean = processor.image_mean if processor.do_normalize else [0.0] * 3
+        std = processor.image_std if processor.do_normalize else [1.0] * 3
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+        _freeze(cnn)
+        _dilate(cnn.encoder.stages[-1])
 
     @property
     def side(self) -> int:
@@ -63,38 +67,46 @@ class EndToEnd(SingleStream):
         self.cnn.eval()
         return self
 
-    def forward(self, batch: Batch, maps: bool = False) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
         """As `SingleStream`, with features of the regions seen in the pixels; a batch of texts alone needs neither."""
-        return super().forward(batch if batch.regions is None else self.look(batch), maps)
+        return super().forward(batch if batch.regions is None else self.look(batch), attention)
 
     def look(self, batch: Batch) -> Batch:
-        """The batch with features (B, R, D) of its regions; those of a multiple choice are seen once."""
-        batch.require(("pixels",), "a model that reads pixels")
-        regions, pixels, extent = batch.regions, batch.pixels, batch.extent
-        assert regions is not None and pixels is not None and extent is not None
-        choices = len(regions.boxes) // len(pixels)
+        """The batch with features (N, R, D) of its regions; those of a multiple choice are seen once.
+
+        Without pixels, regions that have features already keep them: so a blind control reads zeros. Raises
+        InputError if there is neither.
+        """
+        regions = needed(batch.regions, "regions", "a model that reads pixels")
+        if batch.pixels is None and regions.features.shape[-1] == self.join.width:
+            return batch
+        batch.require(("pixels", "extent"), "a model that reads pixels")
+        pixels = needed(batch.pixels, "pixels", "a model that reads pixels")
+        extent = needed(batch.extent, "extent", "a model that reads pixels")
+        choices = batch.choices
         mask = regions.mask[::choices]
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
-        pictures = (pixels / 255 - self.mean) / self.std
-        if regions.masked is not None:
-            pictures = (
-                pictures
-                * ~under(boxes, regions.masked[::choices], pixels.shape[3], pixels.shape[2])[
-                    :, None
-                ]
-            )
-        found = []
+        pictures = self._pictures(pixels, boxes, regions, choices)
+        looks = []
         # One by one: padding would reach into a picture, since a BatchNorm makes something of its zeros.
-        for b, (wide, high) in enumerate(extent.tolist()):
-            cover = None if regions.cover is None else regions.cover[b * choices, mask[b]]
-            found.append(
-                self._features(pictures[b : b + 1, :, :high, :wide], boxes[b, mask[b]], cover)
-            )
-        seen = torch.cat(found)
+        for number, (wide, high) in enumerate(extent.tolist()):
+            cover = None
+            if regions.cover is not None:
+                cover = regions.cover[number * choices, mask[number]]
+            picture = pictures[number : number + 1, :, :high, :wide]
+            looks.append(self._features(picture, boxes[number, mask[number]], cover))
+        seen = torch.cat(looks)
         features = seen.new_zeros(*mask.shape, seen.shape[-1]).index_put((mask,), seen)
-        return replace(
-            batch, regions=replace(regions, features=features.repeat_interleave(choices, 0))
-        )
+        features = features.repeat_interleave(choices, 0)
+        return replace(batch, regions=replace(regions, features=features))
+
+    def _pictures(self, pixels: Tensor, boxes: Tensor, regions: Regions, choices: int) -> Tensor:
+        """Normalised pixels (B, 3, H, W), zero under masked regions."""
+        pictures = (pixels / 255 - self.mean) / self.std
+        if regions.masked is None:
+            return pictures
+        high, wide = pixels.shape[2:]
+        return pictures * ~under(boxes, regions.masked[::choices], wide, high)[:, None]
 
     def _features(self, picture: Tensor, boxes: Tensor, cover: Tensor | None) -> Tensor:
         """(R, D) of boxes (R, 4) in pixels of one picture (1, 3, H, W); `cover` (R, 14, 14)."""
@@ -104,7 +116,10 @@ class EndToEnd(SingleStream):
             states = stage(states)
         # In full precision: half of it would move the boxes.
         states = last(roi_align(states.float(), [boxes], BINS, 1 / STRIDE, SAMPLES))
-        return (states if cover is None else states * cover[:, None]).float().mean((2, 3))
+        if cover is not None:
+            states = states * cover[:, None]
+        means: Tensor = states.float().mean((2, 3))
+        return means
 
     def export(self, folder: Path) -> None:
         """Write what a `SingleStream` does, and `cnn`: a stock HF ResNet with its image processor."""
@@ -113,12 +128,31 @@ class EndToEnd(SingleStream):
         self.processor.save_pretrained(folder / CNN)
 
 
+def _freeze(cnn: ResNetModel) -> None:
+    """Stem, first stage and every BatchNorm stay as they are."""
+    cnn.embedder.requires_grad_(False)
+    cnn.encoder.stages[0].requires_grad_(False)
+    for part in cnn.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.requires_grad_(False)
+
+
+def _dilate(stage: nn.Module) -> None:
+    """A ResNet's last stage without its stride, its 3 x 3 convolutions dilated by 2 instead."""
+    for conv in stage.modules():
+        if isinstance(conv, nn.Conv2d):
+            conv.stride = (1, 1)
+            if conv.kernel_size == (3, 3):
+                conv.dilation = (2, 2)
+                conv.padding = (2, 2)
+
+
 def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
-    """Pixels (B, H, W) inside any masked (B, R) box (B, R, 4), both its ends included (code)."""
+    """Pixels (B, H, W) inside any masked (B, R) box (B, R, 4), both its ends included (VL-BERT's release)."""
 
     def between(low: Tensor, last: Tensor, count: int) -> Tensor:
-        at = torch.arange(count, device=boxes.device)
-        return (at >= low.floor()[..., None]) & (at <= last.floor()[..., None])
+        place = torch.arange(count, device=boxes.device)
+        return (place >= low.floor()[..., None]) & (place <= last.floor()[..., None])
 
     columns = between(boxes[..., 0], boxes[..., 2], wide) & masked[..., None]
     rows = between(boxes[..., 1], boxes[..., 3], high)
@@ -141,7 +175,7 @@ def end_to_end(
 
 def load_end_to_end(folder: str | Path) -> EndToEnd:
     """A model from a folder written by its `export`."""
-    return EndToEnd(load_single_stream(folder), *_load_cnn(Path(folder) / CNN))
+    return EndToEnd(load_single_stream(folder, VLBertJoin), *_load_cnn(Path(folder) / CNN))
 
 
 def _load_cnn(source: str | Path) -> tuple[Any, Any]:
@@ -153,9 +187,9 @@ def _load_cnn(source: str | Path) -> tuple[Any, Any]:
     return load_weights(ResNetModel, source), load_processor(source)
 
 
-PIXELS = Kind(
-    "end-to-end model",
-    lambda source: (Path(source) / JOIN).exists() and (Path(source) / CNN).exists(),
-    load_end_to_end,
-)
+def _is_end_to_end(source: str) -> bool:
+    return (Path(source) / JOIN).exists() and (Path(source) / CNN).exists()
+
+
+PIXELS = Kind("end-to-end model", _is_end_to_end, load_end_to_end)
 """VL-BERT with its own CNN."""

@@ -14,9 +14,10 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from groundling.errors import InputError
+from groundling.joins.visualbert import visualbert
 from groundling.models.kinds import Kind
 from groundling.models.loading import load_config, load_tokenizer
-from groundling.models.single_stream import SingleStream, visualbert
+from groundling.models.single_stream import SingleStream
 
 
 class Names(NamedTuple):

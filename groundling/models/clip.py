@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,26 @@ from transformers import (
     SiglipTextModel,
 )
 
-from groundling.batch import Batch, Encoded, Sizes, Windows
+from groundling.batch import Batch, Encoded, Sizes, Windows, needed
 from groundling.data.samples import WindowInput
 from groundling.errors import InputError
-from groundling.models.kinds import Kind
+from groundling.models.attention import AttentionMap, Watch, places_of_windows, watching
+from groundling.models.kinds import Kind, Student
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 
 
 class ClipText(nn.Module):
     """A CLIP-like text tower with its projection, and the (unused, but counted) logit scale of its model.
 
-    The projection is applied to every piece after the final LayerNorm, not to the end token only (XDBERT's code; at
-    the end token this equals CLIP's text feature).
+    The projection is applied to every piece after the final LayerNorm, not to the end token only; at the end token
+    this equals CLIP's text feature (XDBERT, Section 2.1; so does its release, Splend1d/XDBERT).
     """
 
     def __init__(self, tower: Any, projection: Any, logit_scale: Tensor) -> None:
+        """`tower`: HF's text model; `projection`: the Linear into the joint space; `logit_scale`: ()."""
         super().__init__()
-        self.tower, self.projection = tower, projection
+        self.tower = tower
+        self.projection = projection
         self.logit_scale = nn.Parameter(
             logit_scale.detach().clone().reshape(()), requires_grad=False
         )
@@ -47,7 +51,7 @@ class ClipText(nn.Module):
     @property
     def width(self) -> int:
         """Width of a projected piece."""
-        return self.projection.out_features
+        return int(self.projection.out_features)
 
     @property
     def window(self) -> int:
@@ -57,21 +61,52 @@ class ClipText(nn.Module):
     @property
     def table(self) -> Tensor:
         """The tower's token embeddings (vocabulary, D)."""
-        return self.tower.get_input_embeddings().weight
+        return self.words.weight
 
-    def forward(self, windows: Windows) -> tuple[Tensor, Tensor]:
-        """Projected piece states (N, S, E) and the text feature (N, E) of each window; neither is normalised."""
-        ids, mask = windows.ids, windows.mask
+    @property
+    def words(self) -> nn.Embedding:
+        """The module that embeds the tower's tokens."""
+        table: nn.Embedding = self.tower.get_input_embeddings()
+        return table
+
+    def forward(self, windows: Windows, attention: Watch | None = None) -> tuple[Tensor, Tensor]:
+        """Projected piece states (W, S, E) and the text feature (W, E) of each window; neither is normalised.
+
+        `attention` is told every layer's map over the places of a window, named `self`.
+        """
+        with nullcontext() if attention is None else self._watching(windows, attention):
+            states = self._states(windows)
+        states = self.projection(states)
+        pieces = windows.ids.shape[1]
         if self.fixed_length:
-            ids = F.pad(ids, (0, self.fixed_length - ids.shape[1]), value=windows.pad)
-            states = self.tower(input_ids=ids).last_hidden_state
-            pooled = self.projection(states[:, -1])
-            return self.projection(states[:, : mask.shape[1]]), pooled
-        states = self.projection(
-            self.tower(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        )
+            return states[:, :pieces], states[:, -1]
         # The end token's own place is known; HF would look for its id, and silently take position 0 if it is absent.
-        return states, states[torch.arange(len(ids), device=ids.device), windows.last]
+        number = torch.arange(len(windows.ids), device=windows.ids.device)
+        return states, states[number, windows.last]
+
+    def _states(self, windows: Windows) -> Tensor:
+        """The tower's last states (W, S, D), or (W, full length, D) of SigLIP."""
+        if not self.fixed_length:
+            mask = windows.mask.long()
+            states: Tensor = self.tower(
+                input_ids=windows.ids, attention_mask=mask
+            ).last_hidden_state
+            return states
+        missing = self.fixed_length - windows.ids.shape[1]
+        padded = F.pad(windows.ids, (0, missing), value=windows.pad)
+        states = self.tower(input_ids=padded).last_hidden_state
+        return states
+
+    def _watching(self, windows: Windows, attention: Watch) -> AbstractContextManager[None]:
+        places = places_of_windows(windows)
+        pieces = windows.ids.shape[1]
+
+        def tell(layer: int, weights: Tensor) -> None:
+            # SigLIP reads its padding too; what falls on it is not among the columns.
+            inside = weights[:, :, :pieces, :pieces]
+            attention(AttentionMap("self", layer, inside, places, places))
+
+        return watching(self.tower, tell)
 
 
 def clip_text(model: Any) -> ClipText:
@@ -108,7 +143,7 @@ CLIP_LIKE: dict[str, Any] = {
 """Which HF class loads a folder of each CLIP-like model type."""
 
 
-class ClipEncoder(nn.Module):
+class ClipEncoder(Student):
     """A CLIP-like text tower as a text encoder by itself (XDBERT Table 1, first row).
 
     The paper does not say how it reads pairs. Here the mean text feature of the first text's windows stands beside that
@@ -116,23 +151,24 @@ class ClipEncoder(nn.Module):
     """
 
     def __init__(self, clip: ClipText, tokenizer: PreTrainedTokenizerBase) -> None:
+        """The tokenizer is the tower's own."""
         super().__init__()
-        self.clip, self.tokenizer = clip, tokenizer
+        self.clip = clip
+        self.tokenizer = tokenizer
         self.sizes = Sizes(pooled=2 * clip.width)
 
     def inputs(self, max_length: int) -> tuple[None, WindowInput]:
         """Two windows per text at most (XDBERT Appendix B); longer texts are cut and counted."""
         return None, WindowInput(self.tokenizer, self.clip.window, TUNING_WINDOWS)
 
-    def word_embeddings(self) -> nn.Module:
+    def word_embeddings(self) -> nn.Embedding:
         """The tower's token embeddings."""
-        return self.clip.tower.get_input_embeddings()
+        return self.clip.words
 
-    def forward(self, batch: Batch) -> Encoded:
-        """`pooled` (B, 2E), from the windows' text features (N, E)."""
-        windows = batch.clip
-        assert windows is not None, "a CLIP text tower reads batch.clip"
-        features = self.clip(windows)[1]
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """`pooled` (N, 2E), from the windows' text features (W, E); `attention` as in `ClipText`."""
+        windows = needed(batch.clip, "clip", "a CLIP text tower")
+        _, features = self.clip(windows, attention)
         place = windows.row * 2 + windows.types
         both = 2 * windows.key_mask.shape[0]
         total = features.new_zeros(both, features.shape[1]).index_add(0, place, features)
@@ -153,8 +189,8 @@ def save_clip_text(clip: ClipText, tokenizer: PreTrainedTokenizerBase, folder: P
     config = deepcopy(clip.tower.config)  # a tower that goes on training keeps its own
     config.projection_dim = config.projection_size = clip.width
     model = CLIP_LIKE[config.model_type](config)
-    own = model.text_model if hasattr(model, "text_model") else model
-    own.load_state_dict(clip.tower.state_dict())
+    tower = model.text_model if hasattr(model, "text_model") else model
+    tower.load_state_dict(clip.tower.state_dict())
     if not clip.fixed_length:
         model.text_projection.load_state_dict(clip.projection.state_dict())
     model.save_pretrained(folder)
@@ -168,29 +204,39 @@ class TwoTowers(nn.Module):
     std: Tensor
 
     def __init__(self, clip: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """`clip`: HF's `CLIPModel`, with its tokenizer."""
         super().__init__()
-        self.clip, self.tokenizer = clip, tokenizer
+        self.clip = clip
+        self.tokenizer = tokenizer
         self.register_buffer("mean", torch.tensor(IMAGE_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(IMAGE_STD).view(1, 3, 1, 1), persistent=False)
         self.sizes = Sizes()
 
     def forward(self, batch: Batch) -> Encoded:
-        """Unit-length embeddings of both sides and CLIP's learned scale; either side may be absent."""
-        text = image = None
+        """Unit-length embeddings of both sides and CLIP's learned scale; either side may be absent.
+
+        Raises InputError if a caption has more than one window.
+        """
+        text = None
+        image = None
         if batch.clip is not None:
-            assert len(batch.clip.ids) == len(batch), "a caption is one window"
-            text = F.normalize(
-                self.clip.get_text_features(
-                    batch.clip.ids, attention_mask=batch.clip.mask.long()
-                ).pooler_output,
-                dim=-1,
-            )
+            text = F.normalize(self._text(batch.clip, len(batch)), dim=-1)
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / 255 - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
-        return Encoded(
-            text_embedding=text, image_embedding=image, scale=self.clip.logit_scale.exp()
-        )
+        scale = self.clip.logit_scale.exp()
+        return Encoded(text_embedding=text, image_embedding=image, scale=scale)
+
+    def _text(self, windows: Windows, captions: int) -> Tensor:
+        if len(windows.ids) != captions:
+            raise InputError(
+                f"{len(windows.ids)} windows for {captions} captions; expected one each"
+            )
+        mask = windows.mask.long()
+        features: Tensor = self.clip.get_text_features(
+            windows.ids, attention_mask=mask
+        ).pooler_output
+        return features
 
     def export(self, folder: Path) -> None:
         """Write a stock HF CLIP folder, with tokenizer and image processor."""

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded
+from groundling.batch import Batch, Encoded, needed
 from groundling.data.samples import TextInput, WindowInput
 from groundling.errors import InputError
+from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
-from groundling.models.kinds import Kind
+from groundling.models.kinds import Kind, Student
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
@@ -26,65 +27,68 @@ class Attention(nn.Module):
     def __init__(self, width: int, over: int, heads: int, dropout: float) -> None:
         """Queries from states `width` wide, keys and values from states `over` wide."""
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
-        self.key, self.value = nn.Linear(over, width), nn.Linear(over, width)
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.key = nn.Linear(over, width)
+        self.value = nn.Linear(over, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def _split(self, projected: Tensor) -> Tensor:
-        """(B, T, D) by head: (B, heads, T, D / heads)."""
+        """(N, T, D) by head: (N, heads, T, D / heads)."""
         return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def weights(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
-        """Attention weights (B, heads, T, V) of the same call; rows sum to 1 over the places of `key_mask`."""
-        q, k = self._split(self.query(states)), self._split(self.key(over))
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        """Attention weights (N, heads, T, V) of the same call; rows sum to 1 over the places of `key_mask`."""
+        query = self._split(self.query(states))
+        key = self._split(self.key(over))
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         return scores.masked_fill(~key_mask[:, None, None, :], -torch.inf).softmax(-1)
 
     def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
-        """States (B, T, D) after attending over (B, V, D') where `key_mask` (B, V) is True."""
-        q, k, v = (
+        """States (N, T, D) after attending over (N, V, D') where `key_mask` (N, V) is True."""
+        mixed = F.scaled_dot_product_attention(
             self._split(self.query(states)),
             self._split(self.key(over)),
             self._split(self.value(over)),
+            attn_mask=key_mask[:, None, None, :],
+            dropout_p=self.dropout if self.training else 0.0,
         )
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=key_mask[:, None, None, :], dropout_p=dropout
-        )
-        return self.norm(
-            states
-            + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training)
-        )
+        update = self.out(mixed.transpose(1, 2).flatten(2))
+        normed: Tensor = self.norm(states + F.dropout(update, self.dropout, self.training))
+        return normed
 
 
 class FeedForward(nn.Module):
     """Post-LN feed-forward block."""
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
+        """`width` of the states, `inner` of the hidden layer."""
         super().__init__()
-        self.up, self.down, self.dropout = (
-            nn.Linear(width, inner),
-            nn.Linear(inner, width),
-            nn.Dropout(dropout),
-        )
+        self.up = nn.Linear(width, inner)
+        self.down = nn.Linear(inner, width)
+        self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, states: Tensor) -> Tensor:
-        """States (B, T, D), transformed."""
-        return self.norm(states + self.dropout(self.down(F.gelu(self.up(states)))))
+        """States (N, T, D), transformed."""
+        update = self.down(F.gelu(self.up(states)))
+        normed: Tensor = self.norm(states + self.dropout(update))
+        return normed
 
 
 class CrossLayer(nn.Module):
     """One cross-modal layer: both cross-attentions read the old states, then self-attention, then feed-forward.
 
     LXMERT-like, but with separate cross-attentions per side, because the widths differ; the CLIP side's feed-forward
-    is as wide as the *text encoder's* (XDBERT's code; parameter counts of Table 6).
+    is as wide as the *text encoder's* (XDBERT Table 6, whose parameter counts tell; so does its release).
     """
 
     def __init__(
         self, text: int, text_heads: int, clip: int, clip_heads: int, inner: int, dropout: float
     ) -> None:
+        """`text` and `clip`: widths of the two sides; `inner`: of both feed-forward blocks."""
         super().__init__()
         self.text_cross = Attention(text, clip, text_heads, dropout)
         self.clip_cross = Attention(clip, text, clip_heads, dropout)
@@ -96,37 +100,49 @@ class CrossLayer(nn.Module):
     def forward(
         self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Both streams, updated: text (B, T, D) and CLIP (B, V, E)."""
-        crossed = self.text_cross(text, clip, clip_mask), self.clip_cross(clip, text, text_mask)
-        text = self.text_self(crossed[0], crossed[0], text_mask)
-        clip = self.clip_self(crossed[1], crossed[1], clip_mask)
+        """Both streams, updated: text (N, T, D) and CLIP (N, V, E)."""
+        crossed_text = self.text_cross(text, clip, clip_mask)
+        crossed_clip = self.clip_cross(clip, text, text_mask)
+        text = self.text_self(crossed_text, crossed_text, text_mask)
+        clip = self.clip_self(crossed_clip, crossed_clip, clip_mask)
         return self.text_forward(text), self.clip_forward(clip)
+
+    def maps(
+        self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
+    ) -> dict[tuple[str, str], Tensor]:
+        """The weights (N, heads, rows, columns) of the layer's four attentions, by reader and what is read."""
+        crossed_text = self.text_cross(text, clip, clip_mask)
+        crossed_clip = self.clip_cross(clip, text, text_mask)
+        return {
+            ("text", "clip"): self.text_cross.weights(text, clip, clip_mask),
+            ("clip", "text"): self.clip_cross.weights(clip, text, text_mask),
+            ("text", "text"): self.text_self.weights(crossed_text, crossed_text, text_mask),
+            ("clip", "clip"): self.clip_self.weights(crossed_clip, crossed_clip, clip_mask),
+        }
 
 
 def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.ModuleList:
     """The cross-modal encoder between a text encoder of this configuration and a CLIP-like text tower."""
+    # ModernBERT names several dropouts, and this is none of them.
     dropout = getattr(config, "hidden_dropout_prob", None)
     return nn.ModuleList(
         CrossLayer(
-            config.hidden_size,
-            config.num_attention_heads,
-            clip.width,
-            max(
-                1, clip.width // 64
-            ),  # CLIP's own head width; the tower's head count need not divide the projection
-            config.intermediate_size,
-            0.1
-            if dropout is None
-            else dropout,  # ModernBERT names several dropouts, and this is none of them
+            text=config.hidden_size,
+            text_heads=config.num_attention_heads,
+            clip=clip.width,
+            # CLIP's own head width; the tower's head count need not divide the projection.
+            clip_heads=max(1, clip.width // 64),
+            inner=config.intermediate_size,
+            dropout=0.1 if dropout is None else dropout,
         )
         for _ in range(layers)
     )
 
 
-class CrossModal(nn.Module):
+class CrossModal(Student):
     """XDBERT during adaptation (Section 2.1): any text encoder, any CLIP-like text tower, `layers` cross-modal layers.
 
-    New weights keep PyTorch's default initialisation, as in the authors' code.
+    New weights keep PyTorch's default initialisation, as in the release (Splend1d/XDBERT, utils_model.py).
     """
 
     def __init__(
@@ -138,30 +154,33 @@ class CrossModal(nn.Module):
     ) -> None:
         """Without `clip_tokenizer` the whole model can be trained, but neither saved nor given text."""
         super().__init__()
-        self.text, self.clip, self.clip_tokenizer = text, clip, clip_tokenizer
+        self.text = text
+        self.clip = clip
+        self.clip_tokenizer = clip_tokenizer
         self.cross = cross_layers(text.encoder.config, clip, layers)
+        vocabulary, width = clip.table.shape
         # No pooler: the text encoder's own has not seen the CLIP side.
         self.sizes = text.sizes._replace(
-            visual=clip.width, clip_table=(clip.table.shape[0], clip.table.shape[1]), pooled=0
+            visual=clip.width, clip_table=(vocabulary, width), pooled=0
         )
 
-    def forward(self, batch: Batch, maps: bool = False) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
         """Both sides alone (`text`, `visual`) and after meeting (`joint_text`, `joint_visual`).
 
-        With `maps`, `attention` holds each cross-modal layer's (B, heads, T, V) weights of text over CLIP pieces.
+        `attention` is told the four maps of every cross-modal layer, named by who reads whom.
         """
-        assert batch.text is not None and batch.clip is not None, (
-            "CrossModal reads batch.text and batch.clip"
-        )
-        alone = self.text(batch)
-        visual = batch.clip.join(self.clip(batch.clip)[0])
-        text, clip = alone.text, visual
-        attention = []
-        for layer in self.cross:
-            assert isinstance(layer, CrossLayer)
-            if maps:
-                attention.append(layer.text_cross.weights(text, clip, batch.clip.key_mask))
-            text, clip = layer(text, clip, batch.text.mask, batch.clip.key_mask)
+        tokens = needed(batch.text, "text", "a cross-modal model")
+        windows = needed(batch.clip, "clip", "a cross-modal model")
+        alone: Encoded = self.text(batch)
+        text = needed(alone.text, "text", "a cross-modal model")
+        visual = windows.join(self.clip(windows)[0])
+        clip = visual
+        for number, layer in enumerate(self.cross):
+            if attention is not None and isinstance(layer, CrossLayer):
+                maps = layer.maps(text, clip, tokens.mask, windows.key_mask)
+                places = {"text": places_of_text(tokens), "clip": places_of_clip(windows)}
+                _tell(attention, number, maps, places)
+            text, clip = layer(text, clip, tokens.mask, windows.key_mask)
         return replace(
             alone,
             pooled=None,
@@ -169,25 +188,35 @@ class CrossModal(nn.Module):
             joint_text=text,
             joint_visual=clip,
             clip_table=self.clip.table,
-            attention=tuple(attention),
         )
 
     def inputs(self, max_length: int) -> tuple[TextInput, WindowInput]:
         """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B)."""
-        assert self.clip_tokenizer is not None, "a CrossModal that reads text has both tokenizers"
-        windows = WindowInput(self.clip_tokenizer, self.clip.window, TUNING_WINDOWS)
+        tokenizer = needed(self.clip_tokenizer, "clip_tokenizer", "a cross-modal model given text")
+        windows = WindowInput(tokenizer, self.clip.window, TUNING_WINDOWS)
         return self.text.inputs(max_length)[0], windows
 
-    def word_embeddings(self) -> nn.Module:
+    def word_embeddings(self) -> nn.Embedding:
         """The text encoder's input embeddings."""
         return self.text.word_embeddings()
 
     def export(self, folder: Path) -> None:
         """Write the whole model: `text` and `clip` as stock HF folders, the cross-modal layers beside them."""
-        assert self.clip_tokenizer is not None, "a CrossModal that is saved has both tokenizers"
+        tokenizer = needed(self.clip_tokenizer, "clip_tokenizer", "a cross-modal model to be saved")
         self.text.export(folder / "text")
-        save_clip_text(self.clip, self.clip_tokenizer, folder / "clip")
+        save_clip_text(self.clip, tokenizer, folder / "clip")
         save_file(self.cross.state_dict(), folder / LAYERS)
+
+
+def _tell(
+    attention: Watch,
+    layer: int,
+    maps: dict[tuple[str, str], Tensor],
+    places: dict[str, Places],
+) -> None:
+    for (reader, read), weights in maps.items():
+        name = f"{reader} over {read}"
+        attention(AttentionMap(name, layer, weights, places[reader], places[read]))
 
 
 LAYERS = "cross_layers.safetensors"
@@ -195,7 +224,7 @@ LAYERS = "cross_layers.safetensors"
 
 
 def load_crossmodal(folder: str | Path) -> CrossModal:
-    """A whole cross-modal model from a folder written by its `export`."""
+    """A whole cross-modal model from a folder written by its `export`; raises InputError if its parts do not fit."""
     folder = Path(folder)
     try:
         weights = load_file(folder / LAYERS)
@@ -214,4 +243,8 @@ def load_crossmodal(folder: str | Path) -> CrossModal:
     return model
 
 
-WHOLE = Kind("cross-modal model", lambda source: (Path(source) / LAYERS).exists(), load_crossmodal)
+def _is_cross_modal(source: str) -> bool:
+    return (Path(source) / LAYERS).exists()
+
+
+WHOLE = Kind("cross-modal model", _is_cross_modal, load_crossmodal)

@@ -1,12 +1,17 @@
-"""The few heads there are; objectives own them, none is exported with a model."""
+"""Heads that several models share: masked language modelling, pooling. Objectives own them; none is exported."""
 
-import json
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from groundling.errors import InputError
 
 LM_HEADS = {
     "bert": (
@@ -30,84 +35,102 @@ LM_HEADS = {
 }
 """Where each family's checkpoints keep the language-modelling head: transform, its LayerNorm, output bias."""
 
+ACTIVATIONS = {
+    "bert": "hidden_act",
+    "deberta-v2": "hidden_act",
+    "distilbert": "activation",
+    "modernbert": "classifier_activation",
+}
+"""Which setting names the activation inside a family's head; RoBERTa's and ELECTRA's heads are exact GELU always."""
+
+
+def lm_head_style(config: Any) -> tuple[str, float]:
+    """Activation and LayerNorm epsilon of the masked-LM head that belongs to an HF configuration's family."""
+    settings = config.to_dict()
+    activation = settings.get(ACTIVATIONS.get(config.model_type, ""), "gelu")
+    epsilon = settings.get("layer_norm_eps", settings.get("norm_eps", 1e-12))
+    if config.model_type == "distilbert":  # its configuration has no epsilon, its code has
+        epsilon = 1e-12
+    if activation not in ACT2FN:
+        raise InputError(f"a {config.model_type} model with the unknown activation {activation!r}")
+    return str(activation), float(epsilon)
+
 
 class LMHead(nn.Module):
-    """BERT's masked-language-modelling head: Linear, GELU, LayerNorm, then the (tied) input embedding table."""
+    """BERT's masked-language-modelling head: Linear, activation, LayerNorm, then the (tied) input embedding table."""
 
-    def __init__(self, width: int, table: tuple[int, int]) -> None:
-        """`width` of the states; `table` = (vocabulary, embedding width), which may be narrower (ELECTRA)."""
+    def __init__(
+        self,
+        width: int,
+        table: tuple[int, int],
+        activation: str = "gelu",
+        epsilon: float = 1e-12,
+    ) -> None:
+        """`width` of the states; `table` = (vocabulary, embedding width), which may be narrower (ELECTRA).
+
+        `activation` and `epsilon` as `lm_head_style` gives them.
+        """
         super().__init__()
         vocabulary, embedding = table
         self.dense = nn.Linear(width, embedding)
-        self.norm = nn.LayerNorm(embedding, eps=1e-12)
+        self.activation = ACT2FN[activation]
+        self.norm = nn.LayerNorm(embedding, eps=epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, states: Tensor, table: Tensor) -> Tensor:
-        """Logits (N, vocabulary) of states (N, D) against `table` (vocabulary, E)."""
-        return F.linear(self.norm(F.gelu(self.dense(states))), table, self.bias)
+        """Logits (n, vocabulary) of states (n, D) against `table` (vocabulary, E)."""
+        return F.linear(self.norm(self.activation(self.dense(states))), table, self.bias)
 
     def load(self, folder: Path, family: str) -> bool:
         """Fill from a checkpoint folder that holds the family's head; False (and nothing changed) if it has none."""
         file = folder / "model.safetensors"
         if family not in LM_HEADS or not file.exists():
             return False
-        dense, norm, bias = LM_HEADS[family]
-        theirs = {"norm.weight": f"{norm}.weight", "dense.weight": f"{dense}.weight", "bias": bias}
-        optional = {
-            "norm.bias": f"{norm}.bias",
-            "dense.bias": f"{dense}.bias",
-        }  # ModernBERT has neither
-        own = self.state_dict()
         with safe_open(file, framework="pt") as stored:
-            keys = set(stored.keys())
-            if not set(theirs.values()) <= keys:
+            names = _stored_names(family, set(stored.keys()))
+            if names is None:
                 return False
-            wanted = theirs | {k: v for k, v in optional.items() if v in keys}
-            found = {name: stored.get_tensor(key) for name, key in wanted.items()}
-        if any(found[name].shape != own[name].shape for name in found):
+            weights = {name: stored.get_tensor(key) for name, key in names.items()}
+        before = self.state_dict()
+        if any(weights[name].shape != before[name].shape for name in weights):
             return False
-        for name in optional.keys() - found.keys():  # a head without biases: zero is no bias
-            found[name] = torch.zeros_like(own[name])
-        self.load_state_dict({**own, **found})
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.norm.eps = config.get("layer_norm_eps", config.get("norm_eps", self.norm.eps))
+        for name in before.keys() - weights.keys():  # a head without biases: zero is no bias
+            weights[name] = torch.zeros_like(before[name])
+        self.load_state_dict(weights)
         return True
 
 
+def _stored_names(family: str, keys: set[str]) -> dict[str, str] | None:
+    """What a checkpoint with these keys calls each weight of the head; None if it lacks one."""
+    dense, norm, bias = LM_HEADS[family]
+    # BERT's first checkpoints, bert-base-uncased among them, call a LayerNorm's weights gamma and beta.
+    wanted = {
+        "dense.weight": (f"{dense}.weight",),
+        "norm.weight": (f"{norm}.weight", f"{norm}.gamma"),
+        "bias": (bias,),
+    }
+    optional = {
+        "dense.bias": (f"{dense}.bias",),
+        "norm.bias": (f"{norm}.bias", f"{norm}.beta"),
+    }  # ModernBERT has neither
+    names = {}
+    for name, spellings in {**wanted, **optional}.items():
+        there = [spelling for spelling in spellings if spelling in keys]
+        if there:
+            names[name] = there[0]
+        elif name in wanted:
+            return None
+    return names
+
+
 class Pooler(nn.Module):
-    """BERT's pooler on the first position: Linear, tanh."""
+    """BERT's pooler on the first position: Linear, tanh (Devlin et al. 2019)."""
 
     def __init__(self, width: int) -> None:
+        """`width` of the states and of the pooled vector."""
         super().__init__()
         self.dense = nn.Linear(width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(B, D) from states (B, T, D)."""
+        """(N, D) from states (N, T, D)."""
         return torch.tanh(self.dense(states[:, 0]))
-
-
-class PairPooler(nn.Module):
-    """UNITER's NLVR2 head (code): two sequences read each other and are pooled to one vector each, side by side."""
-
-    def __init__(self, width: int, dropout: float = 0.1) -> None:
-        """Heads of 64, as BERT's."""
-        super().__init__()
-        self.read = nn.ModuleList(
-            nn.MultiheadAttention(width, max(1, width // 64), dropout, batch_first=True)
-            for _ in range(2)
-        )
-        self.mix = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Dropout(dropout))
-        self.score = nn.Linear(width, 1)
-
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(B, 2D) from states (2B, S, D), a sample's two sequences one after the other, and their mask (2B, S)."""
-        pooled = []
-        for own, other in ((0, 1), (1, 0)):
-            mine, theirs, hidden = states[own::2], states[other::2], ~mask[other::2]
-            read, _ = self.read[own](
-                mine, theirs, theirs, key_padding_mask=hidden, need_weights=False
-            )
-            mixed = self.mix(torch.cat([mine, read], -1))
-            scores = self.score(mixed).relu().masked_fill(~mask[own::2, :, None], -torch.inf)
-            pooled.append((scores.softmax(1) * mixed).sum(1))
-        return torch.cat(pooled, -1)

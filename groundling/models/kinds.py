@@ -5,34 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from torch import nn
 
 from groundling.batch import Batch, Encoded, Sizes
 from groundling.data.samples import TextInput, WindowInput
+from groundling.models.attention import Watch
 
 
-class Student(Protocol):
-    """A model with a text-only path: every task on text can be put to it."""
+class Student(nn.Module):
+    """A model with a text-only path: every task on text can be put to it. Abstract."""
 
     sizes: Sizes
+    """Widths of what it says."""
 
     def inputs(self, max_length: int) -> tuple[TextInput | None, WindowInput | None]:
         """How texts of at most `max_length` pieces become its input: for a text encoder, for a CLIP text tower."""
-        ...
+        raise NotImplementedError
 
     def word_embeddings(self) -> nn.Module:
         """The table of its input words."""
-        ...
+        raise NotImplementedError
 
-    def __call__(self, batch: Batch) -> Encoded:
-        """What it says of a batch that was made by its own `inputs`."""
-        ...
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """What it says of a batch that was made by its own `inputs`; `attention` is told its maps, if it has any."""
+        raise NotImplementedError
 
     def export(self, folder: Path) -> None:
-        """Write a folder from which `load_student` reads the model again."""
-        ...
+        """Write a folder from which its `Kind` loads the model again."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Kind:
     """A kind of model folder that is not a plain Hugging Face text encoder."""
 
     name: str
+    """What messages call it."""
     fits: Callable[[str], bool]
     """Whether a hub id or folder holds one."""
-    load: Callable[[str], Any]
+    load: Callable[[str], Student]
+    """The model of that hub id or folder."""

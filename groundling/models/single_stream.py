@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,188 +14,162 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
+from transformers.models.bert.modeling_bert import BertLayer
 
-from groundling.batch import Batch, Encoded
+from groundling.batch import Batch, Encoded, needed
 from groundling.data.samples import TextInput
 from groundling.errors import InputError
-from groundling.joins import (
-    JOINS,
-    Join,
-    Joined,
-    UniterJoin,
-    VisualBertJoin,
-    VLBertJoin,
-    add_types,
-    fresh,
+from groundling.models.attention import (
+    AttentionMap,
+    Places,
+    Watch,
+    places_added,
+    places_of_regions,
+    places_of_text,
+    watching,
 )
-from groundling.models.kinds import Kind
+from groundling.models.join import Join, Joined, fresh
+from groundling.models.kinds import Student
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
-class SingleStream(nn.Module):
+class SingleStream(Student):
     """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
 
-    With `early` off (VisualBERT "without early fusion", Section 5.3), BERT reads the text alone, and only one new layer
-    over its output and the embedded regions joins the two; a text without regions skips that layer (code).
+    With `early` off (VisualBERT "without early fusion", ablation C2 of Section 5.1), BERT reads the text alone, and
+    only one new layer over its output and the embedded regions joins the two; a text without regions skips that layer
+    (as in the release, uclanlp/visualbert, pytorch_pretrained_bert/modeling.py).
     """
 
     def __init__(
-        self, bert: BertModel, tokenizer: PreTrainedTokenizerBase, join: Join, early: bool = True
+        self,
+        bert: BertModel,
+        tokenizer: PreTrainedTokenizerBase,
+        join: Join,
+        early: bool = True,
+        regions_from: Mapping[str, Any] | None = None,
     ) -> None:
-        """The join was made for this BERT."""
+        """The join was made for this BERT; `regions_from` says what made the regions it was trained on."""
         super().__init__()
-        self.text, self.join, self.fusion = TextEncoder(bert, tokenizer), join, None
+        self.text = TextEncoder(bert, tokenizer)
+        self.join = join
+        self.fusion: BertLayer | None = None
         if not early:
             self.fusion = BertLayer(bert.config)
             fresh(self.fusion)
+        self.regions_from = dict(regions_from or {})
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
         self.whole = join.whole
 
     @property
     def max_length(self) -> int:
         """Most pieces of text, special ones included."""
-        return min(
-            self.text.max_length, self.text.encoder.config.max_position_embeddings - self.join.after
-        )
+        positions = self.text.encoder.config.max_position_embeddings
+        return int(min(self.text.max_length, positions - self.join.after))
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
         return self.text.inputs(min(max_length, self.max_length))
 
-    def word_embeddings(self) -> nn.Module:
+    def word_embeddings(self) -> nn.Embedding:
         """BERT's input embeddings."""
         return self.text.word_embeddings()
 
-    def forward(self, batch: Batch, maps: bool = False) -> Encoded:
-        """Last states of `text` (B, T, H) and regions, `visual` (B, R, H), each having read the other.
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """Last states of `text` (N, T, H) and regions, `visual` (N, R, H), each having read the other.
 
-        With `maps`, `attention` holds each layer's (B, heads, S, S) weights over the whole sequence of the join.
+        `attention` is told every layer's map over the whole sequence of the join, named `self`; without early fusion
+        BERT's own maps are over the text alone, and the fusion layer's comes last.
         """
-        bert, found = self.text.encoder, list[Tensor]()
+        bert = self.text.encoder
         joined = self.join(bert.embeddings, batch)
-        if maps:
-            with self._eager(found):
-                states = self.encode(joined)
-            if not found:
-                raise RuntimeError("this version of transformers gives no attention maps")
-        else:
+        with nullcontext() if attention is None else self._watching(batch, joined, attention):
             states = self.encode(joined)
         return Encoded(
             text=states[:, joined.text],
             visual=None if batch.regions is None else states[:, joined.regions],
             pooled=bert.pooler(states) if self.sizes.pooled else None,
-            word_table=bert.get_input_embeddings().weight,
+            word_table=self.word_embeddings().weight,
             region_table=self.join.table(),
-            attention=tuple(found),
         )
 
     def encode(self, joined: Joined) -> Tensor:
-        """Last states (B, S, H) of a joined sequence."""
-        encoder, text = self.text.encoder.encoder, joined.text
-        if self.fusion is None or joined.regions.start == joined.regions.stop:
-            return encoder(
-                joined.states, attention_mask=self._mask(joined.states, joined.mask)
-            ).last_hidden_state
-        words, mask = joined.states[:, text], joined.mask[:, text]
-        words = encoder(words, attention_mask=self._mask(words, mask)).last_hidden_state
-        states = torch.cat([words, joined.states[:, text.stop :]], 1)
-        return self.fusion(states, self._mask(states, joined.mask))
+        """Last states (N, S, H) of a joined sequence."""
+        encoder = self.text.encoder.encoder
+        no_regions = joined.regions.start == joined.regions.stop
+        if self.fusion is None or no_regions:
+            mask = self._mask(joined.states, joined.mask)
+            states: Tensor = encoder(joined.states, attention_mask=mask).last_hidden_state
+            return states
+        words = joined.states[:, joined.text]
+        text_mask = self._mask(words, joined.mask[:, joined.text])
+        words = encoder(words, attention_mask=text_mask).last_hidden_state
+        states = torch.cat([words, joined.states[:, joined.text.stop :]], 1)
+        fused: Tensor = self.fusion(states, self._mask(states, joined.mask))
+        return fused
 
     def _mask(self, states: Tensor, mask: Tensor) -> Any:
         return create_bidirectional_mask(
             config=self.text.encoder.config, inputs_embeds=states, attention_mask=mask.long()
         )
 
-    @contextmanager
-    def _eager(self, found: list[Tensor]) -> Iterator[None]:
-        """Inside, every self-attention appends its weights to `found`; only eager attention has any."""
-        bert = self.text.encoder
-        before = bert.config._attn_implementation
-        layers = [layer for layer in self.modules() if isinstance(layer, BertSelfAttention)]
-        hooks = [
-            layer.register_forward_hook(lambda layer, args, out: found.append(out[1]))
-            for layer in layers
-        ]
-        bert.set_attn_implementation("eager")
-        try:
-            yield
-        finally:
-            bert.set_attn_implementation(before)
-            for hook in hooks:
-                hook.remove()
+    def _watching(
+        self, batch: Batch, joined: Joined, attention: Watch
+    ) -> AbstractContextManager[None]:
+        text = places_of_text(needed(batch.text, "text", "a single-stream model"))
+        parts = [text]
+        if batch.regions is not None:
+            parts.append(places_of_regions(batch.regions))
+        added = joined.states.shape[1] - joined.regions.stop
+        if added:
+            parts.append(places_added(len(joined.states), added, joined.states.device))
+        every = Places.join(*parts)
+
+        def tell(layer: int, weights: Tensor) -> None:
+            places = every if weights.shape[-1] == every.holds.shape[1] else text
+            attention(AttentionMap("self", layer, weights, places, places))
+
+        # The whole model, so that the fusion layer is watched too.
+        return watching(_Watched(self), tell)
 
     def see(self, images: int) -> None:
-        """Make room for samples of several images: UNITER's later ones start with the first one's segment (code)."""
-        join, bert = self.join, self.text.encoder
-        if isinstance(join, UniterJoin) and (more := images - len(join.image_types)) > 0:
-            first = bert.config.type_vocab_size
-            add_types(bert, [join.image_types[0]] * more)
-            join.image_types = [*join.image_types, *range(first, first + more)]
-            join.options["image_types"] = join.image_types
+        """Make room for samples of several images."""
+        self.join.see(images, self.text.encoder)
 
     def export(self, folder: Path) -> None:
         """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""
         self.text.export(folder / "bert")
-        weights = {k: v for k, v in self.state_dict().items() if k.startswith(("join.", "fusion."))}
+        weights = {
+            name: value
+            for name, value in self.state_dict().items()
+            if name.startswith(("join.", "fusion."))
+        }
         save_file(weights, folder / "join.safetensors")
         described = {
             "kind": self.join.kind,
             "early": self.fusion is None,
             "options": self.join.options,
+            "regions_from": self.regions_from,
         }
         (folder / JOIN).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
-def visualbert(
-    bert: BertModel,
-    tokenizer: PreTrainedTokenizerBase,
-    width: int = 2048,
-    boxes: bool = False,
-    early: bool = True,
-) -> SingleStream:
-    """VisualBERT from a BERT: uncased, region features `width` wide (VCR 512, NLVR2 1024)."""
-    return SingleStream(bert, tokenizer, VisualBertJoin(bert, width, boxes), early)
+class _Watched:
+    """A single-stream model as `watching` takes an HF encoder: BERT's configuration, every module of the model."""
+
+    def __init__(self, model: SingleStream) -> None:
+        self.modules = model.modules
+        self.config = model.text.encoder.config
+        self.set_attn_implementation = model.text.encoder.set_attn_implementation
 
 
-def vlbert(
-    bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048, pixels: bool = False
-) -> SingleStream:
-    """VL-BERT from a BERT, whose segment table gets a third, random row, in place: uncased."""
-    add_types(bert, [None] * max(0, 3 - bert.config.type_vocab_size))
-    return SingleStream(bert, tokenizer, VLBertJoin(bert, width, pixels))
+JOIN = "join.json"
+"""Marks a folder of a single-stream model."""
+CNN = "cnn"
+"""Beside it, the folder of the CNN of a model that reads pixels; `joins/end_to_end.py` loads these."""
 
 
-def uniter(
-    bert: BertModel,
-    tokenizer: PreTrainedTokenizerBase,
-    width: int = 2048,
-    text_types: Sequence[int] = (0, 0),
-    image_types: Sequence[int] = (1,),
-) -> SingleStream:
-    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `add_types(bert, [0, 0])` for VCR."""
-    return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
-
-
-BUILDERS: dict[str, Callable[..., SingleStream]] = {
-    "visualbert": visualbert,
-    "vlbert": vlbert,
-    "uniter": uniter,
-}
-"""Models by name."""
-
-
-def join_to(start: Any, kind: str, width: int, **options: Any) -> SingleStream:
-    """A new model of a kind around a loaded BERT, or `start` itself if it is a single-stream model already.
-
-    Raises InputError if it is another encoder.
-    """
-    if isinstance(start, SingleStream):
-        return start
-    return BUILDERS[kind](bert_of(start), start.tokenizer, width, **options)
-
-
-def bert_of(start: Any) -> BertModel:
+def bert_of(start: object) -> BertModel:
     """The BERT inside a loaded text encoder; raises InputError if it holds another encoder."""
     if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
         raise InputError(
@@ -204,43 +178,51 @@ def bert_of(start: Any) -> BertModel:
     return start.encoder
 
 
-JOIN = "join.json"
-"""Marks a folder of a single-stream model."""
-CNN = "cnn"
-"""Beside it, the folder of the CNN of a model that reads pixels; `end_to_end` loads these."""
-
-
-def load_single_stream(folder: str | Path) -> SingleStream:
-    """A single-stream model from a folder written by its `export`."""
-    folder = Path(folder)
+def described_join(folder: str | Path) -> dict[str, Any]:
+    """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
+    path = Path(folder) / JOIN
     try:
-        described = json.loads((folder / JOIN).read_text(encoding="utf-8"))
-        kind, early, options = (described[key] for key in ("kind", "early", "options"))
-        weights = load_file(folder / "join.safetensors")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
         ) from None
-    if kind not in JOINS:
+    wanted = {"kind": str, "early": bool, "options": dict}
+    if not isinstance(described, dict):
+        raise InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read (no object)")
+    for name, expected in wanted.items():
+        if not isinstance(described.get(name), expected):
+            raise InputError(
+                f"{folder}: its {JOIN} or join.safetensors cannot be read ({name!r} is missing)"
+            )
+    return described
+
+
+def load_single_stream(folder: str | Path, join: type[Join]) -> SingleStream:
+    """A single-stream model with this kind of join from a folder written by its `export`."""
+    folder = Path(folder)
+    described = described_join(folder)
+    try:
+        weights = load_file(folder / "join.safetensors")
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:160]
         raise InputError(
-            f"{folder / JOIN}: unknown kind {kind!r}; there are: {', '.join(sorted(JOINS))}"
-        )
+            f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
+        ) from None
     text = load_text_encoder(folder / "bert")
+    bert = bert_of(text)
     try:
         model = SingleStream(
-            text.encoder, text.tokenizer, JOINS[kind](text.encoder, **options), early
+            bert,
+            text.tokenizer,
+            join(bert, **described["options"]),
+            described["early"],
+            described.get("regions_from"),
         )
-        own = model.state_dict()
-        model.load_state_dict({k: v for k, v in own.items() if k.startswith("text.")} | weights)
+        of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
+        model.load_state_dict(of_text | weights)
     except (RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{folder}: the join does not fit the BERT beside it ({reason})") from None
     return model
-
-
-JOINED = Kind(
-    "single-stream model",
-    lambda source: (Path(source) / JOIN).exists() and not (Path(source) / CNN).exists(),
-    load_single_stream,
-)

@@ -3,38 +3,56 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, Sizes
+from groundling.batch import Batch, Encoded, Sizes, needed
 from groundling.data.samples import TextInput
 from groundling.errors import InputError
+from groundling.models.attention import AttentionMap, Watch, places_of_text, watching
+from groundling.models.heads import lm_head_style
+from groundling.models.kinds import Student
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 
 
-class TextEncoder(nn.Module):
+def embedded_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
+    """Word embeddings (N, T, E) of a batch's texts, without positions or segments; the one place that looks them up.
+
+    An inner step's perturbation is added here (VILLA: to the word embedding alone). Raises InputError without texts.
+    """
+    words: Tensor = table(needed(batch.text, "text", who).ids)
+    if batch.perturbation is not None and batch.perturbation.text is not None:
+        words = words + batch.perturbation.text
+    return words
+
+
+class TextEncoder(Student):
     """A stock HF encoder and its tokenizer; `encoder` *is* the HF module, which is what gets exported."""
 
     def __init__(self, encoder: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raises InputError if the tokenizer knows more pieces than the encoder embeds."""
         super().__init__()
-        self.encoder, self.tokenizer = encoder, tokenizer
-        self.has_types = "token_type_ids" in inspect.signature(encoder.forward).parameters and bool(
-            getattr(encoder.config, "type_vocab_size", 0)
-        )
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        reads_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
+        self.has_types = reads_types and bool(getattr(encoder.config, "type_vocab_size", 0))
         table = encoder.get_input_embeddings().weight
         if len(tokenizer) > table.shape[0]:
             raise InputError(
                 f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the encoder {table.shape[0]}"
             )
+        width = encoder.config.hidden_size
+        activation, epsilon = lm_head_style(encoder.config)
         self.sizes = Sizes(
-            text=encoder.config.hidden_size,
+            text=width,
             word_table=(table.shape[0], table.shape[1]),
-            pooled=encoder.config.hidden_size
-            if getattr(encoder, "pooler", None) is not None
-            else 0,
+            pooled=width if getattr(encoder, "pooler", None) is not None else 0,
+            activation=activation,
+            epsilon=epsilon,
         )
 
     @property
@@ -44,35 +62,43 @@ class TextEncoder(nn.Module):
         for name, module in self.encoder.named_modules():
             # RoBERTa-like tables spend their first rows on padding: positions start at padding_idx + 1.
             if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                limit = module.num_embeddings - (
-                    0 if module.padding_idx is None else module.padding_idx + 1
-                )
+                spent = 0 if module.padding_idx is None else module.padding_idx + 1
+                limit = module.num_embeddings - spent
         return min(limit, self.tokenizer.model_max_length)
 
-    def forward(self, batch: Batch, hidden: bool = False) -> Encoded:
-        """Encode `batch.text`; with `hidden`, also every layer's states."""
-        assert batch.text is not None, "a text encoder reads batch.text"
-        inputs: dict[str, Any] = {
-            "input_ids": batch.text.ids,
-            "attention_mask": batch.text.mask.long(),
-        }
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """Encode `batch.text`; `attention` is told every layer's map, named `self`."""
+        tokens = needed(batch.text, "text", "a text encoder")
+        inputs: dict[str, Any] = {"attention_mask": tokens.mask.long()}
+        table = self.word_embeddings()
+        if batch.perturbation is None:
+            inputs["input_ids"] = tokens.ids
+        else:
+            inputs["inputs_embeds"] = embedded_words(table, batch, "a text encoder")
         if self.has_types:
-            inputs["token_type_ids"] = batch.text.types
-        out = self.encoder(**inputs, output_hidden_states=hidden)
+            inputs["token_type_ids"] = tokens.types
+
+        def tell(layer: int, weights: Tensor) -> None:
+            places = places_of_text(tokens)
+            if attention is not None:
+                attention(AttentionMap("self", layer, weights, places, places))
+
+        with nullcontext() if attention is None else watching(self.encoder, tell):
+            out = self.encoder(**inputs)
         return Encoded(
             text=out.last_hidden_state,
             pooled=out.pooler_output if self.sizes.pooled else None,
-            word_table=self.encoder.get_input_embeddings().weight,
-            hidden=tuple(out.hidden_states) if hidden else (),
+            word_table=table.weight,
         )
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the encoder can take."""
         return TextInput(self.tokenizer, min(max_length, self.max_length)), None
 
-    def word_embeddings(self) -> nn.Module:
+    def word_embeddings(self) -> nn.Embedding:
         """The encoder's input embeddings."""
-        return self.encoder.get_input_embeddings()
+        table: nn.Embedding = self.encoder.get_input_embeddings()
+        return table
 
     def export(self, folder: Path) -> None:
         """Write a stock HF folder: `AutoModel.from_pretrained(folder)` needs nothing of groundling."""
@@ -81,12 +107,11 @@ class TextEncoder(nn.Module):
 
 
 def load_text_encoder(source: str | Path) -> TextEncoder:
-    """A text encoder with its tokenizer from a hub id or a folder."""
+    """A text encoder with its tokenizer from a hub id or a folder; raises InputError if it holds something else."""
     config = load_config(source)
-    one_encoder = hasattr(config, "hidden_size") and hasattr(
-        config, "vocab_size"
-    )  # not CLIP, with two; not of images
-    if not one_encoder or config.is_encoder_decoder:
+    # CLIP has two encoders, and an image encoder has no vocabulary.
+    one_text_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")
+    if not one_text_encoder or config.is_encoder_decoder:
         raise InputError(f"{source}: a {config.model_type} model is no text encoder")
     tokenizer = load_tokenizer(source)
     return TextEncoder(load_weights(AutoModel, source), tokenizer)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.config import CrossModalOptions, Distilling, Masking
+from groundling.errors import InputError
+from groundling.find import is_outside, named, outside
 
 
 class Objective(nn.Module):
     """Corrupt + head + loss.
 
-    `forward` returns *sums* by term name and `count` how many items each sum covers, both from one micro-batch;
-    the loop divides by the count of the whole step, over accumulation and processes, so that splitting a batch
-    changes nothing. Sub-classes take `Sizes` first and keyword options after it.
+    `forward` returns *sums* by term name and `count` how many items each sum covers, both from one micro-batch; the
+    loop divides by the count of the whole step, over accumulation and processes, so that splitting a batch changes
+    nothing. A term that has no items in a step, or none that is counted, is divided by 1. Sub-classes take `Sizes`
+    first and keyword options after it.
     """
 
-    name: ClassVar[str]
+    name: str
     """Prefix of the terms in the log, and the key of the objective's own random stream."""
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
     swaps: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
@@ -29,11 +34,19 @@ class Objective(nn.Module):
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, warmup: int = 0) -> None:
         """`weight` of the terms in the total; it grows linearly from 0 over the first `warmup` optimizer steps."""
         super().__init__()
-        self.sizes, self.weight, self.warmup = sizes, weight, warmup
+        self.sizes = sizes
+        self.weight = weight
+        self.warmup = warmup
 
     def weight_at(self, step: int) -> float:
         """Weight of this objective's terms at an optimizer step (0-based)."""
-        return self.weight * min(1.0, (step + 1) / self.warmup) if self.warmup else self.weight
+        if not self.warmup:
+            return self.weight
+        return self.weight * min(1.0, (step + 1) / self.warmup)
+
+    def saved(self) -> dict[str, nn.Module]:
+        """What is kept beside an exported model for a next run to start from, by name."""
+        return {self.name: self}
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
@@ -42,14 +55,72 @@ class Objective(nn.Module):
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of `forward` sums over, from the batch alone."""
+        """How many items each term of `forward` sums over, from the batch alone. Abstract."""
         raise NotImplementedError
+
+    def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
+        """What the head makes of it, for other objectives and inner steps to read in `encoded.heads[self.name]`.
+
+        All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
+        """
+        return None
 
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
-        """The summed loss of each term, scalars by name."""
+        """The summed loss of each term, scalars by name. Abstract."""
         raise NotImplementedError
 
 
-def in_order(objectives: list[Objective]) -> list[Objective]:
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking needs to know of a tokenizer."""
+
+    mask_id: int
+    """Id of its mask token."""
+    ordinary: Sequence[int]
+    """Ids that may stand in for a masked piece: all but special tokens."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run knows when it makes its objectives."""
+
+    sizes: Sizes
+    vocabulary: Vocabulary | None = None
+    """The text encoder's; None where nothing is masked."""
+    masking: Masking = field(default_factory=Masking)
+    crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
+    distilling: Distilling = field(default_factory=Distilling)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An objective by the name it has in `--arm` and `--objectives`, and how a run makes it."""
+
+    name: str
+    make: Callable[[Given], Objective]
+    joint: bool = False
+    """It reads states after the cross-modal encoder."""
+    taught: bool = False
+    """It reads a teacher's features."""
+
+
+def part_named(name: str) -> Part:
+    """The part called `name`: one of this package's, or `MODULE:NAME`, a `Part` or `Objective` of yours.
+
+    An objective class is made from the sizes alone; its `needs` tell whether it wants a teacher.
+    """
+    if not is_outside(name):
+        return named("objectives", Part, name)
+    value = outside(name, object)
+    if isinstance(value, Part):
+        return value
+    if not isinstance(value, type) or not issubclass(value, Objective):
+        raise InputError(f"{name}: expected a Part or a sub-class of Objective, found {value!r}")
+    objective = value
+    taught = any(need.startswith("features.") for need in objective.needs)
+    return Part(name, lambda given: objective(given.sizes), taught=taught)
+
+
+def in_order(objectives: Sequence[Objective]) -> list[Objective]:
     """Objectives in the order their `corrupt` must run: whole-input swaps first."""
-    return sorted(objectives, key=lambda o: not o.swaps)
+    return sorted(objectives, key=lambda objective: not objective.swaps)

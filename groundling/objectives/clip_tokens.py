@@ -9,9 +9,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes
+from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed
 from groundling.models.heads import LMHead
-from groundling.objectives import Objective
+from groundling.objectives import Objective, Part
 
 RELEASED_SLOTS = 77
 """Window length to which the authors' code pads, and whose padding it then scores."""
@@ -21,9 +21,9 @@ class ClipTokens(Objective):
     """Recover CLIP pieces from their own states after the cross-modal encoder (XDBERT's CLIPTC, Section 2.3.3).
 
     CLIP has no mask token, so nothing is hidden; 15 % of the pieces are scored. Targets "real" leaves out start, end
-    and padding, as the paper says; "released" draws from every slot, as the authors' code does (it tests the wrong
-    tensor): start and end tokens are scored, and so is padding, whose label is 0. Padding is never stored here, so
-    its share is drawn as so many extra scored positions with label 0 on the end token's state.
+    and padding, as the paper says; "released" draws from every slot, as the authors' code does (Splend1d/XDBERT: it
+    tests the wrong tensor): start and end tokens are scored, and so is padding, whose label is 0. Padding is never
+    stored here, so its share is drawn as so many extra scored positions with label 0 on the end token's state.
     """
 
     name = "clip_tokens"
@@ -40,55 +40,55 @@ class ClipTokens(Objective):
     ) -> None:
         """`rate`: share of the pieces that is scored."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.rate, self.targets = rate, targets
+        self.rate = rate
+        self.targets = targets
         self.head = LMHead(sizes.visual, sizes.clip_table)
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
         """Choose the pieces to score; the input stays as it is."""
-        assert sample.clip is not None
-        row = sample.clip
+        row = needed(sample.clip, "clip", self.name)
         allowed = ~row.special if self.targets == "real" else np.ones(len(row.ids), bool)
         draw = rng.random(len(row.ids))
         chosen = allowed & (draw < self.rate)
         if allowed.any() and not chosen.any():
             chosen = allowed & (draw == draw[allowed].min())
         sample = sample.with_label(self.name, np.where(chosen, row.ids, IGNORE))
-        if self.targets == "released":
-            assert row.window is not None
-            padding = RELEASED_SLOTS * (int(row.window.max()) + 1) - len(row.ids)
-            sample = sample.with_label(
-                "clip_padding", np.array(rng.binomial(max(0, padding), self.rate))
-            )
-        return sample
+        if self.targets == "real":
+            return sample
+        window = needed(row.window, "window", self.name)
+        slots = RELEASED_SLOTS * (int(window.max()) + 1)
+        padding = max(0, slots - len(row.ids))
+        return sample.with_label("clip_padding", np.array(rng.binomial(padding, self.rate)))
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored pieces."""
-        extra = int(batch.labels["clip_padding"].sum()) if "clip_padding" in batch.labels else 0
-        return {"clip_tokens": int((batch.labels[self.name] != IGNORE).sum()) + extra}
+        pieces = int((batch.labels[self.name] != IGNORE).sum())
+        if "clip_padding" in batch.labels:
+            pieces += int(batch.labels["clip_padding"].sum())
+        return {"clip_tokens": pieces}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy summed over scored pieces, as `clip_tokens`."""
-        encoded.require(self.name, "joint_visual")
-        assert (
-            encoded.joint_visual is not None
-            and encoded.clip_table is not None
-            and batch.clip is not None
-        )
+        states = needed(encoded.joint_visual, "joint_visual", self.name)
+        table = needed(encoded.clip_table, "clip_table", self.name)
         labels = batch.labels[self.name]
         chosen = labels != IGNORE
-        logits = self.head(encoded.joint_visual[chosen], encoded.clip_table).float()
+        logits = self.head(states[chosen], table).float()
         loss = F.cross_entropy(logits, labels[chosen], reduction="sum")
         if "clip_padding" in batch.labels:
-            ends = batch.clip.key_mask.sum(1) - 1  # the last end token of each sample
-            states = encoded.joint_visual[range(len(ends)), ends]
-            padding = self.head(states, encoded.clip_table).float()
+            # The last end token of each sample stands for its padding.
+            ends = needed(batch.clip, "clip", self.name).key_mask.sum(1) - 1
+            padding = self.head(states[range(len(ends)), ends], table).float()
             zero = labels.new_zeros(len(padding))
-            loss = (
-                loss
-                + (
-                    F.cross_entropy(padding, zero, reduction="none") * batch.labels["clip_padding"]
-                ).sum()
-            )
+            each = F.cross_entropy(padding, zero, reduction="none")
+            loss = loss + (each * batch.labels["clip_padding"]).sum()
         return {"clip_tokens": loss}
+
+
+CLIP_TOKENS = Part(
+    "clip_tokens",
+    lambda given: ClipTokens(given.sizes, targets=given.crossing.clip_targets),
+    joint=True,
+)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, Sizes
+from groundling.batch import Batch, Encoded, Sizes, needed
 from groundling.objectives import Objective
 
 
@@ -20,10 +20,7 @@ class _Everyone(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, most: int) -> Tensor:
         ctx.size = len(rows)
         ctx.most = most
-        padded = F.pad(rows, (0, 0, 0, most - len(rows)))
-        parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, padded.contiguous())
-        return torch.cat(parts)
+        return _gathered(rows, most)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -33,47 +30,47 @@ class _Everyone(torch.autograd.Function):
         return total[start : start + ctx.size], None
 
 
-def everyone(rows: Tensor) -> tuple[Tensor, int]:
-    """Rows (n, D) of every process in rank order, differentiably, and where this process's own rows start."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return rows, 0
-    sizes = [
-        torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())
-    ]
-    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
-    counts = [int(s) for s in sizes]
-    shape = rows.unsqueeze(-1) if rows.ndim == 1 else rows
-    padded = (
-        _Everyone.apply(shape, max(counts))
-        if rows.is_floating_point()
-        else _gather_plain(shape, max(counts))
-    )
-    kept = torch.cat([padded[r * max(counts) : r * max(counts) + n] for r, n in enumerate(counts)])
-    return kept.view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
-
-
-def _gather_plain(rows: Tensor, most: int) -> Tensor:
+def _gathered(rows: Tensor, most: int) -> Tensor:
+    """Every rank's rows (n, D), each padded to `most`, in rank order: (ranks * most, D)."""
     padded = F.pad(rows, (0, 0, 0, most - len(rows)))
     parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, padded.contiguous())
     return torch.cat(parts)
 
 
+def everyone(rows: Tensor) -> tuple[Tensor, int]:
+    """Rows (n, D) or (n,) of every process in rank order, differentiably, and where this process's own rows start."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return rows, 0
+    sizes = [
+        torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())
+    ]
+    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
+    counts = [int(size) for size in sizes]
+    most = max(counts)
+    table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
+    if table.is_floating_point():
+        padded = _Everyone.apply(table, most)
+    else:
+        padded = _gathered(table, most)
+    kept = [padded[rank * most : rank * most + count] for rank, count in enumerate(counts)]
+    return torch.cat(kept).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
+
+
 def info_nce(
-    anchors: Tensor, others: Tensor, same: Tensor, own: int, scale: Tensor | float
+    anchors: Tensor, others: Tensor, same: Tensor, start: int, scale: Tensor | float
 ) -> Tensor:
-    """InfoNCE of unit-length anchors (n, E), whose positives are `others[own : own + n]` (m, E), summed over anchors.
+    """InfoNCE of unit-length anchors (n, E), whose positives are `others[start : start + n]` (m, E), summed.
 
     `same` (n, m) marks pairs that are not true negatives (the same word or text); all but the positive are left out.
     """
-    n = len(anchors)
+    number = torch.arange(len(anchors), device=anchors.device)
     logits = scale * anchors @ others.T
-    target = torch.arange(n, device=anchors.device) + own
+    target = number + start
     ignore = same.clone()
-    ignore[torch.arange(n, device=anchors.device), target] = False
-    return F.cross_entropy(
-        logits.float().masked_fill(ignore, float("-inf")), target, reduction="sum"
-    )
+    ignore[number, target] = False
+    logits = logits.float().masked_fill(ignore, float("-inf"))
+    return F.cross_entropy(logits, target, reduction="sum")
 
 
 class Contrast(Objective):
@@ -99,12 +96,13 @@ class Contrast(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Mean of both directions' cross-entropy, summed over pairs, as `clip`."""
-        text, image, scale = encoded.text_embedding, encoded.image_embedding, encoded.scale
-        assert text is not None and image is not None and scale is not None
-        scale = scale.clamp(max=self.max_scale)
-        texts, own = everyone(text)
+        text = needed(encoded.text_embedding, "text_embedding", self.name)
+        image = needed(encoded.image_embedding, "image_embedding", self.name)
+        scale = needed(encoded.scale, "scale", self.name).clamp(max=self.max_scale)
+        texts, start = everyone(text)
         images, _ = everyone(image)
         numbers, _ = everyone(batch.labels["image"])
         same = batch.labels["image"][:, None] == numbers[None]
-        loss = info_nce(text, images, same, own, scale) + info_nce(image, texts, same, own, scale)
-        return {"clip": loss / 2}
+        to_image = info_nce(text, images, same, start, scale)
+        to_text = info_nce(image, texts, same, start, scale)
+        return {"clip": (to_image + to_text) / 2}

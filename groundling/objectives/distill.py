@@ -8,20 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Sizes
-from groundling.objectives import Objective
+from groundling.batch import IGNORE, Batch, Encoded, Sizes, needed
+from groundling.objectives import Given, Objective, Part
 from groundling.objectives.contrast import everyone, info_nce
 
 
 class Distill(Objective):
     """Bring the text encoder's own states close to a frozen teacher's features, through throw-away projections.
 
-    Needs a teacher (`train(..., teachers=[...])`) whose features are `sentence` (B, E) and `words` (B, K, E). Kinds:
-    "l1" is CLIP-TD's naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit
-    length with `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE
-    against the teacher's features of the other sentences and words of the batch, equal words not being negatives.
-    The student's sentence feature is its first position (or the mean), its word feature the mean of the word's
-    pieces; words with a masked piece, and special positions, take no part.
+    Needs a teacher (`Taught`) whose features are `sentence` (N, E) and `words` (N, K, E). Kinds: "l1" is CLIP-TD's
+    naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
+    `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE against the
+    teacher's features of the other sentences and words of the batch, equal words not being negatives. The student's
+    sentence feature is its first position (or the mean), its word feature the mean of the word's pieces; words with a
+    masked piece, and special positions, take no part.
     """
 
     name = "distill"
@@ -42,79 +42,105 @@ class Distill(Objective):
     ) -> None:
         """`sentence` and `word` weigh the two terms against each other; `temperature` of the contrastive kind."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.name = kind  # type: ignore[misc]  # two of them in one run have two heads
-        self.kind, self.shares, self.temperature = (
-            kind,
-            {"sentence": sentence, "word": word},
-            temperature,
-        )
-        self.pool, self.targets = pool, targets
+        self.name = kind  # two of them in one run have two heads
+        self.kind = kind
+        self.shares = {"sentence": sentence, "word": word}
+        self.temperature = temperature
+        self.pool = pool
+        self.targets = targets
         self.project = nn.ModuleDict(
             {part: nn.Linear(sizes.text, sizes.teacher) for part in self.shares}
         )
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Sentences and words that take part."""
-        counts = {"sentence": len(batch), "word": int(self._taught(batch).sum())}
+        counts = {"sentence": batch.rows, "word": int(self._taught(batch).sum())}
         return {f"{self.kind}_{part}": counts[part] for part, share in self.shares.items() if share}
 
     def _taught(self, batch: Batch) -> Tensor:
-        """(B, K) bool: words with a teacher feature and all of whose pieces the student sees unmasked."""
-        assert batch.text is not None and batch.words is not None
-        width = batch.words.shape[1]
-        seen = _per_word(batch.text.word >= 0, batch.text.word, width)
+        """(N, K) bool: words with a teacher feature and all of whose pieces the student sees unmasked."""
+        word = needed(batch.text, "text", self.name).word
+        words = needed(batch.words, "words", self.name)
+        width = words.shape[1]
+        seen = _per_word(word >= 0, word, width)
         masked = torch.zeros_like(seen)
         if "masked_lm" in batch.labels:
-            masked = _per_word(batch.labels["masked_lm"] != IGNORE, batch.text.word, width)
-        return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (batch.words >= 0)
+            masked = _per_word(batch.labels["masked_lm"] != IGNORE, word, width)
+        return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The summed loss of each part, as `contrastive_sentence`, `contrastive_word`, `l1_sentence`, `l1_word`."""
-        assert encoded.text is not None and batch.text is not None and batch.words is not None
+        states = needed(encoded.text, "text", self.name)
+        numbers = needed(batch.words, "words", self.name)
         terms = {}
         if self.shares["sentence"]:
-            inside = (batch.text.mask & ~batch.text.special).unsqueeze(-1)
-            mean = (encoded.text * inside).sum(1) / inside.sum(1).clamp(min=1)
-            student = encoded.text[:, 0] if self.pool == "cls" else mean
-            terms["sentence"] = self._compare(
-                "sentence", student, batch.features["sentence"], _text_numbers(batch)
-            )
+            student = self._sentences(states, batch)
+            teacher = batch.features["sentence"]
+            terms["sentence"] = self._compare("sentence", student, teacher, _text_numbers(numbers))
         if self.shares["word"]:
             taught = self._taught(batch)
-            width = batch.words.shape[1]
-            places = F.one_hot(batch.text.word + 1, width + 1)[..., 1:].to(
-                encoded.text.dtype
-            )  # (B, T, K)
-            words = (
-                places.transpose(1, 2) @ encoded.text / places.sum(1).clamp(min=1).unsqueeze(-1)
-            )  # (B, K, D)
-            terms["word"] = self._compare(
-                "word", words[taught], batch.features["words"][taught], batch.words[taught]
-            )
+            student = self._words(states, batch, numbers.shape[1])[taught]
+            teacher = batch.features["words"][taught]
+            terms["word"] = self._compare("word", student, teacher, numbers[taught])
         return {f"{self.kind}_{part}": self.shares[part] * loss for part, loss in terms.items()}
+
+    def _sentences(self, states: Tensor, batch: Batch) -> Tensor:
+        """The student's feature (N, D) of each text."""
+        if self.pool == "cls":
+            return states[:, 0]
+        tokens = needed(batch.text, "text", self.name)
+        inside = (tokens.mask & ~tokens.special).unsqueeze(-1)
+        return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
+
+    def _words(self, states: Tensor, batch: Batch, width: int) -> Tensor:
+        """The student's feature (N, K, D) of each word: the mean of its pieces."""
+        word = needed(batch.text, "text", self.name).word
+        places = F.one_hot(word + 1, width + 1)[..., 1:].to(states.dtype)  # (N, T, K)
+        pieces = places.sum(1).clamp(min=1).unsqueeze(-1)
+        return places.transpose(1, 2) @ states / pieces
 
     def _compare(self, part: str, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
         """Summed loss of student (n, D) against teacher (n, E) features; equal `number` (n,) means the same item."""
         student = self.project[part](student)
         if self.kind == "contrastive":
-            keys, own = everyone(F.normalize(teacher, dim=-1))
+            keys, start = everyone(F.normalize(teacher, dim=-1))
             numbers, _ = everyone(number)
             same = number[:, None] == numbers[None]
-            return info_nce(F.normalize(student, dim=-1), keys, same, own, 1 / self.temperature)
+            anchors = F.normalize(student, dim=-1)
+            return info_nce(anchors, keys, same, start, 1 / self.temperature)
         if self.targets == "unit":
-            student, teacher = F.normalize(student, dim=-1), F.normalize(teacher, dim=-1)
+            student = F.normalize(student, dim=-1)
+            teacher = F.normalize(teacher, dim=-1)
         return (student - teacher).abs().sum()
 
 
 def _per_word(flags: Tensor, word: Tensor, width: int) -> Tensor:
-    """How many flagged pieces (B, T) each word has: (B, K)."""
+    """How many flagged pieces (N, T) each word has: (N, K)."""
     counts = torch.zeros(len(flags), width + 1, dtype=torch.long, device=flags.device)
     return counts.scatter_add(1, word + 1, flags.long())[:, 1:]
 
 
-def _text_numbers(batch: Batch) -> Tensor:
-    """A number per sample, equal for equal texts (their words' numbers, hashed): (B,)."""
-    assert batch.words is not None
-    place = torch.arange(1, batch.words.shape[1] + 1, device=batch.words.device)
-    mixed = (batch.words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
+def _text_numbers(words: Tensor) -> Tensor:
+    """A number per text, equal for equal texts: their words' numbers (N, K), hashed to (N,)."""
+    place = torch.arange(1, words.shape[1] + 1, device=words.device)
+    mixed = (words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
     return mixed.sum(1)
+
+
+def _distill(given: Given, kind: Literal["contrastive", "l1"]) -> Distill:
+    options = given.distilling
+    return Distill(
+        given.sizes,
+        kind=kind,
+        sentence=options.sentence,
+        word=options.word,
+        temperature=options.temperature,
+        pool=options.pool,
+        targets=options.l1_targets,
+        weight=options.distill_weight,
+        warmup=options.distill_warmup,
+    )
+
+
+CONTRASTIVE = Part("contrastive", lambda given: _distill(given, "contrastive"), taught=True)
+L1 = Part("l1", lambda given: _distill(given, "l1"), taught=True)

@@ -8,12 +8,13 @@ from typing import Literal
 
 import numpy as np
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes
+from groundling.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed
 from groundling.errors import InputError
 from groundling.models.heads import LMHead
-from groundling.objectives import Objective
+from groundling.models.saved_heads import JOINT_LM_HEAD, LM_HEAD
+from groundling.objectives import Given, Objective, Part
 
 
 class MaskedLM(Objective):
@@ -41,51 +42,66 @@ class MaskedLM(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`mask_id` and `replacements` (ids that may stand in, all by default) belong to the text's tokenizer."""
+        """`mask_id` and `replacements` (ids that may stand in, all by default) belong to the text's tokenizer.
+
+        Raises InputError for a `rate` that is no share.
+        """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not 0 < rate < 1:
             raise InputError(f"rate={rate}: the share of masked pieces must lie between 0 and 1")
-        self.mask_id, self.rate, self.scheme, self.whole_word, self.joint = (
-            mask_id,
-            rate,
-            scheme,
-            whole_word,
-            joint,
-        )
-        self.replacements = (
-            np.arange(sizes.word_table[0]) if replacements is None else np.asarray(replacements)
-        )
-        self.head = LMHead(sizes.text, sizes.word_table)
+        self.mask_id = mask_id
+        self.rate = rate
+        self.scheme = scheme
+        self.whole_word = whole_word
+        self.joint = joint
+        every = np.arange(sizes.word_table[0])
+        self.replacements = every if replacements is None else np.asarray(replacements)
+        self.head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+
+    @property
+    def saved_as(self) -> str:
+        """What its head is called beside an exported model: a joint head says nothing of the encoder alone."""
+        return JOINT_LM_HEAD if self.joint else LM_HEAD
+
+    def saved(self) -> dict[str, nn.Module]:
+        """The head, by `saved_as`."""
+        return {self.saved_as: self.head}
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
-        """Mask pieces of `sample.text`; every text has at least one masked piece."""
-        assert sample.text is not None
-        row = sample.text
-        ids, chosen = row.ids.copy(), self._choose(sample, rng)
+        """Mask pieces of every row's text; every text has at least one masked piece."""
+        return sample.each_row(lambda row: self._masked(row, rng))
+
+    def _masked(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """A row with masked pieces, whose label (T,) says what stood there."""
+        row = needed(sample.text, "text", self.name)
+        chosen = self._choose(row, rng)
         labels = np.where(chosen, row.ids, IGNORE)
+        ids = row.ids.copy()
         fate = rng.random(len(ids))
         random_share = 0.1 if self.scheme == "bert" else 0.09
         stand_in = rng.choice(self.replacements, len(ids))
-        ids[chosen & (fate >= 0.1)] = self.mask_id  # fate < .1: kept as it is
-        swapped = chosen & (fate >= 0.1) & (fate < 0.1 + random_share)
+        hidden = chosen & (fate >= 0.1)  # the rest is kept as it is
+        ids[hidden] = self.mask_id
+        swapped = hidden & (fate < 0.1 + random_share)
         ids[swapped] = stand_in[swapped]
-        return replace(sample, text=replace(row, ids=ids)).with_label(self.name, labels)
+        masked = replace(sample, text=replace(row, ids=ids))
+        return masked.with_label(self.name, labels)
 
-    def _choose(self, sample: Sample, rng: np.random.Generator) -> np.ndarray:
-        assert sample.text is not None
-        candidates = np.flatnonzero(~sample.text.special)
-        if not len(candidates):
-            return np.zeros(len(sample.text.ids), bool)
-        draw = rng.random(len(sample.text.ids))
+    def _choose(self, row: Row, rng: np.random.Generator) -> np.ndarray:
+        """Which pieces (T,) are scored."""
+        ordinary = ~row.special
+        if not ordinary.any():
+            return np.zeros(len(row.ids), bool)
+        draw = rng.random(len(row.ids))
         if self.whole_word:
-            per_word = rng.random(int(sample.text.word.max(initial=0)) + 1)
-            draw = np.where(sample.text.word >= 0, per_word[np.maximum(sample.text.word, 0)], draw)
-        chosen = ~sample.text.special & (draw < self.rate)
+            words = int(row.word.max(initial=0)) + 1
+            per_word = rng.random(words)
+            draw = np.where(row.word >= 0, per_word[np.maximum(row.word, 0)], draw)
+        chosen = ordinary & (draw < self.rate)
         if not chosen.any():
-            lowest = draw[candidates].min()
-            chosen = ~sample.text.special & (draw == lowest)
+            chosen = ordinary & (draw == draw[ordinary].min())
         return chosen
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -94,10 +110,31 @@ class MaskedLM(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy summed over masked pieces, as `mlm`."""
-        states = encoded.joint_text if self.joint else encoded.text
-        encoded.require(self.name, "joint_text" if self.joint else "text")
-        assert states is not None and encoded.word_table is not None
+        if self.joint:
+            states = needed(encoded.joint_text, "joint_text", self.name)
+        else:
+            states = needed(encoded.text, "text", self.name)
+        table = needed(encoded.word_table, "word_table", self.name)
         labels = batch.labels[self.name]
         masked = labels != IGNORE
-        logits = self.head(states[masked], encoded.word_table)  # (masked, vocabulary)
+        logits = self.head(states[masked], table)  # (masked, vocabulary)
         return {"mlm": F.cross_entropy(logits.float(), labels[masked], reduction="sum")}
+
+
+def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None) -> MaskedLM:
+    """Masked LM as a run's settings have it; `whole_word` overrides them. Raises InputError without a mask token."""
+    vocabulary = needed(given.vocabulary, "vocabulary", "masked_lm")
+    masking = given.masking
+    return MaskedLM(
+        given.sizes,
+        mask_id=vocabulary.mask_id,
+        replacements=vocabulary.ordinary,
+        rate=masking.mask_rate,
+        scheme=masking.mask_scheme,
+        whole_word=masking.whole_word if whole_word is None else whole_word,
+        joint=joint,
+    )
+
+
+MLM = Part("mlm", masked_lm)
+JOINT_MLM = Part("joint_mlm", lambda given: masked_lm(given, joint=True), joint=True)

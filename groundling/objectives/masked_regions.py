@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes
+from groundling.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed
 from groundling.errors import InputError
 from groundling.objectives import Objective
 
@@ -20,15 +20,14 @@ class MaskedRegions(Objective):
     """Recover hidden regions from the text and the other regions.
 
     Kinds: "soft" is cross-entropy against the detector's distribution over classes, background included (VL-BERT's
-    code; its paper implies the hard label; up to a constant UNITER's MRC-KL, whose code averages over classes, too);
-    "hard" is cross-entropy with the most likely class, background excluded where there is one (UNITER's MRC);
-    "regress" is the squared error of the features themselves (UNITER's MRFR, summed over dimensions). 15 % of the boxes
-    are chosen, never the whole image; of these a share `keep` stays visible but is scored all the same (VL-BERT: 0.1;
-    UNITER: 0). With `least` = 1 every sample has a chosen box (UNITER).
+    release; up to a constant UNITER's MRC-KL, whose release averages over classes, too); "hard" is cross-entropy over
+    all classes with the most likely one that is not background (UNITER's MRC, model/pretrain.py; the hard label of
+    VL-BERT's paper, Section 3.3); "regress" is the squared error of the features themselves (UNITER's MRFR, summed over
+    dimensions). 15 % of the boxes are chosen, never the whole image; of these a share `keep` stays visible but is
+    scored all the same (VL-BERT: 0.1; UNITER: 0). With `least` = 1 every sample has a chosen box (UNITER).
     """
 
     name = "masked_regions"
-    needs = ("regions",)
 
     def __init__(
         self,
@@ -46,55 +45,55 @@ class MaskedRegions(Objective):
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
         `tied`: the last Linear is the transpose of the one that embeds features, with its own bias (UNITER, regress).
+        Raises InputError for shares that are none.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
-        if kind != "soft":  # two kinds in one run have two heads
-            self.name = f"{kind}_regions"  # type: ignore[misc]
-        self.needs = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")  # type: ignore[misc,assignment]
         if not 0 < rate < 1 or not 0 <= keep < 1:
             raise InputError(f"rate={rate}, keep={keep}: shares of regions lie between 0 and 1")
-        self.kind, self.rate, self.keep, self.least = kind, rate, keep, least
-        self.first = int(sizes.background)  # class that "hard" begins with
+        if kind != "soft":  # two kinds in one run have two heads
+            self.name = f"{kind}_regions"
+        self.needs = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
+        self.kind = kind
+        self.rate = rate
+        self.keep = keep
+        self.least = least
+        self.first = int(sizes.background)  # the first class that is something
         outputs = sizes.regions if kind == "regress" else sizes.classes
         width = sizes.visual or sizes.text
-        self.head = nn.Sequential(
-            nn.Linear(width, width),
-            nn.GELU(),
-            *((nn.LayerNorm(width, eps=1e-12),) if norm else ()),
-            *(() if tied else (nn.Linear(width, max(1, outputs)),)),
-        )
+        layers: list[nn.Module] = [nn.Linear(width, width), nn.GELU()]
+        if norm:
+            layers.append(nn.LayerNorm(width, eps=1e-12))
+        if not tied:
+            layers.append(nn.Linear(width, max(1, outputs)))
+        self.head = nn.Sequential(*layers)
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
         """Hide the features of chosen regions; labels are 1 where a region is scored."""
-        row = sample.regions
-        assert row is not None, "masked regions need a sample with regions"
-        draw = rng.random(len(row.boxes))
-        chosen = ~row.whole & (draw < self.rate)
-        if self.least and not chosen.any() and (~row.whole).any():
-            chosen = draw == draw[~row.whole].min()
-        hidden = chosen & (rng.random(len(draw)) >= self.keep)
-        features = np.where(hidden[:, None], 0, row.features)
-        for place in np.flatnonzero(
-            row.whole
-        ):  # a mean of regions, which would give the hidden ones away (VL-BERT's code)
-            visible = ~row.whole & ~hidden & (row.image == row.image[place])
-            features[place] = features[visible].mean(0) if visible.any() else 0
-        sample = sample.with_label(self.name, np.where(chosen, 1, IGNORE))
-        sample = sample.with_label(f"{self.name}_targets", self._targets(sample))
-        return replace(sample, regions=replace(row, features=features, masked=hidden))
+        return sample.each_row(lambda row: self._masked(row, rng))
 
-    def _targets(self, sample: Sample) -> np.ndarray:
-        row = sample.regions
-        assert row is not None
+    def _masked(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """A row with hidden regions, and their labels (R,) and targets (R, ...)."""
+        row = needed(sample.regions, "regions", self.name)
+        parts = ~row.whole
+        draw = rng.random(len(row))
+        chosen = parts & (draw < self.rate)
+        if self.least and not chosen.any() and parts.any():
+            chosen = draw == draw[parts].min()
+        hidden = chosen & (rng.random(len(row)) >= self.keep)
+        regions = replace(row, features=_hidden(row, hidden), masked=hidden)
+        sample = sample.with_label(self.name, np.where(chosen, 1, IGNORE))
+        sample = sample.with_label(f"{self.name}_targets", self._targets(row, sample.id))
+        return replace(sample, regions=regions)
+
+    def _targets(self, row: RegionRow, sample: str) -> np.ndarray:
+        """(R, D) features, or (R, C) classes; raises InputError if there are none."""
         if self.kind == "regress":
             return row.features.astype(np.float32)
         if row.classes is None:
-            raise InputError(
-                f"{sample.id}: its regions have no class distribution; use kind regress"
-            )
+            raise InputError(f"{sample}: its regions have no class distribution; use kind regress")
         return row.classes.astype(np.float32)
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -102,20 +101,30 @@ class MaskedRegions(Objective):
         return {self.name: int((batch.labels[self.name] == 1).sum())}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss over scored regions, as `masked_regions`."""
-        encoded.require(self.name, "visual")
-        assert encoded.visual is not None
+        """The summed loss over scored regions, by the objective's name."""
         chosen = batch.labels[self.name] == 1
-        found = self.head(encoded.visual[chosen])
+        guesses = self.head(needed(encoded.visual, "visual", self.name)[chosen])
         if self.bias is not None:
-            encoded.require(self.name, "region_table")
-            assert encoded.region_table is not None
-            found = F.linear(found, encoded.region_table.T, self.bias)
-        found = found.float()
-        targets = batch.labels[f"{self.name}_targets"][chosen].to(found.dtype)
+            table = needed(encoded.region_table, "region_table", self.name)
+            guesses = F.linear(guesses, table.T, self.bias)
+        guesses = guesses.float()
+        targets = batch.labels[f"{self.name}_targets"][chosen].to(guesses.dtype)
         if self.kind == "regress":
-            return {self.name: F.mse_loss(found, targets, reduction="sum")}
+            return {self.name: F.mse_loss(guesses, targets, reduction="sum")}
         if self.kind == "hard":
-            best = targets[:, self.first :].argmax(-1)
-            return {self.name: F.cross_entropy(found[:, self.first :], best, reduction="sum")}
-        return {self.name: -(targets * found.log_softmax(-1)).sum()}
+            best = targets[:, self.first :].argmax(-1) + self.first
+            return {self.name: F.cross_entropy(guesses, best, reduction="sum")}
+        return {self.name: -(targets * guesses.log_softmax(-1)).sum()}
+
+
+def _hidden(row: RegionRow, hidden: np.ndarray) -> np.ndarray:
+    """Features (R, D), zero where hidden (R,).
+
+    The whole image is a mean of its regions, which would give the hidden ones away: it becomes that of the visible
+    ones (VL-BERT's release, pre-computed features).
+    """
+    features = np.where(hidden[:, None], 0, row.features)
+    for place in np.flatnonzero(row.whole):
+        visible = ~row.whole & ~hidden & (row.image == row.image[place])
+        features[place] = features[visible].mean(0) if visible.any() else 0
+    return features

@@ -9,9 +9,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.batch import Batch, Encoded, Row, Sample, Sizes, needed
 from groundling.models.heads import Pooler
-from groundling.objectives import Objective
+from groundling.objectives import Objective, Part
 
 
 class Match(Objective):
@@ -19,7 +19,7 @@ class Match(Objective):
 
     With probability `negatives` the CLIP side is another text of the corpus. With `hard` > 0 that many others are
     drawn and the one sharing most CLIP pieces is taken, so that no single common word gives the answer away. Words
-    and teacher features stay those of the sample's own text.
+    and what teachers read stay those of the sample's own text.
     """
 
     name = "match"
@@ -37,7 +37,8 @@ class Match(Objective):
     ) -> None:
         """`hard`: candidates per negative, 0 takes the first one drawn."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.negatives, self.hard = negatives, hard
+        self.negatives = negatives
+        self.hard = hard
         self.pooler = Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
@@ -45,19 +46,19 @@ class Match(Objective):
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
         """Exchange the CLIP side of some samples."""
+        same = sample.with_label(self.name, np.array(1))
         if rng.random() >= self.negatives:
-            return sample.with_label(self.name, np.array(1))
+            return same
+        clip = needed(sample.clip, "clip", self.name)
         candidates = [other() for _ in range(max(1, self.hard))]
-        different = [c for c in candidates if c.clip is not None and c.id != sample.id]
-        if not different:  # a corpus of one text has no negatives
-            return sample.with_label(self.name, np.array(1))
-        chosen = max(different, key=lambda c: _shared(c, sample)) if self.hard else different[0]
-        same = (
-            np.array_equal(chosen.clip.ids, sample.clip.ids)
-            if chosen.clip and sample.clip
-            else False
-        )
-        return replace(sample, clip=chosen.clip).with_label(self.name, np.array(int(same)))
+        strangers = [one.clip for one in candidates if one.clip is not None and one.id != sample.id]
+        if not strangers:  # a corpus of one text has no negatives
+            return same
+        chosen = strangers[0]
+        if self.hard:
+            chosen = max(strangers, key=lambda stranger: _shared(stranger, clip))
+        label = int(np.array_equal(chosen.ids, clip.ids))
+        return replace(sample, clip=chosen).with_label(self.name, np.array(label))
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
@@ -65,15 +66,18 @@ class Match(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Two-way cross-entropy on the pooled first position after the cross-modal encoder, as `match`."""
-        encoded.require(self.name, "joint_text")
-        assert encoded.joint_text is not None
-        logits = self.classify(self.pooler(encoded.joint_text)).float()
+        states = needed(encoded.joint_text, "joint_text", self.name)
+        logits = self.classify(self.pooler(states)).float()
         return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}
 
 
-def _shared(a: Sample, b: Sample) -> float:
-    """Share of distinct CLIP pieces two samples have in common (Jaccard); equal texts count as sharing nothing."""
-    assert a.clip is not None and b.clip is not None
-    if np.array_equal(a.clip.ids, b.clip.ids):
+def _shared(one: Row, other: Row) -> float:
+    """Share of distinct CLIP pieces two texts have in common (Jaccard); equal texts count as sharing nothing."""
+    if np.array_equal(one.ids, other.ids):
         return -1.0
-    return len(np.intersect1d(a.clip.ids, b.clip.ids)) / len(np.union1d(a.clip.ids, b.clip.ids))
+    return len(np.intersect1d(one.ids, other.ids)) / len(np.union1d(one.ids, other.ids))
+
+
+MATCH = Part(
+    "match", lambda given: Match(given.sizes, hard=given.crossing.hard_negatives), joint=True
+)

@@ -10,19 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.models.heads import Pooler
 from groundling.objectives import Objective
+
+ATTEMPTS = 20
+"""Draws for a negative; a sample that finds no other image in so many stays a match."""
 
 
 class SentenceImage(Objective):
     """Two-way classification of the first position; label 1 = they belong together.
 
-    With `swap` the regions of a sample are exchanged for another sample's in half of the cases: UNITER's image-text
-    matching, and VL-BERT's sentence-image relationship (Task 1 of its first version; its released code trains
-    without it). Without, the label comes with the data: VisualBERT, whose second caption is another one of the image
-    or of a random one. `alignment` > 0 adds UNITER's word-region alignment by optimal transport, whose distance is
-    drawn down for matching pairs and up for others, as in its code.
+    With `swap` the image of a sample is exchanged for another one in half of the cases, its regions and its pixels:
+    UNITER's image-text matching, and VL-BERT's sentence-image relationship (Task 1 of its first version; its release
+    trains without it). A negative never is another text on the same image. Without `swap` the label comes with the
+    data: VisualBERT, whose second caption is another one of the image or of a random one. `alignment` > 0 adds
+    UNITER's word-region alignment by optimal transport, whose distance is drawn down for matching pairs and up for
+    others (ChenRocks/UNITER, model/pretrain.py).
     """
 
     name = "sentence_image"
@@ -41,43 +45,59 @@ class SentenceImage(Objective):
     ) -> None:
         """`negatives`: share of exchanged samples; `alignment`: weight of the transport term (UNITER: 0.1)."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.swap, self.negatives, self.alignment = swap, negatives, alignment
+        self.swap = swap
+        self.negatives = negatives
+        self.alignment = alignment
         self.pooler = None if sizes.pooled else Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
-        """Exchange the regions of some samples."""
+        """Exchange the image of some samples."""
         if not self.swap:
             return sample
         if rng.random() < self.negatives:
-            stranger = other()
-            if stranger.id != sample.id and stranger.regions is not None:
-                return replace(sample, regions=stranger.regions).with_label(self.name, np.array(0))
+            for _ in range(ATTEMPTS):
+                stranger = other()
+                if _another_image(sample, stranger):
+                    swapped = replace(sample, regions=stranger.regions, pixels=stranger.pixels)
+                    return swapped.with_label(self.name, np.array(0))
         return sample.with_label(self.name, np.array(1))
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
         counts = {self.name: len(batch)}
-        return counts | {"word_region": len(batch)} if self.alignment else counts
+        if self.alignment:
+            counts["word_region"] = len(batch)
+        return counts
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy as `sentence_image`, and the signed transport distance as `word_region`."""
-        assert encoded.text is not None
-        pooled = encoded.pooled if self.pooler is None else self.pooler(encoded.text)
-        assert pooled is not None
+        text = needed(encoded.text, "text", self.name)
+        if self.pooler is None:
+            pooled = needed(encoded.pooled, "pooled", self.name)
+        else:
+            pooled = self.pooler(text)
         labels = batch.labels[self.name]
-        terms = {self.name: F.cross_entropy(self.classify(pooled).float(), labels, reduction="sum")}
+        logits = self.classify(pooled).float()
+        terms = {self.name: F.cross_entropy(logits, labels, reduction="sum")}
         if self.alignment:
-            assert (
-                encoded.visual is not None and batch.text is not None and batch.regions is not None
-            )
-            distance = transport_distance(
-                encoded.text, encoded.visual, batch.text.mask, batch.regions.mask
-            )
-            terms["word_region"] = self.alignment * (distance * (2 * labels - 1)).sum()
+            visual = needed(encoded.visual, "visual", self.name)
+            text_mask = needed(batch.text, "text", self.name).mask
+            region_mask = needed(batch.regions, "regions", self.name).mask
+            distance = transport_distance(text, visual, text_mask, region_mask)
+            sign = 2 * labels - 1
+            terms["word_region"] = self.alignment * (distance * sign).sum()
         return terms
+
+
+def _another_image(sample: Sample, stranger: Sample) -> bool:
+    if stranger.id == sample.id or stranger.regions is None:
+        return False
+    if sample.example is None or stranger.example is None:
+        return True
+    return sample.example.images != stranger.example.images
 
 
 def transport_distance(
@@ -88,25 +108,41 @@ def transport_distance(
     beta: float = 0.5,
     rounds: int = 50,
 ) -> Tensor:
-    """Optimal-transport distance (B,) between words (B, T, D) and regions (B, R, D) under cosine cost.
+    """Optimal-transport distance (N,) between words (N, T, D) and regions (N, R, D) under cosine cost.
 
     The plan comes from the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50 rounds, one inner step)
-    between uniform distributions, in fp32 and without gradient; the cost carries the gradient.
+    between uniform distributions, without gradient, from the side UNITER starts from (model/ot.py); the cost carries
+    the gradient. All in fp32, inside autocast too: half precision is off by 1e-3.
     """
-    cost = 1 - F.normalize(words.float(), dim=-1) @ F.normalize(regions.float(), dim=-1).transpose(
-        1, 2
-    )
-    inside = words_mask[:, :, None] & regions_mask[:, None, :]
-    cost = cost.masked_fill(~inside, 0)
-    with torch.no_grad():
-        a = words_mask / words_mask.sum(1, keepdim=True)  # (B, T)
-        b = regions_mask / regions_mask.sum(1, keepdim=True).clamp(min=1)  # (B, R)
-        kernel = torch.exp(-cost / beta) * inside
-        plan = inside.float()
-        sigma = b
-        for _ in range(rounds):
-            q = kernel * plan
-            delta = a / (q @ sigma[..., None]).squeeze(-1).clamp(min=1e-12)
-            sigma = b / (q.transpose(1, 2) @ delta[..., None]).squeeze(-1).clamp(min=1e-12)
-            plan = delta[..., None] * q * sigma[:, None]
-    return (plan * cost).sum((1, 2))
+    with torch.autocast(words.device.type, enabled=False):
+        words = F.normalize(words.float(), dim=-1)
+        regions = F.normalize(regions.float(), dim=-1)
+        inside = words_mask[:, :, None] & regions_mask[:, None, :]
+        cost = (1 - words @ regions.transpose(1, 2)).masked_fill(~inside, 0)
+        with torch.no_grad():
+            plan = _transport_plan(cost, inside, words_mask, regions_mask, beta, rounds)
+        return (plan * cost).sum((1, 2))
+
+
+def _transport_plan(
+    cost: Tensor,
+    inside: Tensor,
+    words_mask: Tensor,
+    regions_mask: Tensor,
+    beta: float,
+    rounds: int,
+) -> Tensor:
+    """How much of each word (N, T, R) goes to each region."""
+    words_share = words_mask / words_mask.sum(1, keepdim=True)  # (N, T)
+    regions_share = regions_mask / regions_mask.sum(1, keepdim=True).clamp(min=1)  # (N, R)
+    kernel = torch.exp(-cost / beta) * inside
+    plan = inside.float()
+    words_scale = words_share
+    for _ in range(rounds):
+        product = kernel * plan
+        reached = (product.transpose(1, 2) @ words_scale[..., None]).squeeze(-1)
+        regions_scale = regions_share / reached.clamp(min=1e-12)
+        reached = (product @ regions_scale[..., None]).squeeze(-1)
+        words_scale = words_share / reached.clamp(min=1e-12)
+        plan = words_scale[..., None] * product * regions_scale[:, None]
+    return plan

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from torch import nn
 
-from groundling.batch import Sizes
-from groundling.checkpoint import Checkpoints, save_heads, start_lm_head
 from groundling.config import AdaptConfig, TrainConfig
 from groundling.data.corpora import corpus
-from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.saved_heads import save_heads, start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokens
-from groundling.objectives.distill import Distill
+from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.runs import disk_errors, finished, open_run, write_json
-from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.recipes.lifecycle import Run
+from groundling.recipes.teaching import (
+    classroom,
+    inner_step,
+    make_objectives,
+    vocabulary,
+    with_teacher_width,
+)
 from groundling.train import train
 
 ARMS = {
@@ -38,174 +39,125 @@ ARMS = {
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
 
-JOINT = {"joint_mlm", "match", "clip_tokens"}
-"""Objectives that need the cross-modal encoder."""
-
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """What masking needs to know of the student's tokenizer."""
+class Arm:
+    """What an arm is made of."""
 
-    mask_id: int
-    ordinary: list[int]
-    """Ids that may stand in for a masked piece: all but special tokens."""
-
-
-def _masked_lm(joint: bool) -> Callable[[Sizes, AdaptConfig, Vocabulary], Objective]:
-    return lambda sizes, config, vocabulary: MaskedLM(
-        sizes,
-        mask_id=vocabulary.mask_id,
-        replacements=vocabulary.ordinary,
-        rate=config.mask_rate,
-        scheme=config.mask_scheme,
-        whole_word=config.whole_word,
-        joint=joint,
-    )
+    names: list[str]
+    """Objectives, each once."""
+    joint: bool
+    """Some of them need the cross-modal encoder."""
+    taught: bool
+    """Some of them need a teacher's features."""
 
 
-def _distill(kind: Any) -> Callable[[Sizes, AdaptConfig, Vocabulary], Objective]:
-    return lambda sizes, config, vocabulary: Distill(
-        sizes,
-        kind=kind,
-        sentence=config.sentence,
-        word=config.word,
-        temperature=config.temperature,
-        pool=config.pool,
-        targets=config.l1_targets,
-        weight=config.distill_weight,
-        warmup=config.distill_warmup,
-    )
-
-
-OBJECTIVES: dict[str, Callable[[Sizes, AdaptConfig, Vocabulary], Objective]] = {
-    "mlm": _masked_lm(joint=False),
-    "joint_mlm": _masked_lm(joint=True),
-    "match": lambda sizes, config, vocabulary: Match(sizes, hard=config.hard_negatives),
-    "clip_tokens": lambda sizes, config, vocabulary: ClipTokens(sizes, targets=config.clip_targets),
-    "l1": _distill("l1"),
-    "contrastive": _distill("contrastive"),
-}
-"""What an arm can be made of."""
-
-
-def parts_of(arm: str) -> list[str]:
-    """Objective names of an arm; raises InputError for an unknown name, and for both kinds of MLM at once."""
-    names = [name for part in arm.split("+") for name in ARMS.get(part, part).split("+")]
+def arm_of(text: str) -> Arm:
+    """What `--arm` asks for; raises InputError for an unknown name."""
+    names = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
     names = list(dict.fromkeys(names))
-    unknown = [n for n in names if n not in OBJECTIVES]
-    if unknown:
-        raise InputError(
-            f"--arm {arm}: {unknown[0]!r} is none of {', '.join([*ARMS, *OBJECTIVES])}"
-        )
+    parts = []
+    for name in names:
+        try:
+            parts.append(part_named(name))
+        except InputError as error:
+            raise InputError(
+                f"--arm {text}: {name!r} is none of {', '.join(ARMS)}; {error}"
+            ) from None
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
-    return names
+    return Arm(names, any(part.joint for part in parts), any(part.taught for part in parts))
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Adapt the student and write `out/model`, a stock HF folder, and `out/result.json`; returns the result."""
-    names = parts_of(config.arm)
-    taught = bool({"l1", "contrastive"} & set(names))
-    joint = bool(JOINT & set(names))
-    for field, value, needed in (
-        ("student", config.student, True),
-        ("teacher", config.teacher, taught or joint),
-    ):
-        if needed and not value:
-            raise InputError(f"--arm {config.arm} needs --{field} FOLDER_OR_HUB_ID")
-    if config.save_joint and not joint:
-        raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
-    state = PartialState(cpu=training.cpu)
-    inputs = {f"text:{number}": p for number, p in enumerate(config.text)} | {
-        "student": config.student
-    }
-    if config.teacher:
-        inputs["teacher"] = config.teacher
-    with state.main_process_first():
-        folder = open_run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs)
-    if (done := finished(folder)) is not None:
-        return done
+    """Adapt the student and write `out/model`, a stock HF folder, and `out/result.json`; returns the result.
+
+    With `save_joint`, the whole cross-modal model goes to `out/joint`. Raises InputError for settings that do not fit.
+    """
+    arm = arm_of(config.arm)
+    _check(config, arm)
+    inputs = {f"text:{number}": path for number, path in enumerate(config.text)}
+    inputs |= {"student": config.student, "teacher": config.teacher}
+    run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
+    if run.result is not None:
+        return run.result
 
     text = load_text_encoder(config.student)
     max_length = min(config.max_length, text.max_length)
     examples = corpus(config.text, config.form, text.tokenizer, max_length, config.max_texts)
-    model: nn.Module = text
-    sizes = text.sizes
-    windows: WindowInput | None = None
-    teachers: list[ClipTextTeacher] = []
-    if taught or joint:
-        clip, clip_tokenizer = load_clip_text(config.teacher)
-        windows = WindowInput(clip_tokenizer, clip.window, config.max_windows)
-        if joint:
-            torch.manual_seed(seed_of(training.seed, "init", "cross"))
-            clip.requires_grad_(not config.freeze_clip).logit_scale.requires_grad_(False)
-            model = crossed = CrossModal(text, clip, config.cross_layers, clip_tokenizer)
-            sizes = crossed.sizes
-        sizes = sizes._replace(teacher=clip.width)
-    data: Any = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
-    if taught:
-        # Its own copy: CrossModal trains its CLIP side, a teacher never changes.
-        teacher = ClipTextTeacher(
-            load_clip_text(config.teacher)[0], standardise=config.l1_targets == "standard"
-        )
-        teacher.to(state.device)
-        needed = (
-            data.lengths.sum() / 4 * teacher.width * 4 / 2**30
-        )  # about four characters a word, four bytes a number
-        if needed <= config.cache_gb or joint:
-            data = Taught(data, teacher, keep_clip=joint)
-        else:
-            teachers = [teacher.fit(data)]
+    model, windows = _model(config, arm, text, training.seed)
+    samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
+    # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
+    room = classroom(config.teacher if arm.taught else "", config.distilling, run.state.device)
+    samples, teachers = room.wrap(samples) if room else (samples, [])
 
-    words = vocabulary(text)
-    objectives, heads = [], {}
-    for name in names:
-        torch.manual_seed(
-            seed_of(training.seed, "init", name)
-        )  # the same head in every arm that has it
-        objective = OBJECTIVES[name](sizes, config, words)
-        heads[name] = "new"
+    given = Given(model.sizes, vocabulary(text), config.masking, config.crossing, config.distilling)
+    objectives = make_objectives(arm.names, with_teacher_width(given, room), training.seed)
+    heads = _start_heads(arm.names, objectives, config.student, text)
+    inner = inner_step(config.inner)
+    result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
+    result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
+    result |= {"texts": len(examples), "parameters": _count(text.encoder)}
+
+    def save(folder: Path) -> None:
+        saved = {name: head for objective in objectives for name, head in objective.saved().items()}
+        text.export(folder / "model")
+        save_heads(folder / "model", saved)
+        if config.crossing.save_joint and isinstance(model, CrossModal):
+            model.export(folder / "joint")
+            save_heads(folder / "joint", saved)
+        card = _card(config, training, result)
+        (folder / "model" / "README.md").write_text(card, encoding="utf-8")
+
+    return run.finish(result, save)
+
+
+def _check(config: AdaptConfig, arm: Arm) -> None:
+    if not config.student:
+        raise InputError(f"--arm {config.arm} needs --student FOLDER_OR_HUB_ID")
+    if not config.teacher and (arm.joint or arm.taught):
+        raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
+    if config.crossing.save_joint and not arm.joint:
+        raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
+
+
+def _model(
+    config: AdaptConfig, arm: Arm, text: TextEncoder, seed: int
+) -> tuple[TextEncoder | CrossModal, WindowInput | None]:
+    """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
+    if not arm.joint:
+        return text, None
+    clip, tokenizer = load_clip_text(config.teacher)
+    windows = WindowInput(tokenizer, clip.window, config.distilling.max_windows)
+    torch.manual_seed(seed_of(seed, "init", "cross"))
+    clip.requires_grad_(not config.crossing.freeze_clip)
+    clip.logit_scale.requires_grad_(False)
+    return CrossModal(text, clip, config.crossing.cross_layers, tokenizer), windows
+
+
+def _start_heads(
+    names: Sequence[str], objectives: Sequence[Objective], student: str, text: TextEncoder
+) -> dict[str, str]:
+    """Masked-LM heads start from the student's own, where it has one; whose each objective's head is."""
+    origins = {}
+    for name, objective in zip(names, objectives, strict=True):
+        origins[name] = "new"
         if isinstance(objective, MaskedLM):
-            heads[name] = start_lm_head(
-                objective.head, config.student, text.encoder.config.model_type
-            )
-        objectives.append(objective)
-    result = train(model, objectives, data, training, folder, teachers=teachers)
-    result |= {"arm": config.arm, "objectives": names, "heads_from": heads, "texts": len(examples)}
-    result["parameters"] = sum(p.numel() for p in text.encoder.parameters())
-    if state.is_main_process:
-        with disk_errors(folder / "model"):
-            text.export(folder / "model")
-            save_heads(folder / "model", objectives)
-            if config.save_joint and isinstance(model, CrossModal):
-                model.export(folder / "joint")
-                save_heads(folder / "joint", objectives)
-            (folder / "model" / "README.md").write_text(
-                _card(config, training, result), encoding="utf-8"
-            )
-        write_json(folder / "result.json", result)
-        Checkpoints(folder / "checkpoints").clear()
-    state.wait_for_everyone()
-    return result
+            family = text.encoder.config.model_type
+            origins[name] = start_lm_head(objective.head, student, family, objective.saved_as)
+    return origins
 
 
-def vocabulary(text: TextEncoder) -> Vocabulary:
-    """Mask id and ordinary ids of an encoder's tokenizer; raises InputError if it has no mask token."""
-    mask_id = text.tokenizer.mask_token_id
-    if mask_id is None:
-        raise InputError(
-            f"{text.tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible"
-        )
-    special = set(text.tokenizer.all_special_ids)
-    return Vocabulary(int(mask_id), [i for i in range(len(text.tokenizer)) if i not in special])
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:
-    texts = "\n".join(f"- `{Path(p).name}`" for p in config.text)
-    terms = ", ".join(f"{k} {v:.3f}" for k, v in result["last"].items())
+    texts = "\n".join(f"- `{Path(path).name}`" for path in config.text)
+    terms = ", ".join(f"{term} {value:.3f}" for term, value in result["last"].items())
     return f"""---
 library_name: transformers
-tags: [groundling, {config.arm.replace("+", "-")}]
+tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 ---
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 

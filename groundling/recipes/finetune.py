@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
@@ -14,219 +15,283 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example
-from groundling.checkpoint import Checkpoints, load_head, save_heads
-from groundling.config import FinetuneConfig, TrainConfig
-from groundling.data.paired import RegionSamples
+from groundling.config import FinetuneConfig, TrainConfig, need
+from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
-from groundling.data.samples import TextSamples
+from groundling.data.samples import Samples, TextSamples
 from groundling.errors import InputError
-from groundling.evaluate import evaluate
-from groundling.find import named
+from groundling.evaluate import Scores, evaluate
+from groundling.find import is_outside, named
 from groundling.joins.end_to_end import EndToEnd
-from groundling.joins.readouts import PLAIN, Readout, answer_rows, readout
 from groundling.keyed import seed_of
-from groundling.load import load_student
-from groundling.models.single_stream import SingleStream, join_to
+from groundling.load import design_of, join_to, load_student
+from groundling.models.kinds import Student
+from groundling.models.saved_heads import load_head, save_heads
+from groundling.models.single_stream import SingleStream
+from groundling.models.task_heads import Reading, TaskHead, plain_head
+from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.adapt import vocabulary
-from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.recipes.lifecycle import Run, write_result
+from groundling.recipes.regions_of import check_regions
+from groundling.recipes.teaching import (
+    check_parts,
+    classroom,
+    inner_step,
+    make_objectives,
+    text_encoder_of,
+    vocabulary,
+    with_teacher_width,
+)
+from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.table import own_task
+from groundling.tasks.table import notes_on, own_task
 from groundling.train import train
 
+Splits = Mapping[str, Sequence[Example]]
 
-def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Fine-tune once per seed in `out/seed-N`, evaluate, and write medians to `out/result.json`; returns the result."""
-    task_or_label = "task (or --text and --label for your own file)"
-    for field, value in (
-        ("model", config.model),
-        ("data", config.data),
-        (task_or_label, config.task or config.label),
-    ):
-        if not value:
-            raise InputError(f"finetune needs --{field}")
-    if config.images and not config.regions:
+
+def finetune(
+    config: FinetuneConfig,
+    training: TrainConfig,
+    out: str | Path,
+    task: Task | None = None,
+) -> dict[str, Any]:
+    """Fine-tune once per seed in `out/seed-N`, evaluate, and write medians to `out/result.json`; returns the result.
+
+    `task` is an object of your own in place of `config.task`. Raises InputError for settings that do not fit.
+    """
+    need(config, "finetune", "model", "data")
+    if not (config.task or config.own.label or task):
+        raise InputError("finetune needs --task (or --text and --label for your own file)")
+    if config.regions.images and not config.regions.regions:
         raise InputError(
-            f"--images {config.images}: pass --regions STORE, too, which says where to look"
+            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
         )
-    task = (
-        own_task(config)
-        if config.label
-        else named("tasks", Task, config.task).at(Path(config.data))
-    )
-    state = PartialState(cpu=training.cpu)
-    inputs = {"model": config.model, "data": config.data} | (
-        {"dev": config.dev} if config.dev else {}
-    )
-    inputs |= {"regions": str(Path(config.regions) / "manifest.json")} if config.regions else {}
-    inputs |= {"images": config.images} if config.images else {}
-    with state.main_process_first():
-        settings = {**asdict(config), "train": asdict(training)}
-        settings.pop("seeds")  # more seeds later are the same run, continued
-        settings["train"].pop("seed")
-        folder = open_run(out, "finetune", settings, inputs)
-
+    check_parts(config.objectives, config.teacher, "finetune")
+    if task is None:
+        task = _task(config)
+    run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     splits: dict[str, list[Example]] = {}
     runs = []
     for seed in range(training.seed, training.seed + config.seeds):
-        own = folder / f"seed-{seed}"
-        own.mkdir(exist_ok=True)
-        done = finished(own)
+        folder = run.folder / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        done = finished(folder)
         if done is None:
             splits = splits or _read(task, config)
-            student = _student(config, seed)
-            done = one_run(student, task, splits, replace(training, seed=seed), own, config)
+            done = one_run(
+                _student(config, seed), task, splits, replace(training, seed=seed), folder, config
+            )
         runs.append(done)
     result = summary(task, runs, config)
-    if state.is_main_process:
-        write_json(folder / "result.json", result)
-    return result
+    return run.finish(result)
+
+
+def _task(config: FinetuneConfig) -> Task:
+    if config.own.label:
+        return own_task(Path(config.data), config.own)
+    return named("tasks", Task, config.task).at(Path(config.data))
+
+
+def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:
+    """What tells this run from others; more seeds later are the same run, continued."""
+    settings = {**asdict(config), "train": asdict(training)}
+    settings.pop("seeds")
+    settings["train"].pop("seed")
+    return settings
+
+
+def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
+    store = config.regions.regions
+    return {
+        "model": config.model,
+        "data": config.data,
+        "dev": config.own.dev,
+        "regions": Path(store) / "manifest.json" if store else "",
+        "images": config.regions.images,
+        "teacher": "" if is_outside(config.teacher) else config.teacher,
+    }
 
 
 def one_run(
-    student: Any,
+    student: Student,
     task: Task,
-    splits: dict[str, list[Example]],
+    splits: Splits,
     training: TrainConfig,
     folder: Path,
     config: FinetuneConfig,
 ) -> dict[str, Any]:
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
     torch.manual_seed(seed_of(training.seed, "init", task.name))
-    single = isinstance(student, SingleStream)
-    read = (
-        readout(student.join.kind, task.name, bool(config.regions))
-        if single and not config.plain_head
-        else PLAIN
-    )
-    objective = task.objective(student.sizes, read)
-    for layer, name in objective.starts() if student.sizes.visual else ():
-        load_head(Path(config.model), layer, name)
-    if single:
-        splits = _made_for(student, objective, read, splits)
+    head = _head(student, task, splits, config)
+    objective = Supervised(student.sizes, form=task.form, head=head)
+    if student.sizes.visual:
+        for layer, name in objective.starts():
+            load_head(Path(config.model), layer, name)
+    asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    text, clip = student.inputs(config.max_length)
-    samples: dict[str, Any] = {
-        split: TextSamples(examples, text, clip) for split, examples in splits.items()
-    }
-    if config.regions:
-        samples = seen(samples, student, task, config, apart=read.at == "pair")
-    elif task.mark is not None:
-        raise InputError(f"{task.name} asks for regions; pass --regions STORE")
-    result = train(student, [objective], samples[task.train], training, folder)
-    state = PartialState()
+    samples = _samples(asked, student, task, config, head.apart)
+
+    room = classroom(config.teacher, config.distilling, PartialState().device)
+    learning, teachers = room.wrap(samples[task.train]) if room else (samples[task.train], [])
+    text = text_encoder_of(student)
+    given = Given(
+        student.sizes,
+        vocabulary(text) if text is not None and config.objectives else None,
+        config.masking,
+        distilling=config.distilling,
+    )
+    beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
+    objectives: list[Objective] = [objective, *beside]
+    inner = inner_step(config.inner)
+    trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
     scores = {}
     for split in samples:
-        if split == task.train:
-            continue
-        found = evaluate(student, objective, task, samples[split])
-        if state.is_main_process:
-            found.write(folder / f"predictions_{split}.jsonl")
-            if task.test.get(split):
-                with disk_errors(folder / task.test[split]):
-                    (folder / task.test[split]).write_text(
-                        task.submission(split, found.ids, found.predictions), encoding="utf-8"
-                    )
-        if found.labels is not None:
-            scores[split] = found.metrics | task.official(
-                Path(config.data), split, found.ids, found.predictions
-            )
-            if np.ptp(found.predictions) == 0:
-                scores[split]["constant"] = 1.0  # a collapsed run: reported, never dropped
-    about = {"task": task.name, "metrics": [m.name for m in task.metrics], "splits": list(task.dev)}
-    done = {"seed": training.seed, **about, "scores": scores, **result}
-    if state.is_main_process:
+        if split != task.train:
+            answers = evaluate(student, objective, task, samples[split])
+            _write(answers, task, split, folder)
+            if answers.labels is not None:
+                scores[split] = _scored(answers, task, split, Path(config.data))
+    done = {"seed": training.seed, "task": task.name if not config.task else config.task}
+    done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    done |= {"scores": scores, **trained}
+
+    def save(where: Path) -> None:
         if config.save_model:
-            with disk_errors(folder / "model"):
-                student.export(folder / "model")
-                save_heads(folder / "model", [objective])
-        write_json(folder / "result.json", done)
-        Checkpoints(folder / "checkpoints").clear()
-    state.wait_for_everyone()
+            student.export(where / "model")
+            saved = {name: module for one in objectives for name, module in one.saved().items()}
+            save_heads(where / "model", saved)
+
+    write_result(folder, done, save)
     return done
 
 
-def _student(config: FinetuneConfig, seed: int) -> Any:
+def _write(answers: Scores, task: Task, split: str, folder: Path) -> None:
+    """Predictions and, of an unlabelled split, the server's file."""
+    if not PartialState().is_main_process:
+        return
+    answers.write(folder / f"predictions_{split}.jsonl")
+    server_file = task.test.get(split)
+    if server_file:
+        text = task.submission(split, answers.officials, answers.predictions)
+        with disk_errors(folder / server_file):
+            (folder / server_file).write_text(text, encoding="utf-8")
+
+
+def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
+    """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
+    official = task.official(folder, split, answers.officials, answers.predictions)
+    scores = answers.metrics | official
+    if np.ptp(answers.predictions) == 0:
+        scores["constant"] = 1.0  # reported, never dropped
+    return scores
+
+
+def _student(config: FinetuneConfig, seed: int) -> Student:
     """The model, with a new join if one is asked for."""
-    student = load_student(config.model)
+    student = load_student(config.model, config.kind, config.join)
     if not config.join:
         return student
     torch.manual_seed(seed_of(seed, "init", "join"))
-    return join_to(student, config.join, RegionStore(config.regions).width if config.regions else 1)
+    store = config.regions.regions
+    return join_to(student, config.join, RegionStore(store).width if store else 1)
 
 
-def _made_for(
-    student: SingleStream, objective: Supervised, read: Readout, splits: dict[str, list[Example]]
-) -> dict[str, list[Example]]:
-    """Examples as the readout asks them; the model and the head are made ready for them."""
-    student.see(max(len(example.images) for examples in splits.values() for example in examples))
-    if "mask" not in read.at:
-        return splits
-    tokenizer = student.text.tokenizer
-    objective.mask_id = vocabulary(student.text).mask_id
-    if read.between:
-        table = student.text.encoder.get_input_embeddings().weight.detach()
-        objective.classify.weight.data.copy_(answer_rows(objective.form, tokenizer, table))
-    return {
-        k: [read.ask(example, str(tokenizer.mask_token)) for example in v]
-        for k, v in splits.items()
+def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
+    """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
+    if not isinstance(student, SingleStream):
+        return plain_head(Reading(student.sizes, task.form))
+    student.see(max(len(example.images) for some in splits.values() for example in some))
+    table = student.word_embeddings().weight
+    reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
+    kind = None
+    if not config.plain_head:
+        kind = design_of(student, config.join).heads.get(task.name)
+    if kind is None or (kind.apart and not config.regions.regions):
+        return plain_head(reading)
+    return kind(reading)
+
+
+def _samples(
+    splits: Splits, student: Student, task: Task, config: FinetuneConfig, apart: bool
+) -> dict[str, Samples]:
+    """Every split as the model reads it: text, and regions and pixels where it has them."""
+    text, clip = student.inputs(config.max_length)
+    samples: dict[str, Samples] = {
+        split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
+    if not config.regions.regions:
+        if task.mark is not None:
+            raise InputError(f"{task.name} asks for regions; pass --regions STORE")
+        return samples
+    return seen(samples, student, task, config, apart)
 
 
 def seen(
-    samples: dict[str, Any], student: Any, task: Task, config: FinetuneConfig, apart: bool = False
-) -> dict[str, Any]:
+    samples: Mapping[str, Samples],
+    student: Student,
+    task: Task,
+    config: FinetuneConfig,
+    apart: bool = False,
+) -> dict[str, Samples]:
     """The same samples with their images' regions, and pixels for a model that reads these.
 
-    Raises InputError if the model reads no regions, or of another width, or if --images is too much or too little.
+    Raises InputError if the model reads no regions, or other ones, or if --images is missing or not wanted.
     """
-    store, pixels = config.regions, isinstance(student, EndToEnd)
-    if not student.sizes.regions:
+    options = config.regions
+    reads_pixels = isinstance(student, EndToEnd)
+    if not isinstance(student, SingleStream):
         raise InputError(
-            f"--regions {store}: this model reads no regions; expected a single-stream model"
+            f"--regions {options.regions}: this model reads no regions; expected a single-stream model"
         )
-    if pixels and not config.images:
+    if reads_pixels and not options.images:
         raise InputError(
             f"{config.model}: this model reads pixels; pass --images FOLDER beside --regions"
         )
-    if config.images and not pixels:
+    if options.images and not reads_pixels:
         raise InputError(
-            f"--images {config.images}: this model reads stored features, no pixels; leave it out"
+            f"--images {options.images}: this model reads stored features, no pixels; leave it out"
         )
-    regions = RegionStore(store, features=not pixels)
-    if not pixels:
-        regions.require(student.sizes.regions)
-    options = {
-        "whole": student.whole,
-        "most": config.most_regions,
-        "mark": task.mark,
-        "apart": apart,
+    store = RegionStore(options.regions, features=not reads_pixels)
+    if not reads_pixels:
+        check_regions(store, student, options.other_regions)
+    seeing = Seeing(
+        whole=student.join.whole,
+        last_pixel=student.join.last_pixel,
+        most=options.most_regions,
+        mark=task.mark,
+        phrases=task.form.reads == "phrase",
+        apart=apart,
+        blind=config.blind,
+        width=student.sizes.regions,
+    )
+    out: dict[str, Samples] = {
+        split: RegionSamples(some, store, seeing) for split, some in samples.items()
     }
-    options["phrases"] = task.form.reads == "phrase"
-    options["blind"] = config.blind
-    found: dict[str, Any] = {k: RegionSamples(v, regions, **options) for k, v in samples.items()}
-    if not pixels:
-        return found
-    images = {k: [example.images for example in v.examples] for k, v in samples.items()}
-    return {k: Pictured(v, images[k], config.images, student.side) for k, v in found.items()}
+    # A blind model sees no pixels either: it reads the zeros that stand for its features.
+    if isinstance(student, EndToEnd) and not config.blind:
+        side = student.side
+        out = {split: Pictured(some, options.images, side) for split, some in out.items()}
+    return out
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
-    """Every seed's scores and their medians, by split and metric."""
+    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined."""
     medians: dict[str, dict[str, float]] = {}
     every: dict[str, dict[str, list[float]]] = {}
     for split in task.dev:
-        present = [run for run in runs if split in run["scores"]]
-        every[split] = {
-            m.name: [run["scores"][split][m.name] for run in present] for m in task.metrics
-        }
+        present = [run["scores"][split] for run in runs if split in run["scores"]]
+        names = [metric.name for metric in task.metrics]
+        every[split] = {name: [scores[name] for scores in present] for name in names}
         for name, values in every[split].items():
             defined = [value for value in values if isfinite(value)]
             medians.setdefault(split, {})[name] = median(defined) if defined else float("nan")
     collapsed = [
-        run["seed"] for run in runs if any("constant" in s for s in run["scores"].values())
+        run["seed"]
+        for run in runs
+        if any("constant" in scores for scores in run["scores"].values())
     ]
     return {
         "task": task.name,
@@ -242,17 +307,21 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
 
 
 def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
-    read: Callable[[str], list[Example]]
-    if config.data == "hub":
-        read = lambda split: from_hub(task, split)  # noqa: E731
-    else:
-        if not Path(config.data).exists():
-            raise InputError(f"{config.data}: no such folder or file of data")
-        read = lambda split: task.read(Path(config.data), split)  # noqa: E731
-    wanted = [task.train, *task.dev, *(task.test if config.submit else ())]
-    splits = {split: read(split) for split in wanted}
-    if config.max_train and config.max_train < len(splits[task.train]):
-        examples = splits[task.train]
+    """Every split that is wanted, the training one cut to `max_train`."""
+    folder = Path(config.data)
+    if config.data != "hub" and not folder.exists():
+        raise InputError(f"{config.data}: no such folder or file of data")
+    wanted = [task.train, *task.dev]
+    if config.submit:
+        wanted += task.test
+    splits = {}
+    for split in wanted:
+        splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    examples = splits[task.train]
+    if config.max_train and config.max_train < len(examples):
         keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
-        splits[task.train] = [examples[i] for i in keep]
+        splits[task.train] = [examples[place] for place in keep]
+    if config.own.label:
+        for note in notes_on(splits[task.train], splits[task.dev[0]]):
+            print(f"note: {note}", file=sys.stderr)
     return splits

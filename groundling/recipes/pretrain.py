@@ -2,238 +2,258 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
-from groundling.batch import Example, Sizes
-from groundling.checkpoint import Checkpoints, save_heads, start_lm_head
-from groundling.config import PretrainConfig, TrainConfig
+from groundling.batch import Example
+from groundling.config import PretrainConfig, TrainConfig, need
 from groundling.data.captions import Captioned, keep_listed, read_captions
 from groundling.data.corpora import corpus
-from groundling.data.paired import CaptionPairs, RegionSamples
+from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore, stem
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.feed import Source
-from groundling.find import named
+from groundling.find import is_outside, named
 from groundling.forms import Answer
+from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, end_to_end
 from groundling.keyed import seed_of
-from groundling.load import load_student
-from groundling.models.single_stream import SingleStream, bert_of, join_to
+from groundling.load import design_of, join_to, load_student
+from groundling.models.kinds import Student
+from groundling.models.saved_heads import save_heads, start_lm_head
+from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
-from groundling.objectives import Objective
+from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.recipes.adapt import vocabulary
-from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.recipes.lifecycle import Run
+from groundling.recipes.regions_of import check_regions, made_by
+from groundling.recipes.teaching import (
+    check_parts,
+    classroom,
+    inner_step,
+    make_objectives,
+    vocabulary,
+    with_teacher_width,
+)
 from groundling.tasks import Task
 from groundling.train import train
 
 
-@dataclass(frozen=True)
-class Phase:
-    """What a model is pre-trained with: objectives, and how often a step scores which of them."""
-
-    objectives: Callable[[Sizes, PretrainConfig, Any], list[Objective]]
-    mix: Sequence[tuple[float, tuple[str, ...]]] = ()
-    """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
-    pairs: bool = False
-    """Two captions a text, as VisualBERT's."""
-
-
-def _masked_lm(
-    sizes: Sizes, config: PretrainConfig, words: Any, whole_word: bool = False
-) -> Objective:
-    return MaskedLM(
-        sizes,
-        mask_id=words.mask_id,
-        replacements=words.ordinary,
-        rate=config.mask_rate,
-        whole_word=whole_word,
-    )
-
-
-def _visualbert(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
-    match = [SentenceImage(sizes, swap=False)] if config.sentence_image and not config.task else []
-    return [_masked_lm(sizes, config, words), *match]
-
-
-def _vlbert(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
-    regions = [MaskedRegions(sizes)] if sizes.classes else []
-    related = [SentenceImage(sizes)] if config.related else []
-    return [_masked_lm(sizes, config, words, whole_word=True), *related, *regions]
-
-
-def _uniter(sizes: Sizes, config: PretrainConfig, words: Any) -> list[Objective]:
-    classes = [MaskedRegions(sizes, keep=0.0, least=1, norm=True)] if sizes.classes else []
-    return [
-        _masked_lm(sizes, config, words),
-        SentenceImage(sizes, alignment=0.1),
-        # The code takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
-        MaskedRegions(
-            sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=1 / sizes.regions
-        ),
-        *classes,
-    ]
-
-
-PHASES = {
-    "visualbert": Phase(_visualbert, pairs=True),
-    "vlbert": Phase(_vlbert),
-    # In-domain ratios of the released code: itm 2, mlm 2, mrfr 1, mrc-kl 1; one of them per optimizer step.
-    "uniter": Phase(
-        _uniter,
-        (
-            (2, ("sentence_image",)),
-            (2, ("masked_lm",)),
-            (1, ("regress_regions",)),
-            (1, ("masked_regions",)),
-        ),
-    ),
-}
-"""How each model is pre-trained (VisualBERT Section 3.3; VL-BERT Section 3.3 and its code; UNITER's code)."""
-
-
 def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`."""
-    for field, value in (("student", config.student), ("regions", config.regions)):
-        if not value:
-            raise InputError(f"pretrain needs --{field}")
+    """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`.
+
+    Raises InputError for settings that do not fit.
+    """
+    need(config, "pretrain", "student", "regions")
     if bool(config.captions) == bool(config.task):
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
-    state = PartialState(cpu=training.cpu)
-    inputs: dict[str, str | Path] = {
-        "student": config.student,
-        "regions": Path(config.regions) / "manifest.json",
-    }
-    inputs |= {"captions": config.captions} if config.captions else {"data": config.data}
-    inputs |= {f"text:{number}": path for number, path in enumerate(config.text)}
-    inputs |= {"images": config.images, "backbone": config.backbone} if config.images else {}
-    with state.main_process_first():
-        folder = open_run(out, "pretrain", {**asdict(config), "train": asdict(training)}, inputs)
-    if (done := finished(folder)) is not None:
-        return done
+    check_parts(config.objectives, config.teacher, "pretrain")
+    settings = {**asdict(config), "train": asdict(training)}
+    run = Run(out, "pretrain", settings, _inputs(config), training.cpu)
+    if run.result is not None:
+        return run.result
 
-    store = RegionStore(config.regions, features=not config.images)
+    store = RegionStore(config.regions.regions, features=not config.regions.images)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, store)
-    phase = PHASES[model.join.kind]
-    text = model.inputs(config.max_length)[0]
-    data, left_out = _data(config, phase, model, store, text)
+    model.regions_from = made_by(store)
+    design = design_of(model, config.model)
+    text, _ = model.inputs(config.max_length)
+    data = _data(config, design, model, store, text)
+    room = classroom(config.teacher, config.distilling, run.state.device)
+    # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
+    samples, teachers = room.wrap(data.samples, bool(config.task)) if room else (data.samples, [])
+
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
+    given = Given(sizes, vocabulary(model.text), config.masking, distilling=config.distilling)
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
-    objectives = phase.objectives(sizes, config, vocabulary(model.text))
+    objectives = design.phase.objectives(given, config)
     if not config.random_start:
         for objective in objectives:
             if isinstance(objective, MaskedLM):
-                start_lm_head(objective.head, config.student, "bert")
-    names = {objective.name for objective in objectives}
-    sources = [Source(data, 1.0, tuple(sorted(names)), "image and text")]
-    if phase.mix:
-        mix = [(ratio, tuple(n for n in some if n in names)) for ratio, some in phase.mix]
-        sources = [Source(data, ratio, some, "+".join(some)) for ratio, some in mix if some]
+                start_lm_head(objective.head, config.student, "bert", objective.saved_as)
+    taught = with_teacher_width(given, room)
+    beside = make_objectives(config.objectives, taught, training.seed)
+    sources = _sources(samples, design, objectives, beside)
     if config.text:
-        plain = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
-        share = sum(source.ratio for source in sources)
-        sources.append(Source(TextSamples(plain, text), share, ("masked_lm",), "text alone"))
-    result = train(model, objectives, sources, training, folder)
-    result |= {"model": model.join.kind, "objectives": sorted(names), "left_out": left_out}
-    result["parameters"] = sum(p.numel() for p in model.parameters())
-    if state.is_main_process:
-        with disk_errors(folder / "model"):
-            model.export(folder / "model")
-            save_heads(folder / "model", objectives)
-        write_json(folder / "result.json", result)
-        Checkpoints(folder / "checkpoints").clear()
-    state.wait_for_everyone()
-    return result
+        sources.append(_text_alone(config, model, text, sources))
+    every = [*objectives, *beside]
+    result = train(
+        model,
+        every,
+        sources,
+        training,
+        run.folder,
+        teachers=teachers,
+        inner=inner_step(config.inner),
+    )
+    result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
+    result |= {"left_out": data.left_out, "notes": _notes(design, objectives)}
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+
+    def save(folder: Path) -> None:
+        model.export(folder / "model")
+        saved = {name: head for one in every for name, head in one.saved().items()}
+        save_heads(folder / "model", saved)
+
+    return run.finish(result, save)
+
+
+def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
+    inputs: dict[str, str | Path] = {
+        "student": config.student,
+        "regions": Path(config.regions.regions) / "manifest.json",
+        "captions": config.captions,
+        "data": "" if config.captions else config.data,
+        "images": config.regions.images,
+        "backbone": config.backbone if config.regions.images else "",
+        "teacher": "" if is_outside(config.teacher) else config.teacher,
+    }
+    return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
 
 
 def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
-    start = load_student(config.student)
+    """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
+    start: Student = load_student(config.student, design=config.model)
     if config.random_start and isinstance(start, TextEncoder):
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
-    if config.images and config.model == "vlbert" and isinstance(start, TextEncoder):
+    images = config.regions.images
+    if images and config.model == "vlbert" and isinstance(start, TextEncoder):
         start = end_to_end(bert_of(start), start.tokenizer, config.backbone, config.side)
     if isinstance(start, EndToEnd):
-        if not config.images:
+        if not images:
             raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
         return start
-    if config.images:
+    if images:
         raise InputError(
-            f"--images {config.images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
+            f"--images {images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
             "or an end-to-end model as --student, or leave --images out"
         )
     options = {"early": config.early_fusion} if config.model == "visualbert" else {}
     model = join_to(start, config.model, store.width, **options)
-    store.require(model.sizes.regions)
+    check_regions(store, model, config.regions.other_regions)
     return model
 
 
+@dataclass(frozen=True)
+class _Data:
+    """What a model is pre-trained on."""
+
+    samples: Samples
+    left_out: int
+    """Captioned images that the store lacks."""
+
+
 def _data(
-    config: PretrainConfig, phase: Phase, model: SingleStream, store: RegionStore, text: TextInput
-) -> tuple[Any, int]:
-    """Samples with regions, and how many captioned images the store lacks."""
+    config: PretrainConfig,
+    design: Design,
+    model: SingleStream,
+    store: RegionStore,
+    text: TextInput,
+) -> _Data:
+    """Samples with regions, and pixels for a model that reads them."""
+    left_out = 0
+    samples: Samples
     if config.task:
-        examples = task_texts(
-            named("tasks", Task, config.task).at(Path(config.data)), Path(config.data)
-        )
-        seen = RegionSamples(
-            TextSamples(examples, text), store, whole=model.whole, most=config.most_regions
-        )
-        return _pictured(seen, [example.images for example in examples], config, model), 0
+        task = named("tasks", Task, config.task).at(Path(config.data))
+        samples = TextSamples(task_texts(task, Path(config.data)), text)
+    else:
+        images, left_out = _captioned(config, store)
+        samples = CaptionTexts(images, text, design.phase.pairs)
+    seeing = Seeing(
+        whole=model.join.whole,
+        last_pixel=model.join.last_pixel,
+        most=config.regions.most_regions,
+    )
+    samples = RegionSamples(samples, store, seeing)
+    if isinstance(model, EndToEnd):
+        samples = Pictured(samples, config.regions.images, model.side)
+    return _Data(samples, left_out)
+
+
+def _captioned(config: PretrainConfig, store: RegionStore) -> tuple[list[Captioned], int]:
+    """The captioned images that the store holds, by their ids there, and how many it lacks."""
     images = read_captions(config.captions)
-    images = keep_listed(images, config.listing) if config.listing else images
+    if config.listing:
+        images = keep_listed(images, config.listing)
     there = [image for image in images if stem(image.file) in store]
-    if len(there) < len(images) and not (config.skip_missing and there):
-        first = next(image for image in images if stem(image.file) not in store)
+    lacking = [image for image in images if stem(image.file) not in store]
+    if lacking and not (config.skip_missing and there):
         raise InputError(
-            f"{config.regions}: {len(images) - len(there)} of {len(images)} captioned images are not in the store, "
-            f"the first is {stem(first.file)!r}; add them or pass --skip-missing"
+            f"{config.regions.regions}: {len(lacking)} of {len(images)} captioned images are not in the store, "
+            f"the first is {stem(lacking[0].file)!r}; add them or pass --skip-missing"
         )
     keyed = [Captioned(stem(image.file), image.file, image.captions) for image in there]
-    pairs = CaptionPairs(
-        keyed, text, store, pairs=phase.pairs, whole=model.whole, most=config.most_regions
-    )
-    return _pictured(pairs, [(image.id,) for image in keyed], config, model), len(images) - len(
-        there
-    )
+    return keyed, len(lacking)
 
 
-def _pictured(
-    samples: Any, images: Sequence[Sequence[str]], config: PretrainConfig, model: SingleStream
-) -> Any:
-    """The samples, with pixels for a model that reads them."""
-    return (
-        Pictured(samples, images, config.images, model.side)
-        if isinstance(model, EndToEnd)
-        else samples
-    )
+def _sources(
+    samples: Samples,
+    design: Design,
+    objectives: Sequence[Objective],
+    beside: Sequence[Objective],
+) -> list[Source]:
+    """The samples once for each kind of step; objectives beside the model's own score every step."""
+    names = {objective.name for objective in objectives}
+    always = tuple(objective.name for objective in beside)
+    if not design.phase.mix:
+        return [Source(samples, 1.0, (*sorted(names), *always), "image and text")]
+    sources = []
+    for ratio, mixed in design.phase.mix:
+        present = tuple(name for name in mixed if name in names)
+        if present:
+            sources.append(Source(samples, ratio, (*present, *always), "+".join(present)))
+    return sources
+
+
+def _text_alone(
+    config: PretrainConfig, model: SingleStream, text: TextInput, sources: Sequence[Source]
+) -> Source:
+    """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3); an epoch is one of the images."""
+    blocks = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
+    share = sum(source.ratio for source in sources)
+    return Source(TextSamples(blocks, text), share, ("masked_lm",), "text alone", counts=False)
+
+
+def _notes(design: Design, objectives: Sequence[Objective]) -> list[str]:
+    """What a reader must know of this run: kinds of steps of the paper's mix that it has none of."""
+    names = {objective.name for objective in objectives}
+    notes = []
+    for _, mixed in design.phase.mix:
+        if not names & set(mixed):
+            notes.append(
+                f"no step trained {' or '.join(mixed)}: the store's regions have no classes"
+            )
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return notes
 
 
 def task_texts(task: Task, folder: Path) -> list[Example]:
-    """A task's training texts with what is right, for masked LM on its own images (VisualBERT Section 3.3).
+    """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
-    A question is followed by its best answer (the released code takes the answer apart into letters), a choice by the
-    right one, a statement stands alone.
+    A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
+    one, a statement stands alone. Raises InputError if a multiple choice has no label.
     """
-    out = []
+    texts = []
     for example in task.read(folder, task.train):
         pair = example.pair
         if example.choices:
-            assert example.label is not None
-            pair = example.choices[int(example.label)]
+            if not isinstance(example.label, int):
+                raise InputError(
+                    f"{example.id}: a multiple choice without a label cannot be pre-trained on"
+                )
+            pair = example.choices[example.label]
         elif isinstance(task.form, Answer):
-            pair = task.form.best(example.label)
-        out.append(Example(example.id, example.text, pair, images=example.images))
-    return out
+            pair = task.form.best(example.label) or None
+        texts.append(Example(example.id, example.text, pair, images=example.images))
+    return texts

@@ -1,0 +1,121 @@
+"""VisualBERT (Li et al. 2019/2020): join, heads and pre-training. Release: uclanlp/visualbert."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import BertModel, PreTrainedTokenizerBase
+
+from groundling.batch import Batch, Encoded, Example, needed
+from groundling.config import PretrainConfig
+from groundling.joins import Design, Phase
+from groundling.models.join import Join, fresh
+from groundling.models.single_stream import SingleStream
+from groundling.models.task_heads import MaskWord, Reading, answer
+from groundling.objectives import Given, Objective
+from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.sentence_image import SentenceImage
+
+
+class VisualBertJoin(Join):
+    """A projected feature + visual segment + visual position, under BERT's own LayerNorm (Appendix A).
+
+    Segment and position tables are the regions' own and start as copies of BERT's. As in the release the position is
+    always 0, and where pieces of the text name a region (VCR), the mean of the mentions' text positions is added to it
+    (paper: their sum alone). The segment is the number of the image (NLVR2), 0 for a single one; HF's default is 1.
+    With `boxes`, x1, y1, x2, y2, width and height are appended to the features (release: Flickr30k).
+    """
+
+    kind = "visualbert"
+
+    def __init__(self, bert: BertModel, width: int = 2048, boxes: bool = False) -> None:
+        """`width` of the stored features, without the six numbers of a box."""
+        super().__init__(width, boxes=boxes)
+        self.boxes = boxes
+        self.projection = nn.Linear(width + 6 * boxes, bert.config.hidden_size)
+        fresh(self)
+        self.position = deepcopy(bert.embeddings.position_embeddings)
+        self.segment = deepcopy(bert.embeddings.token_type_embeddings)
+
+    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Text (N, T, H) and regions (N, R, H)."""
+        tokens = needed(batch.text, "text", "a VisualBERT")
+        text = embeddings(inputs_embeds=words, token_type_ids=tokens.types)
+        regions = batch.regions
+        if regions is None:
+            return text, text[:, :0]
+        features = self.features(batch, regions)
+        if self.boxes:
+            sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
+            features = torch.cat([features, regions.boxes, sides], -1)
+        segment = self.segment(self.segments(regions, range(self.segment.num_embeddings)))
+        looks = self.projection(features) + segment + self.position.weight[0]
+        if tokens.region is not None:
+            positions = embeddings.position_embeddings.weight[: text.shape[1]]
+            looks = looks + _mentions(tokens.region, tokens.word, looks.shape[1]) @ positions
+        return text, embeddings.dropout(embeddings.LayerNorm(looks))
+
+
+def _mentions(region: Tensor, word: Tensor, count: int) -> Tensor:
+    """Weights (N, R, T) of pieces for the regions they name: equal over a region's mentions, of sum 1 (0 if none)."""
+    # A mention counts at its first piece.
+    again = (region[:, 1:] == region[:, :-1]) & (word[:, 1:] == word[:, :-1])
+    first = ~F.pad(again, (1, 0))
+    named = F.one_hot(region + 1, count + 1)[..., 1:].transpose(1, 2) * first[:, None]
+    return named / named.sum(-1, keepdim=True).clamp(min=1)
+
+
+def visualbert(
+    bert: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
+    width: int = 2048,
+    boxes: bool = False,
+    early: bool = True,
+) -> SingleStream:
+    """VisualBERT from a BERT: uncased, region features `width` wide (VCR 512, NLVR2 1024)."""
+    return SingleStream(bert, tokenizer, VisualBertJoin(bert, width, boxes), early)
+
+
+class MaskedAnswer(MaskWord):
+    """VQA: dropout and one Linear at a [MASK] behind the question; Kullback-Leibler divergence (release, vqa model)."""
+
+    loss = "kl"
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the Linear."""
+        super().__init__(reading)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = answer(reading.sizes.text, reading.outputs)
+
+    def ask(self, example: Example) -> Example:
+        """The question with a [MASK] behind it."""
+        return replace(example, text=f"{example.text} {self.mask}")
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, outputs) of the state at the [MASK]."""
+        outputs: Tensor = self.classify(self.dropout(self.at_mask(encoded, batch)))
+        return outputs
+
+
+def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
+    """Masked LM with the image and, on captions, sentence-image prediction (Appendix A)."""
+    chosen: list[Objective] = [masked_lm(given)]
+    # Ablation C4 leaves it out; a task's own texts come without second captions.
+    if config.sentence_image and not config.task:
+        chosen.append(SentenceImage(given.sizes, swap=False))
+    return chosen
+
+
+DESIGN = Design(
+    name="visualbert",
+    join=VisualBertJoin,
+    build=visualbert,
+    phase=Phase(objectives, pairs=True),
+    heads={"vqa": MaskedAnswer},
+    vocabulary="bert-base-uncased",
+)

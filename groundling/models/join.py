@@ -1,0 +1,124 @@
+"""What every join of text and regions promises: one sequence for a BERT encoder.
+
+Everything in which VisualBERT, VL-BERT and UNITER differ before their heads is in their joins (`groundling/joins/`).
+The order is text (with its padding, which the mask hides), regions, and what a join adds after them; positions are
+those of a sequence without padding. A join owns what BERT lacks and reads BERT's own embeddings, so that BERT stays a
+stock model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import BertModel
+
+from groundling.batch import Batch, Regions, needed
+from groundling.errors import InputError
+from groundling.models.text import embedded_words
+
+
+class Joined(NamedTuple):
+    """One sequence of both modalities, embedded: S places."""
+
+    states: Tensor
+    """(N, S, H)."""
+    mask: Tensor
+    """(N, S) bool."""
+    text: slice
+    """The T places of the text."""
+    regions: slice
+    """The R places of the regions."""
+
+
+class Join(nn.Module):
+    """From BERT's embedding module and a batch to one sequence; without regions, to the text's alone."""
+
+    kind: ClassVar[str]
+    """The name that is written beside the weights."""
+    after: ClassVar[int] = 0
+    """Positions that are needed after the text's."""
+    whole: ClassVar[bool] = False
+    """Whether it reads the whole image as a region."""
+    last_pixel: ClassVar[bool] = False
+    """Whether boxes end at their last pixel, so that the whole image is W - 1 by H - 1 pixels."""
+
+    def __init__(self, width: int, **options: Any) -> None:
+        """`width` of a region's features; it and `options` are written beside the weights."""
+        super().__init__()
+        self.width = width
+        self.options = {"width": width, **options}
+
+    def table(self) -> Tensor | None:
+        """The weight (H, D) that embeds features, if a head is tied to it."""
+        return None
+
+    def see(self, images: int, bert: BertModel) -> None:
+        """Make room for samples of several images, in the join and in its BERT; most joins have it."""
+
+    def forward(self, embeddings: Any, batch: Batch) -> Joined:
+        """Text and regions of a batch through `embeddings`, BERT's own module, and the join.
+
+        Raises InputError if the regions' features have another width than the join reads.
+        """
+        tokens = needed(batch.text, "text", f"a {self.kind} model")
+        regions = batch.regions
+        if regions is not None and regions.features.shape[-1] != self.width:
+            width = regions.features.shape[-1]
+            raise InputError(
+                f"regions have features of width {width}; this {self.kind} model reads {self.width}"
+            )
+        words = embedded_words(embeddings.word_embeddings, batch, f"a {self.kind} model")
+        text, rest = self.parts(embeddings, words, batch)
+        mask = tokens.mask if regions is None else torch.cat([tokens.mask, regions.mask], 1)
+        states = torch.cat([text, rest], 1)
+        text_places = slice(0, text.shape[1])
+        region_places = slice(text.shape[1], mask.shape[1])
+        added = states.shape[1] - mask.shape[1]
+        return Joined(states, F.pad(mask, (0, added), value=True), text_places, region_places)
+
+    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Embedded text (N, T, H) and, after it, regions with what else a join adds (N, R + more, H).
+
+        `words` (N, T, E) are the word embeddings alone. Abstract.
+        """
+        raise NotImplementedError
+
+    def features(self, batch: Batch, regions: Regions, hidden: Tensor | None = None) -> Tensor:
+        """What the regions look like (N, R, D): `hidden` (1, D) or (D,) in place of masked ones, then perturbed."""
+        features = regions.features
+        if hidden is not None and regions.masked is not None:
+            features = torch.where(regions.masked[..., None], hidden, features)
+        if batch.perturbation is not None and batch.perturbation.regions is not None:
+            features = features + batch.perturbation.regions
+        return features
+
+    def segments(self, regions: Regions, rows: Sequence[int]) -> Tensor:
+        """Segment row (N, R) of each region, by the number of its image; raises InputError for too many images."""
+        most = int(regions.image.max()) + 1
+        if most > len(rows):
+            raise InputError(
+                f"a sample has {most} images; this {self.kind} model has segments for {len(rows)}"
+            )
+        return regions.image.new_tensor(rows)[regions.image]
+
+
+def fresh(module: nn.Module) -> None:
+    """Initialise new Linears as BERT does: N(0, 0.02), biases zero."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=0.02)
+            nn.init.zeros_(part.bias)
+
+
+def add_types(bert: BertModel, copies: Sequence[int | None]) -> None:
+    """Append rows to BERT's segment table, in place: copies of the given rows, None for a random one."""
+    table = bert.embeddings.token_type_embeddings
+    old = table.weight.detach()
+    rows = [torch.randn_like(old[0]) * 0.02 if row is None else old[row] for row in copies]
+    table.weight = nn.Parameter(torch.stack([*old, *rows]))
+    table.num_embeddings = len(table.weight)
+    bert.config.type_vocab_size = len(table.weight)

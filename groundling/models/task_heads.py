@@ -1,0 +1,248 @@
+"""Heads that answer a task: plain ones, and what the papers' own (in `groundling/joins/`) are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from groundling.batch import Batch, Encoded, Example, Sizes, needed
+from groundling.errors import InputError
+from groundling.forms import Form
+from groundling.models.heads import Pooler
+
+HEAD = 64
+"""Width of an attention head of every BERT."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a head may know of the task it answers and of the model it reads."""
+
+    sizes: Sizes
+    form: Form
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """The text encoder's; None if the head asks nothing of its own."""
+    table: Tensor | None = None
+    """(vocabulary, E): the text encoder's input embeddings, from which a head may start."""
+
+    @property
+    def outputs(self) -> int:
+        """Width of the answer, per row."""
+        return self.form.outputs
+
+
+class TaskHead(nn.Module):
+    """From what a model says to a task's outputs; takes a `Reading` and keyword options."""
+
+    loss: ClassVar[str] = ""
+    """Kind of the form's loss that the paper trains this head with; empty: the form's own."""
+    apart: ClassVar[bool] = False
+    """Whether each image of an example is read by itself, in a row of its own."""
+
+    def ask(self, example: Example) -> Example:
+        """The example as this head wants it put, such as with a [MASK] behind the text."""
+        return example
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """Layers that an earlier run may have trained, and what its file of heads calls them."""
+        return []
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Outputs (N, outputs) by row, or (N, R) where regions are scored. Abstract."""
+        raise NotImplementedError
+
+
+def answer(width: int, outputs: int) -> nn.Linear:
+    """The last Linear of a head, initialised as BERT does: N(0, 0.02), bias zero."""
+    linear = nn.Linear(width, outputs)
+    nn.init.normal_(linear.weight, std=0.02)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def block(width: int, inner: int, activation: nn.Module, norm: bool = True) -> nn.Sequential:
+    """Linear, activation and, with `norm`, LayerNorm: what papers put before the last Linear."""
+    linear = nn.Linear(width, inner)
+    parts = [linear, activation]
+    if norm:
+        parts.append(nn.LayerNorm(inner, eps=1e-12))
+    nn.init.normal_(linear.weight, std=0.02)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(*parts)
+
+
+class FirstPosition(TaskHead):
+    """The plain head: the encoder's pooler if it has one, else a new one, dropout, one Linear (Devlin et al. 2019).
+
+    A cross-modal model is read after its last cross-modal layer (XDBERT Appendix C.3). XDBERT's released script
+    (Splend1d/XDBERT) reads the raw first position without pooler or dropout; Section 2.4 says "follows BERT".
+    """
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear."""
+        super().__init__()
+        sizes = reading.sizes
+        self.pooler = None if sizes.pooled else Pooler(sizes.text)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = answer(sizes.pooled or sizes.text, reading.outputs)
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """A cross-modal model's pooler, which `Match` trained."""
+        return [] if self.pooler is None else [(self.pooler, "match.pooler")]
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, outputs) of the pooled first position."""
+        if self.pooler is None:
+            pooled = needed(encoded.pooled, "pooled", "a task head")
+        else:
+            joint = encoded.joint_text
+            pooled = self.pooler(
+                needed(encoded.text, "text", "a task head") if joint is None else joint
+            )
+        outputs: Tensor = self.classify(self.dropout(pooled))
+        return outputs
+
+
+class EachRegion(TaskHead):
+    """One score for every region: dropout, one Linear on its last state."""
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear."""
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.classify = answer(reading.sizes.pooled or reading.sizes.text, reading.outputs)
+
+    def read(self, regions: Tensor) -> Tensor:
+        """What the last Linear reads of the regions' states (N, R, H)."""
+        return regions
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, R); -inf where there is no region."""
+        states = needed(encoded.visual, "visual", "a head that scores regions")
+        scores = self.classify(self.dropout(self.read(states))).squeeze(-1)
+        return _inside(scores, batch)
+
+
+class PhraseToRegions(TaskHead):
+    """One score for every region, from the last piece of a phrase: one attention head of 64 dimensions.
+
+    VisualBERT Section 4.4; release (uclanlp/visualbert): the weights of one attention head, whose values are unused.
+    """
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before both Linears."""
+        super().__init__()
+        width = reading.sizes.pooled or reading.sizes.text
+        self.dropout = nn.Dropout(dropout)
+        self.query = nn.Linear(width, HEAD)
+        self.classify = answer(width, HEAD)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, R); -inf where there is no region."""
+        regions = needed(encoded.visual, "visual", "a head that scores regions")
+        text = needed(encoded.text, "text", "a head that scores regions")
+        ends = text[torch.arange(len(text), device=text.device), batch.labels["query"]]
+        keys = self.classify(self.dropout(regions))
+        queries = self.query(self.dropout(ends)).unsqueeze(-1)
+        return _inside((keys @ queries / HEAD**0.5).squeeze(-1), batch)
+
+
+def _inside(scores: Tensor, batch: Batch) -> Tensor:
+    mask = needed(batch.regions, "regions", "a head that scores regions").mask
+    return scores.float().masked_fill(~mask, -torch.inf)
+
+
+class PairPooler(nn.Module):
+    """Two sequences read each other and are pooled to a vector each, side by side (ChenRocks/UNITER, model/nlvr2.py)."""
+
+    def __init__(self, width: int, dropout: float = 0.1) -> None:
+        """`width` of the states; attention heads of 64, as BERT's."""
+        super().__init__()
+        heads = max(1, width // HEAD)
+        self.read = nn.ModuleList(
+            nn.MultiheadAttention(width, heads, dropout, batch_first=True) for _ in range(2)
+        )
+        self.mix = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Dropout(dropout))
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(B, 2H) from states (2B, S, H), a sample's two sequences one after the other, and their mask (2B, S)."""
+        pooled = []
+        for this, other in ((0, 1), (1, 0)):
+            mine = states[this::2]
+            theirs = states[other::2]
+            read, _ = self.read[this](
+                mine, theirs, theirs, key_padding_mask=~mask[other::2], need_weights=False
+            )
+            mixed = self.mix(torch.cat([mine, read], -1))
+            scores = self.score(mixed).relu().masked_fill(~mask[this::2, :, None], -torch.inf)
+            pooled.append((scores.softmax(1) * mixed).sum(1))
+        return torch.cat(pooled, -1)
+
+
+class ImagesApart(TaskHead):
+    """Two images, each read with the text by itself; the two sequences then read each other (UNITER's NLVR2)."""
+
+    apart = True
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` everywhere in the head."""
+        super().__init__()
+        width = reading.sizes.text
+        self.pair = PairPooler(width, dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = answer(2 * width, reading.outputs)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(B, outputs), from 2B rows."""
+        text = needed(encoded.text, "text", "a head of image pairs")
+        visual = needed(encoded.visual, "visual", "a head of image pairs")
+        tokens = needed(batch.text, "text", "a head of image pairs")
+        regions = needed(batch.regions, "regions", "a head of image pairs")
+        mask = torch.cat([tokens.mask, regions.mask], 1)
+        pooled = self.pair(torch.cat([text, visual], 1), mask)
+        outputs: Tensor = self.classify(self.dropout(pooled))
+        return outputs
+
+
+class MaskWord(TaskHead):
+    """What heads share that read their answer at the last [MASK] of the text."""
+
+    def __init__(self, reading: Reading) -> None:
+        """Raises InputError if the tokenizer has no mask token."""
+        super().__init__()
+        tokenizer = needed(reading.tokenizer, "tokenizer", "a head that reads a [MASK]")
+        if tokenizer.mask_token_id is None:
+            raise InputError(
+                f"{tokenizer.name_or_path}: the tokenizer has no mask token, where the answer is read"
+            )
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.mask = str(tokenizer.mask_token)
+
+    def at_mask(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """States (N, H) at each row's last [MASK]; raises InputError if a text was cut before it."""
+        text = needed(encoded.text, "text", "a head that reads a [MASK]")
+        masked = needed(batch.text, "text", "a head that reads a [MASK]").ids == self.mask_id
+        if not masked.any(1).all():
+            raise InputError(
+                "a text was cut before its [MASK], where the answer is read; raise --max-length"
+            )
+        last = masked.shape[1] - 1 - masked.flip(1).int().argmax(1)
+        return text[torch.arange(len(last), device=last.device), last]
+
+
+PLAIN: dict[str, type[TaskHead]] = {
+    "first": FirstPosition,
+    "regions": EachRegion,
+    "phrase": PhraseToRegions,
+}
+"""The plain head of each way to read a form."""
+
+
+def plain_head(reading: Reading) -> TaskHead:
+    """The plain head of the task's form."""
+    return PLAIN[reading.form.reads](reading)

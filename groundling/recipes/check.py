@@ -1,0 +1,21 @@
+"""What is wrong with a folder of data, told before any training."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from groundling.check.folder import check
+from groundling.config import CheckConfig, need
+
+
+def data_check(config: CheckConfig) -> int:
+    """Print what the folder holds and its faults; exit status 1 if there are any, else 0."""
+    need(config, "data check", "folder")
+    report = check(Path(config.folder))
+    print(f"{config.folder}: {report.layout}")
+    for line in report.lines:
+        print(f"  {line}")
+    for line in report.problems:
+        print(f"  problem: {line}", file=sys.stderr)
+    return 0 if report.ok else 1

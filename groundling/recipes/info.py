@@ -1,0 +1,22 @@
+"""Parameter counts of a preset or a model folder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from groundling.config import InfoConfig, need
+from groundling.presets import describe
+
+
+def info(config: InfoConfig) -> dict[str, Any]:
+    """Print the model's parts and their parameters, or one JSON object; returns what it printed."""
+    need(config, "info", "name")
+    described = describe(config.name)
+    if config.json:
+        print(json.dumps(described))
+        return described
+    print(f"{described['name']}: {described['total']:,} parameters")
+    for part, count in described["components"].items():
+        print(f"  {part:<12}{count:>14,}")
+    return described

@@ -1,0 +1,63 @@
+"""The life of a run's folder, once for all recipes: opened, resumed, found finished, written, cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from groundling.checkpoint import Checkpoints
+from groundling.runs import disk_errors, finished, open_run, write_json
+
+
+class Run:
+    """A run's folder on every process of it; the first process writes, the others wait."""
+
+    def __init__(
+        self,
+        out: str | Path,
+        kind: str,
+        settings: Mapping[str, Any],
+        inputs: Mapping[str, str | Path],
+        cpu: bool = False,
+    ) -> None:
+        """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
+
+        Raises InputError if it holds another one.
+        """
+        self.state = PartialState(cpu=cpu)
+        with self.state.main_process_first():
+            self.folder = open_run(out, kind, settings, _named(inputs))
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the run wrote when it finished; None if it has not."""
+        return finished(self.folder)
+
+    def finish(
+        self, result: dict[str, Any], save: Callable[[Path], None] | None = None
+    ) -> dict[str, Any]:
+        """Let `save` write what the run made, then the result, which ends it; returns the result."""
+        write_result(self.folder, result, save)
+        return result
+
+
+def write_result(
+    folder: Path, result: dict[str, Any], save: Callable[[Path], None] | None = None
+) -> None:
+    """The end of a run in a folder: what `save` makes, `result.json`, and no checkpoints any more."""
+    state = PartialState()
+    if state.is_main_process:
+        if save is not None:
+            with disk_errors(folder):
+                save(folder)
+        write_json(folder / "result.json", result)
+        Checkpoints(folder / "checkpoints").clear()
+    state.wait_for_everyone()
+
+
+def _named(inputs: Mapping[str, str | Path]) -> dict[str, str | Path]:
+    """The inputs that were given at all."""
+    return {name: path for name, path in inputs.items() if str(path)}
