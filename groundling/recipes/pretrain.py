@@ -13,7 +13,7 @@ from accelerate import PartialState
 from groundling.batch import Example, Sizes
 from groundling.checkpoint import Checkpoints, save_heads, start_lm_head
 from groundling.config import PretrainConfig, TrainConfig
-from groundling.data.captions import Captioned, keep_listed, read_captions
+from groundling.data.captions import keep_listed, read_captions, with_store_ids
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionPairs, RegionSamples
 from groundling.data.pictures import Pictured
@@ -201,7 +201,7 @@ def _data(
             f"{config.regions}: {len(images) - len(there)} of {len(images)} captioned images are not in the store, "
             f"the first is {stem(first.file)!r}; add them or pass --skip-missing"
         )
-    keyed = [Captioned(stem(image.file), image.file, image.captions) for image in there]
+    keyed = with_store_ids(there)
     pairs = CaptionPairs(
         keyed, text, store, pairs=phase.pairs, whole=model.whole, most=config.most_regions
     )

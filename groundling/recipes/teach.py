@@ -18,7 +18,8 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokeniz
 from groundling.batch import collate
 from groundling.checkpoint import Checkpoints
 from groundling.config import TeachConfig, TrainConfig
-from groundling.data.captions import Captioned, CaptionSamples, keep_listed, present, read_captions
+from groundling.data.caption_samples import CaptionSamples
+from groundling.data.captions import Captioned, keep_listed, present, read_captions
 from groundling.data.samples import WindowInput
 from groundling.errors import InputError
 from groundling.keyed import seed_of
