@@ -8,6 +8,15 @@ class InputError(ValueError):
 
 
 def refuse(faults: Sequence[str]) -> None:
-    """Raises InputError with the first of some faults of one kind, and how many there are; nothing if there is none."""
-    if faults:
-        raise InputError(faults[0] + f" ({len(faults):,} such)" * (len(faults) > 1))
+    """Do nothing if there are no faults.
+
+    Args:
+        faults: messages about faults of one kind.
+
+    Raises:
+        InputError: with the first fault, and how many there are if there are more.
+    """
+    if not faults:
+        return
+    count = f" ({len(faults):,} such)" if len(faults) > 1 else ""
+    raise InputError(faults[0] + count)

@@ -5,11 +5,17 @@ import hashlib
 import numpy as np
 
 Key = str | int
+"""A part of a key; 1 and "1" are different parts."""
+
+SEPARATOR = "\x1f"
+"""Between a key's parts: the control character for this purpose, which occurs in no name."""
 
 
 def _digest(key: tuple[Key, ...]) -> int:
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    """128 bits of a key, the same on every machine."""
+    text = SEPARATOR.join(f"{type(part).__name__}:{part}" for part in key)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "little")
 
 
 def generator(*key: Key) -> np.random.Generator:

@@ -15,24 +15,33 @@ from typing import Any
 from groundling.errors import InputError
 
 HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
-"""Files of a folder whose contents count, if they are below 64 MiB; of others the name and size."""
+"""Endings of the files in a folder whose contents count; of other files only the name and size do."""
+LARGEST_HASHED = 64 * 2**20
+"""Bytes from which a file in a folder counts by name and size too, whatever its ending."""
+BLOCK = 2**20
+"""Bytes read at a time."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+"""Packages whose versions a run folder names."""
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that the file is either the old one or the new one, never half of it."""
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that the file is either the old one or the new one, never half of it.
+
+    Raises:
+        InputError: the disk is full, or the folder must not be written to.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
     with disk_errors(path):
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(
-            json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8"
-        )
+        partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)
 
 
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
-    """Turn a full disk or a forbidden folder into one line; what was there before stays."""
+    """Turn a full disk or a forbidden folder into an InputError of one line; what was there before stays."""
 
     def __init__(self, path: Path) -> None:
+        """`path`: what is written."""
         self.path = path
 
     def __enter__(self) -> None: ...
@@ -40,21 +49,25 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        # safetensors reports a full disk through its own error, which carries the system's words.
-        text = str(error)
-        if isinstance(error, InputError):
+        if error is None or isinstance(error, InputError):
             return
-        if isinstance(error, OSError) or (error is not None and "os error" in text.lower()):
-            reason = (error.strerror if isinstance(error, OSError) else None) or text.splitlines()[
-                0
-            ]
-            raise InputError(
-                f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact"
-            ) from None
+        # safetensors reports a full disk through an error of its own, which carries the system's words.
+        if not isinstance(error, OSError) and "os error" not in str(error).lower():
+            return
+        reason = error.strerror if isinstance(error, OSError) else None
+        if not reason:
+            reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact"
+        ) from None
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; raises InputError naming the file and place of what is wrong."""
+    """What a JSON file holds (so Any: callers check what they need of it).
+
+    Raises:
+        InputError: names the file and the place of what is wrong.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -66,82 +79,106 @@ def read_json(path: Path) -> Any:
 
 
 def data_hash(path: str | Path) -> str:
-    """SHA-256 of a file; of a folder, over its files' names and sizes (contents of small text files included)."""
+    """SHA-256 of a file's contents, or of a folder's file names and sizes, with the contents of small text files.
+
+    What is neither (a hub id, say) is called `not a local path`.
+    """
     path = Path(path)
-    digest = hashlib.sha256()
     if path.is_file():
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    elif path.is_dir():
-        for file in sorted(p for p in path.rglob("*") if p.is_file()):
-            digest.update(f"{file.relative_to(path)}\t{file.stat().st_size}\n".encode())
-            if file.suffix in HASHED and file.stat().st_size < 1 << 26:
-                digest.update(data_hash(file).encode())
-    else:
+        return _file_hash(path)
+    if not path.is_dir():
         return "not a local path"
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(path)}\t{size}\n".encode())
+        if file.suffix in HASHED and size < LARGEST_HASHED:
+            digest.update(_file_hash(file).encode())
+    return digest.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
     return digest.hexdigest()
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in TRACKED:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def _commit() -> str:
+    """The commit of the package's source, where it is a git checkout."""
     try:
-        here = Path(__file__).parent
-        return subprocess.run(
+        answer = subprocess.run(
             ["git", "rev-parse", "HEAD"],
-            cwd=here,
+            cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             check=True,
             timeout=5,
-        ).stdout.strip()
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+    return answer.stdout.strip()
 
 
 def open_run(
-    out: str | Path, kind: str, config: Mapping[str, Any], inputs: Mapping[str, str | Path]
+    out: str | Path, kind: str, config: Mapping[str, object], inputs: Mapping[str, str | Path]
 ) -> Path:
-    """The folder of a run, new or to be continued; raises InputError if it holds anything else.
+    """The folder of a run, new or to be resumed.
 
-    `config` and the hashes of `inputs` (name to path) decide whether it is the same run.
+    Args:
+        out: the folder.
+        kind: the command.
+        config: every setting on which the result depends.
+        inputs: the files and folders it depends on, by name; their hashes decide whether they are the same.
+
+    Raises:
+        InputError: the folder holds another run, or something that is no run.
     """
     out = Path(out)
-    mine = {
+    mine: dict[str, Any] = {
         "kind": kind,
-        "config": json.loads(json.dumps(config, default=str)),
+        "config": json.loads(json.dumps(config, default=str)),  # as it would be read from the file
         "inputs": {
             name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()
         },
     }
-    there = out / "config.json"
-    # A run that has left nothing but its settings stopped at a mistake that may be mended by now.
-    begun = there.exists() and any(p.is_file() and p != there for p in out.rglob("*"))
-    if begun:
-        theirs = read_json(there)
-        for part in ("kind", "config", "inputs"):
-            if theirs.get(part) != mine[part]:
-                difference = _difference(theirs.get(part), mine[part], part)
+    settings = out / "config.json"
+    if _has_results(out, settings):
+        theirs = read_json(settings)
+        for part, value in mine.items():
+            if theirs.get(part) != value:
+                difference = _difference(theirs.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({difference}); choose another --out")
-    elif not there.exists() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        return out
+    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_free and not settings.exists():
         raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    if not begun:
-        write_json(there, {**mine, "versions": _versions(), "commit": _commit()})
+    write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})
     return out
 
 
-def _difference(theirs: Any, mine: Any, name: str) -> str:
+def _has_results(out: Path, settings: Path) -> bool:
+    """Whether a run has left more than its settings: else it stopped at a mistake that may be mended by now."""
+    if not settings.exists():
+        return False
+    return any(path.is_file() and path != settings for path in out.rglob("*"))
+
+
+def _difference(theirs: object, mine: object, name: str) -> str:
+    """The first setting that differs, by its full name."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         for key in sorted({*theirs, *mine}):
             if theirs.get(key) != mine.get(key):
@@ -151,4 +188,8 @@ def _difference(theirs: Any, mine: Any, name: str) -> str:
 
 def finished(out: Path) -> dict[str, Any] | None:
     """What a completed run wrote as its result, or None if it has not completed."""
-    return read_json(out / "result.json") if (out / "result.json").exists() else None
+    path = out / "result.json"
+    if not path.exists():
+        return None
+    result: dict[str, Any] = read_json(path)
+    return result

@@ -12,15 +12,15 @@ import toys
 from homes import coco, picture, put
 from PIL import Image
 
-from groundling.data import captions as module
+from groundling.data import caption_samples as module
+from groundling.data.caption_samples import CaptionSamples, decode
 from groundling.data.captions import (
     Captioned,
-    CaptionSamples,
     caption_lines,
-    decode,
     keep_listed,
     present,
     read_captions,
+    with_store_ids,
 )
 from groundling.data.samples import WindowInput
 from groundling.errors import InputError
@@ -103,6 +103,70 @@ def test_conceptual_captions(tmp_path: Path) -> None:
     assert [(image.file, image.captions) for image in read_captions(local)] == [
         ("1.png", ("a dog", "the dog"))
     ]
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        ("https://a.com/x/1.jpg", "https://b.org/1.jpg"),
+        ("https://a.com/1.jpg?size=2", "https://a.com/1.jpg?size=3"),
+        ("https://a.com/1.jpg", "1.jpg"),
+    ],
+)
+def test_two_addresses_never_share_an_image_file(links: tuple[str, str], tmp_path: Path) -> None:
+    # B6
+    one, two = links
+    path = put(tmp_path / "cc.tsv", f"a bus\t{one}\na dog\thttps://a.com/2.jpg\na cat\t{two}\n")
+    with pytest.raises(InputError) as error:
+        read_captions(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}, line 3: {two} and {one} (line 1) both mean the image file")
+    assert "1.jpg" in message
+    assert "second column" in message and "\n" not in message
+    assert caption_lines(path) == ["a bus", "a dog", "a cat"]  # text alone needs no image
+
+
+def test_how_many_addresses_clash_is_told(tmp_path: Path) -> None:
+    # B6
+    rows = [f"a bus\thttps://{host}.com/{n}.jpg" for host in "abc" for n in range(2)]
+    with pytest.raises(InputError, match=r"\(4 such\)$"):
+        read_captions(put(tmp_path / "cc.tsv", "\n".join(rows)))
+
+
+def test_captions_of_one_address_or_file_are_one_images(tmp_path: Path) -> None:
+    # B6
+    rows = [
+        "a bus\thttps://a.com/1.jpg",
+        "a car\t2.jpg",
+        "the bus\thttps://a.com/1.jpg",
+        "x\t2.jpg ",
+    ]
+    first, second = read_captions(put(tmp_path / "cc.tsv", "\n".join(rows)))
+    assert (first.file, first.captions) == ("1.jpg", ("a bus", "the bus"))
+    assert (second.id, second.file, second.captions) == ("2.jpg", "2.jpg", ("a car", "x"))
+
+
+def test_coco_images_have_an_id_and_a_file_each(tmp_path: Path) -> None:
+    # B6: train2014 and val2014 merged without their folders
+    captions = [(1, "A dog."), (2, "A cat.")]
+    path = coco(tmp_path / "c.json", [(1, "1.jpg"), (3, "2.jpg"), (2, "1.jpg")], captions)
+    with pytest.raises(
+        InputError, match=r"c.json, annotations\[1\]: 2 and 1 \(annotations\[0\]\) .*1.jpg;.*"
+    ):
+        read_captions(path)
+    assert caption_lines(path) == ["A dog.", "A cat."]
+    path = coco(tmp_path / "c.json", [(1, "1.jpg"), (2, "2.jpg"), (1, "3.jpg")], captions)
+    with pytest.raises(InputError, match=r"c.json: images\[2\] has the id 1 of an earlier image"):
+        read_captions(path)
+
+
+def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
+    # B6: a region store knows images by their file's name without the ending
+    images = [Captioned(str(n), file, ("a dog",)) for n, file in enumerate(["a/1.jpg", "2.jpg"])]
+    assert [image.id for image in with_store_ids(images)] == ["a/1", "2"]
+    assert [image.file for image in with_store_ids(images)] == ["a/1.jpg", "2.jpg"]
+    with pytest.raises(InputError, match=r"a/1.jpeg and a/1.jpg .* 'a/1' .* rename one"):
+        with_store_ids([*images, Captioned("3", "a/1.jpeg", ("a cat",))])
 
 
 def test_images_that_are_missing(tmp_path: Path) -> None:

@@ -8,18 +8,17 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import documents
 import homes
 import pytest
+from documents import PAGES, ROOT
 from test_cli import DOCS, FILLS
 from test_pretrain import store
 from transformers import AutoModel
 
-import groundling
 from groundling.check.folder import Report
 from groundling.cli import main
 
-ROOT = Path(groundling.__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 READ = {page: page.read_text(encoding="utf-8") for page in PAGES}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -38,21 +37,12 @@ def indented(page: Path) -> list[str]:
 
 def commands() -> list[tuple[str, str]]:
     """Every `groundling COMMAND ...` of a block or in running text, by page."""
-    found = []
-    for page in PAGES:
-        blocks = "\n".join([*fenced(page, "bash"), *indented(page)]).replace("\\\n", " ")
-        lines = [line.split(" #")[0].strip() for line in blocks.splitlines()]
-        inline = [
-            " ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page]))
-        ]
-        for line in [*lines, *inline]:
-            line = re.sub(r"^torchrun .*-m groundling\.cli ", "groundling ", line)
-            line = re.sub(r"^python3? bootstrap\.py quickstart", "groundling quickstart", line)
-            if line.startswith("groundling ") and not re.search(
-                r"\b[A-Z]{4,}\b", line
-            ):  # NAME, FOLDER: a pattern
-                found.append((page.name, line.removesuffix("...").strip()))
-    return list(dict.fromkeys(found))
+    lines = [
+        (command.page, command.line.removesuffix("...").strip())
+        for page in PAGES
+        for command in documents.commands(page)
+    ]
+    return list(dict.fromkeys(lines))
 
 
 FLAGS = {

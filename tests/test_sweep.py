@@ -293,3 +293,76 @@ def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
     assert (trained, alone["verdicts"]) == ([], [])
     with pytest.raises(InputError, match="needs --tasks and --data"):
         compare(replace(config, tasks=()), settings, STEPS, STEPS, "out")
+
+
+TWO_TASKS = """
+seeds = 1
+{more}
+[tune]
+steps = 1
+batch = 4
+cpu = true
+max_length = 32
+
+[tasks."glue/rte"]
+data = "glue"
+seeds = 3
+
+[tasks."glue/cola"]
+data = "glue"
+
+[variants."one"]
+model = "student"
+
+[variants."two"]
+model = "student"
+tune = {{ lr = 1e-3 }}
+"""
+
+
+def cola(folder: Path) -> None:
+    rows = [f"x\t{number % 2}\t\ta dog number {number} ." for number in range(8)]
+    for split in ("train", "dev"):
+        homes.put(folder / "CoLA" / f"{split}.tsv", "\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("every_seed", [False, True])
+@pytest.mark.usefixtures("in_process")
+def test_each_task_has_as_many_seeds_as_its_own_table_says(
+    every_seed: bool, place: Path, trained: list[str]
+) -> None:
+    # A5: nine runs of RTE and five of the others are one file; the seeds above all tables are the default.
+    cola(place / "glue")
+    more = "adapt_every_seed = true" if every_seed else ""
+    (place / "s.toml").write_text(TWO_TASKS.format(more=more))
+    assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 0
+    result = json.loads((place / "out" / "verdict.json").read_text())
+    for scores in result["scores"].values():
+        assert scores["glue/rte"]["seeds"] == [0, 1, 2]
+        assert scores["glue/cola"]["seeds"] == [0]
+    assert len(trained) == len(set(trained)) == 2 * (3 + 1)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_seeds_flag_adds_seeds_to_every_task(place: Path, trained: list[str]) -> None:
+    # A5: `--seeds` overrides what the file says, of all tasks alike
+    cola(place / "glue")
+    (place / "s.toml").write_text(TWO_TASKS.format(more=""))
+    assert main(["sweep", "--file", "s.toml", "--seeds", "2", "--out", "out"]) == 0
+    result = json.loads((place / "out" / "verdict.json").read_text())
+    for scores in result["scores"].values():
+        assert [found["seeds"] for found in scores.values()] == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [("[tune]\nseeds = 2", "[tune]"), ('[variants."one".tune]\nseeds = 2', 'variants."one"')],
+)
+def test_seeds_that_would_be_ignored_are_refused(table: str, named: str, place: Path) -> None:
+    # A5, siblings: seeds belong above all tables or to a task
+    text = TWO_TASKS.format(more="")
+    text = text.replace("[tune]", table) if table.startswith("[tune]") else text + table + "\n"
+    (place / "s.toml").write_text(text)
+    with pytest.raises(InputError, match="seeds") as error:
+        read_sweep(place / "s.toml")
+    assert named in str(error.value)

@@ -1,19 +1,14 @@
-"""Images with captions, from the field's files: COCO json, Flickr8k `token.txt`, tab-separated caption and file."""
+"""Files of captioned images: COCO json, Flickr8k `token.txt`, tab-separated caption and image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from PIL import Image, UnidentifiedImageError
-
-from groundling.batch import Example, Sample
-from groundling.data.samples import TextSamples, WindowInput
+from groundling.data.regions import stem
 from groundling.data.tables import lines_of
-from groundling.errors import InputError
+from groundling.errors import InputError, refuse
 from groundling.runs import read_json
 
 
@@ -22,8 +17,22 @@ class Captioned:
     """An image file and what its annotators wrote."""
 
     id: str
+    """What the captions' file calls the image: COCO's number, an address, or the file's name."""
     file: str
+    """The image's path below the folder of images."""
     captions: tuple[str, ...]
+    """All captions of the image, at least one, in the order of the file."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One caption, as a file has it."""
+
+    place: str
+    """Where the caption stands in the file, for messages."""
+    image: str
+    file: str
+    caption: str
 
 
 def read_captions(path: str | Path) -> list[Captioned]:
@@ -31,71 +40,135 @@ def read_captions(path: str | Path) -> list[Captioned]:
 
     A `.json` file is COCO's (`images`, `annotations`), `.tsv` is Conceptual Captions' (caption, image; no header),
     anything else Flickr8k's (`file#number<TAB>caption`).
+
+    Raises:
+        InputError: a line or entry is malformed, there is no caption at all, or two images have the same file.
     """
     path = Path(path)
-    pairs = {".json": _coco, ".tsv": _conceptual}.get(path.suffix, _flickr)(path)
+    rows = _rows(path)
+    _refuse_shared_files(path, rows)
+    return _grouped(path, rows)
+
+
+def caption_lines(path: str | Path) -> list[str]:
+    """All captions of a caption file as plain text, image by image; which files the images have does not matter.
+
+    Raises:
+        InputError: a line or entry is malformed, or there is no caption at all.
+    """
+    path = Path(path)
+    images = _grouped(path, _rows(path))
+    return [caption for image in images for caption in image.captions]
+
+
+def _rows(path: Path) -> list[_Row]:
+    if path.suffix == ".json":
+        return _coco(path)
+    if path.suffix == ".tsv":
+        return _conceptual(path)
+    return _flickr(path)
+
+
+def _grouped(path: Path, rows: Sequence[_Row]) -> list[Captioned]:
+    """The rows by image, in order of each image's first caption; captions of nothing but space do not count."""
     grouped: dict[tuple[str, str], list[str]] = {}
-    for image, file, caption in pairs:
-        if caption.strip():
-            grouped.setdefault((image, file), []).append(" ".join(caption.split()))
+    for row in rows:
+        caption = " ".join(row.caption.split())
+        if caption:
+            grouped.setdefault((row.image, row.file), []).append(caption)
     if not grouped:
         raise InputError(f"{path}: no captions found")
     return [Captioned(image, file, tuple(captions)) for (image, file), captions in grouped.items()]
 
 
-def _coco(path: Path) -> list[tuple[str, str, str]]:
+def _coco(path: Path) -> list[_Row]:
     content = read_json(path)
     if not isinstance(content, dict) or not {"images", "annotations"} <= set(content):
         raise InputError(f"{path}: not COCO captions; expected the keys `images` and `annotations`")
-    files: dict[Any, str] = {}
+    files: dict[object, str] = {}
     for number, image in enumerate(content["images"]):
         if not isinstance(image, dict) or not {"id", "file_name"} <= set(image):
             raise InputError(
                 f"{path}: images[{number}] has no `id` or no `file_name`; expected COCO captions"
             )
-        files[image["id"]] = image["file_name"]
-    out = []
+        file = image["file_name"]
+        if files.setdefault(image["id"], file) != file:
+            raise InputError(
+                f"{path}: images[{number}] has the id {image['id']} of an earlier image with another "
+                "`file_name`; give every image an id of its own"
+            )
+    rows = []
     for number, entry in enumerate(content["annotations"]):
         if not isinstance(entry, dict) or not isinstance(entry.get("caption"), str):
             raise InputError(
                 f"{path}: annotations[{number}] has no text in `caption`; expected COCO captions"
             )
-        if entry.get("image_id") not in files:
+        image_id = entry.get("image_id")
+        if image_id not in files:
             raise InputError(
-                f"{path}: annotations[{number}] names image {entry.get('image_id')}, not in `images`"
+                f"{path}: annotations[{number}] names image {image_id}, not in `images`"
             )
-        out.append((str(entry["image_id"]), files[entry["image_id"]], entry["caption"]))
-    return out
+        rows.append(
+            _Row(f"annotations[{number}]", str(image_id), files[image_id], entry["caption"])
+        )
+    return rows
 
 
-def _flickr(path: Path) -> list[tuple[str, str, str]]:
-    out = []
+def _flickr(path: Path) -> list[_Row]:
+    rows = []
     for number, line in enumerate(lines_of(path), 1):
         key, tab, caption = line.partition("\t")
         file, sign, _ = key.partition("#")
         if not tab or not sign:
             raise InputError(f"{path}, line {number}: expected file#number<TAB>caption")
-        out.append((file, file, caption))
-    return out
+        rows.append(_Row(f"line {number}", file, file, caption))
+    return rows
 
 
-def _conceptual(path: Path) -> list[tuple[str, str, str]]:
-    out = []
+def _conceptual(path: Path) -> list[_Row]:
+    rows = []
     for number, line in enumerate(lines_of(path), 1):
         fields = line.split("\t")
         if len(fields) < 2:
             raise InputError(f"{path}, line {number}: expected caption<TAB>image file")
-        out.append((fields[1], file_of(fields[1]), fields[0]))
-    return out
+        caption, link = fields[:2]
+        rows.append(_Row(f"line {number}", link.strip(), file_of(link), caption))
+    return rows
 
 
 def file_of(link: str) -> str:
     """The image file that a tsv's second column means: the last part of an address, else a path in the folder."""
-    return link.partition("?")[0].rpartition("/")[-1] if "://" in link else link.strip()
+    if "://" not in link:
+        return link.strip()
+    address, _, _ = link.partition("?")
+    _, _, name = address.rpartition("/")
+    return name
+
+
+def _refuse_shared_files(path: Path, rows: Sequence[_Row]) -> None:
+    """Raises InputError if two images have the same file: whose picture it holds cannot be known."""
+    advice = "write each image's local file name in the second column"
+    if path.suffix == ".json":
+        advice = "give each image a file_name of its own, with its folder where there are several"
+    first: dict[str, _Row] = {}
+    faults = []
+    for row in rows:
+        earlier = first.setdefault(row.file, row)
+        # An address that ends in a slash names no file, so its image counts as missing.
+        if row.file and row.image != earlier.image:
+            faults.append(
+                f"{path}, {row.place}: {row.image} and {earlier.image} ({earlier.place}) "
+                f"both mean the image file {row.file}; {advice}"
+            )
+    refuse(faults)
 
 
 def keep_listed(images: Sequence[Captioned], listing: str | Path) -> list[Captioned]:
-    """The images named in a list of file names, one a line (e.g. `Flickr_8k.trainImages.txt`)."""
+    """The images named in a list of file names, one a line (e.g. `Flickr_8k.trainImages.txt`).
+
+    Raises:
+        InputError: the list cannot be read, or names none of the images.
+    """
     names = {line.strip() for line in lines_of(listing)}
     kept = [image for image in images if image.file in names]
     if not kept:
@@ -106,110 +179,46 @@ def keep_listed(images: Sequence[Captioned], listing: str | Path) -> list[Captio
 def present(
     images: Sequence[Captioned], folder: str | Path, skip: bool = False
 ) -> tuple[list[Captioned], int]:
-    """The images that exist in `folder` and how many do not; raises InputError unless `skip` allows for gaps."""
+    """The images that exist in `folder`, and how many do not.
+
+    Raises:
+        InputError: no such folder, none of the images in it, or, unless `skip` is set, any of them missing.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
-    kept = [image for image in images if (folder / image.file).is_file()]
-    gaps = len(images) - len(kept)
-    if gaps and not skip:
-        first = next(image for image in images if not (folder / image.file).is_file())
+    kept = []
+    missing = []
+    for image in images:
+        if (folder / image.file).is_file():
+            kept.append(image)
+        else:
+            missing.append(image)
+    if missing and not skip:
         raise InputError(
-            f"{folder}: {gaps} of {len(images)} captioned images are missing, the first is {first.file}; "
-            "add them or pass --skip-missing"
+            f"{folder}: {len(missing)} of {len(images)} captioned images are missing, "
+            f"the first is {missing[0].file}; add them or pass --skip-missing"
         )
     if not kept:
         raise InputError(f"{folder}: holds none of the captioned images")
-    return kept, gaps
+    return kept, len(missing)
 
 
-def decode(path: Path, size: int) -> np.ndarray:
-    """An image as (3, size, size) uint8 RGB: short side scaled to `size`, centre cut out (CLIP's preprocessing)."""
-    try:
-        with Image.open(path) as image:
-            rgb = image.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise InputError(
-            f"{path}: does not decode as an image ({str(error).splitlines()[0]})"
-        ) from None
-    if rgb.size != (size, size):
-        scale = size / min(rgb.size)
-        wide, high = (max(size, round(side * scale)) for side in rgb.size)
-        left, top = (wide - size) // 2, (high - size) // 2
-        rgb = rgb.resize((wide, high), Image.Resampling.BICUBIC).crop(
-            (left, top, left + size, top + size)
-        )
-    return np.asarray(rgb).transpose(2, 0, 1)
+def with_store_ids(images: Sequence[Captioned]) -> list[Captioned]:
+    """The images under the ids that a region store knows them by: their files without the ending.
 
-
-class CaptionSamples:
-    """Captioned images as samples: each image decoded once; with `augment`, a caption and a view drawn per epoch.
-
-    Without `augment` the first caption and the image as it is are taken.
+    Raises:
+        InputError: two images differ in nothing but the ending, and would share their regions.
     """
-
-    def __init__(
-        self,
-        images: Sequence[Captioned],
-        folder: str | Path,
-        size: int,
-        captions: WindowInput,
-        *,
-        augment: bool = True,
-        shift: float = 0.0,
-        flip: bool = True,
-    ) -> None:
-        """`size` in pixels; `shift` is the largest move of the view, as a share of `size`."""
-        self.images, self.augment, self.shift, self.flip = (
-            images,
-            augment,
-            round(shift * size),
-            flip,
-        )
-        self.ids = [image.id for image in images]
-        self.pixels = np.stack([decode(Path(folder) / image.file, size) for image in images])
-        flat = [
-            Example(f"{i}-{n}", text)
-            for i, image in enumerate(images)
-            for n, text in enumerate(image.captions)
-        ]
-        self.texts = TextSamples(flat, None, captions)
-        self.first = np.cumsum([0] + [len(image.captions) for image in images])
-        self.lengths = self.texts.lengths[self.first[:-1]]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `clip`, `pixels` and the label `image` (its number, to tell false negatives)."""
-        picks = [
-            int(rngs[n].integers(len(self.images[i].captions))) if self.augment else 0
-            for n, i in enumerate(indices)
-        ]
-        texts = self.texts.get(
-            [int(self.first[i]) + pick for i, pick in zip(indices, picks, strict=True)]
-        )
-        return [
-            replace(
-                text,
-                id=self.ids[i],
-                pixels=self._view(self.pixels[i], rngs[n]) if self.augment else self.pixels[i],
-                labels={"image": np.array(i)},
+    first: dict[str, str] = {}
+    faults = []
+    for image in images:
+        name = stem(image.file)
+        earlier = first.setdefault(name, image.file)
+        if earlier != image.file:
+            faults.append(
+                f"{image.file} and {earlier} would both be the image {name!r} of a region store; "
+                "rename one of them"
             )
-            for n, (i, text) in enumerate(zip(indices, texts, strict=True))
-        ]
-
-    def _view(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        if self.flip and rng.random() < 0.5:
-            pixels = pixels[:, :, ::-1]
-        if self.shift:
-            down, right = rng.integers(-self.shift, self.shift + 1, 2)
-            side = pixels.shape[-1]
-            rows = np.clip(np.arange(side) + down, 0, side - 1)
-            pixels = pixels[:, rows][:, :, np.clip(np.arange(side) + right, 0, side - 1)]
-        return np.ascontiguousarray(pixels)
-
-
-def caption_lines(path: str | Path) -> list[str]:
-    """All captions of a caption file, as plain text."""
-    return [caption for image in read_captions(path) for caption in image.captions]
+    refuse(faults)
+    return [replace(image, id=stem(image.file)) for image in images]

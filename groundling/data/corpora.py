@@ -17,67 +17,78 @@ from groundling.data.tables import lines_of
 from groundling.errors import InputError
 
 CHUNK = 2000
-"""Lines tokenised at a time when blocks are cut."""
+"""Texts tokenised at a time."""
 
 
 def lines(path: str | Path) -> list[str]:
-    """Non-empty lines of a text file, or all captions of a caption file (`.json`, `.tsv`, `*token.txt`)."""
+    """Non-empty lines of a text file, or all captions of a caption file (`.json`, `.tsv`, `*token.txt`).
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8, or no caption file in spite of its name.
+    """
     path = Path(path)
     if path.suffix in {".json", ".tsv"} or path.name.endswith("token.txt"):
         return caption_lines(path)
-    found = [line.strip() for line in lines_of(path)]
-    return [line for line in found if line]
+    stripped = (line.strip() for line in lines_of(path))
+    return [line for line in stripped if line]
 
 
 def blocks(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
     """Texts joined in order and cut between words into strings of at most `pieces` pieces each; only space is lost.
 
-    XDBERT concatenates all lines of WikiText-103 and cuts blocks of 510 pieces; the last block is the shorter rest.
+    Args:
+        texts: lines of the documents, in order.
+        engine: the tokenizer's engine, without padding and truncation.
+        pieces: most pieces of a block, special tokens not counted. The last block is the shorter rest.
+
+    Source: XDBERT, Appendix B, joins all lines of WikiText-103 and cuts blocks of 512 with special tokens.
     """
-    held: list[str] = []
+    block: list[str] = []
     room = pieces
     for start in range(0, len(texts), CHUNK):
         words = [word for text in texts[start : start + CHUNK] for word in text.split()]
-        # A byte-level tokenizer splits a word otherwise after a space than at the start.
-        for word, first, later in zip(
-            words, _costs(words, engine), _costs([" " + w for w in words], engine), strict=True
-        ):
-            if held and (later if first <= pieces else pieces) > room:
-                yield " ".join(held)
-                held, room = [], pieces
-            if first > pieces:  # a word longer than a block
-                *whole, rest = _cut(word, engine, pieces)
-                yield from whole
-                word, first = rest, _costs([rest], engine)[0]
-            room -= later if held else first
-            held.append(word)
-    if held:
-        yield " ".join(held)
+        # A byte-level tokenizer splits a word otherwise after a space than at the start of a text.
+        at_start = _piece_counts(words, engine)
+        after_space = _piece_counts([" " + word for word in words], engine)
+        for word, first, later in zip(words, at_start, after_space, strict=True):
+            too_long = first > pieces
+            if block and (too_long or later > room):
+                yield " ".join(block)
+                block = []
+                room = pieces
+            if too_long:
+                *whole_blocks, word = _halves(word, engine, pieces)
+                yield from whole_blocks
+                first = _piece_counts([word], engine)[0]
+            room -= later if block else first
+            block.append(word)
+    if block:
+        yield " ".join(block)
 
 
-def _costs(words: Sequence[str], engine: Tokenizer) -> list[int]:
-    return [
-        len(encoding.ids) for encoding in engine.encode_batch(list(words), add_special_tokens=False)
-    ]
+def _piece_counts(texts: Sequence[str], engine: Tokenizer) -> list[int]:
+    """How many pieces each text has by itself, special tokens not counted."""
+    encodings = engine.encode_batch(list(texts), add_special_tokens=False)
+    return [len(encoding.ids) for encoding in encodings]
 
 
-def _cut(word: str, engine: Tokenizer, pieces: int) -> list[str]:
-    """A word in halves of halves that fit."""
-    if len(word) < 2 or _costs([word], engine)[0] <= pieces:
+def _halves(word: str, engine: Tokenizer, pieces: int) -> list[str]:
+    """A word longer than a block, halved until every part fits (a single letter is a part in any case)."""
+    if len(word) < 2 or _piece_counts([word], engine)[0] <= pieces:
         return [word]
-    return _cut(word[: len(word) // 2], engine, pieces) + _cut(
-        word[len(word) // 2 :], engine, pieces
-    )
+    middle = len(word) // 2
+    return _halves(word[:middle], engine, pieces) + _halves(word[middle:], engine, pieces)
 
 
 def fitting(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
-    """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost."""
+    """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost.
+
+    Arguments are those of `blocks`.
+    """
     for start in range(0, len(texts), CHUNK):
-        some = list(texts[start : start + CHUNK])
-        for text, encoding in zip(
-            some, engine.encode_batch(some, add_special_tokens=False), strict=True
-        ):
-            if len(encoding.ids) <= pieces:
+        chunk = texts[start : start + CHUNK]
+        for text, count in zip(chunk, _piece_counts(chunk, engine), strict=True):
+            if count <= pieces:
                 yield text
             else:
                 yield from blocks([text], engine, pieces)
@@ -90,22 +101,40 @@ def corpus(
     max_length: int,
     limit: int = 0,
 ) -> list[Example]:
-    """Examples of one or more text files, ids `file:number`; at most `limit` (0: all), evenly spaced."""
+    """Examples of one or more text files, with the ids `file:number`.
+
+    Args:
+        paths: text files or caption files, see `lines`.
+        form: every line by itself (`fitting`), or a file's lines joined and cut (`blocks`).
+        tokenizer: the text encoder's, a fast one.
+        max_length: most pieces of an example, special tokens counted.
+        limit: keep at most so many examples, evenly spaced; 0: all.
+
+    Raises:
+        InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
+    """
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
     engine = backend(tokenizer)
-    pieces = max_length - len(engine.encode("").ids)
+    special_tokens = len(engine.encode("").ids)
+    pieces = max_length - special_tokens
     if pieces < 1:
         raise InputError(f"--max-length {max_length} leaves no room for text")
+    cut = fitting if form == "lines" else blocks
     examples: list[Example] = []
-    names = [Path(path).name for path in paths]
-    for place, path in enumerate(paths):
-        name = names[place] if names.index(names[place]) == place else f"{names[place]}#{place}"
-        texts = lines(path)
-        units = (fitting if form == "lines" else blocks)(texts, engine, pieces)
-        examples += [Example(f"{name}:{number}", text) for number, text in enumerate(units)]
+    for name, path in zip(_unique_names(paths), paths, strict=True):
+        for number, text in enumerate(cut(lines(path), engine, pieces)):
+            examples.append(Example(f"{name}:{number}", text))
     if limit and limit < len(examples):
-        examples = [
-            examples[i] for i in np.linspace(0, len(examples) - 1, limit).round().astype(int)
-        ]
+        chosen = np.linspace(0, len(examples) - 1, limit).round().astype(int)
+        examples = [examples[number] for number in chosen]
     return examples
+
+
+def _unique_names(paths: Sequence[str | Path]) -> list[str]:
+    """The files' names; one that occurred before gets its place behind it, since ids key every random choice."""
+    names: list[str] = []
+    for place, path in enumerate(paths):
+        name = Path(path).name
+        names.append(f"{name}#{place}" if name in names else name)
+    return names

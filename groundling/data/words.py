@@ -13,27 +13,36 @@ _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 
 
 def spans(text: str) -> np.ndarray:
-    """Character spans of raw words: runs of letters and digits, and each other mark by itself; (K, 2)."""
-    return np.array([m.span() for m in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
+    """Character spans (start, stop) of raw words, in order; (K, 2) int64.
+
+    A raw word is a run of letters and digits, or any other mark by itself.
+    """
+    matches = [match.span() for match in _WORD.finditer(text)]
+    return np.array(matches, dtype=np.int64).reshape(-1, 2)
 
 
 def numbers(text: str, words: np.ndarray) -> np.ndarray:
-    """A number per raw word, equal for words that differ in case only; (K,)."""
-    return np.array(
-        [crc32(text[start:stop].lower().encode()) for start, stop in words], dtype=np.int64
-    )
+    """A number for each raw word (K, 2) of a text, equal for words that differ in case only; (K,) int64."""
+    hashes = [crc32(text[start:stop].lower().encode()) for start, stop in words]
+    return np.array(hashes, dtype=np.int64)
 
 
 def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The first raw word that each piece's character span (P, 2) overlaps, -1 for none; (P,).
+    """The first raw word that each piece's characters overlap, -1 for none; (P,) int64.
 
     Several pieces may share one character (byte-level tokenizers); a piece may begin with the space before its word.
+
+    Args:
+        offsets: the pieces' character spans, (P, 2).
+        words: the raw words' character spans in order, (K, 2), see `spans`.
     """
     if not len(words):
         return np.full(len(offsets), -1, np.int64)
-    first = np.searchsorted(words[:, 1], offsets[:, 0], side="right")
-    inside = np.minimum(first, len(words) - 1)
-    overlaps = (
-        (first < len(words)) & (words[inside, 0] < offsets[:, 1]) & (offsets[:, 0] < offsets[:, 1])
-    )
-    return np.where(overlaps, inside, -1)
+    word_starts, word_stops = words.T
+    starts, stops = offsets.T
+    candidate = np.searchsorted(word_stops, starts, side="right")
+    exists = candidate < len(words)
+    candidate = np.minimum(candidate, len(words) - 1)
+    not_empty = starts < stops
+    overlaps = exists & not_empty & (word_starts[candidate] < stops)
+    return np.where(overlaps, candidate, -1)

@@ -12,7 +12,7 @@ import torch
 
 from groundling.batch import Example
 from groundling.config import PretrainConfig, TrainConfig, need
-from groundling.data.captions import Captioned, keep_listed, read_captions
+from groundling.data.captions import Captioned, keep_listed, read_captions, with_store_ids
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Pictured
@@ -192,8 +192,7 @@ def _captioned(config: PretrainConfig, store: RegionStore) -> tuple[list[Caption
             f"{config.regions.regions}: {len(lacking)} of {len(images)} captioned images are not in the store, "
             f"the first is {stem(lacking[0].file)!r}; add them or pass --skip-missing"
         )
-    keyed = [Captioned(stem(image.file), image.file, image.captions) for image in there]
-    return keyed, len(lacking)
+    return with_store_ids(there), len(lacking)
 
 
 def _sources(

@@ -1,0 +1,129 @@
+"""The documents' commands, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import groundling
+
+ROOT = Path(groundling.__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+PLACEHOLDER = re.compile(r"(?<![^\s])[A-Z]{4,}(?![^\s])")
+"""NAME, FOLDER: the form of a command, not one to type."""
+CODE = re.compile(
+    r"the same with\s+`(?P<same>--[^`]+)`"
+    r"|the (?:full model's )?`(?P<name>\w+)`(?: above)? with\s+`(?P<change>--[^`]+)`"
+    r"|`(?P<code>[^`]+)`"
+)
+"""Inline code; it may tell what it changes in the last command that was given in full, or in the last one of a name."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line that a document tells its reader to type."""
+
+    page: str
+    line: str
+    in_full: bool = True
+    """As against "the same with ...", which tells what it changes in the last command given in full."""
+
+    @property
+    def name(self) -> str:
+        """The name of the command, `data check` and its like with both words."""
+        first, *rest = words(self.line)
+        return " ".join([first, *rest[:1]]) if first == "data" else first
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be typed as it stands: no mere name of a command, and nothing left out (`...`)."""
+        only_named = self.line == f"groundling {self.name}" and self.name != "quickstart"
+        return not only_named and not self.line.endswith("...")
+
+
+def commands(page: Path) -> list[Command]:
+    """Every `groundling COMMAND ...` of a page, in blocks and in running text, from top to bottom."""
+    found: list[Command] = []
+    for is_block, text in parts(page.read_text(encoding="utf-8")):
+        if is_block:
+            lines = text.replace("\\\n", " ").splitlines()
+            codes = [_command(line.split(" #")[0]) for line in lines]
+            found += [Command(page.name, code) for code in codes if code]
+        else:
+            _add_inline(text, page.name, found)
+    return found
+
+
+def parts(text: str) -> list[tuple[bool, str]]:
+    """A document cut into blocks of shell commands (True) and running text or rows of a table (False)."""
+    pieces: list[tuple[bool, str]] = []
+    fence = ""
+    before = ""
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fence = "" if fence else (line.removeprefix("```") or "text")
+            pieces.append((True, ""))
+            before = ""
+            continue
+        is_indented = line.startswith("    ") and (not before or before.startswith("    "))
+        is_block = fence == "bash" or (not fence and is_indented)
+        before = line
+        if fence and not is_block:
+            continue
+        is_row = line.startswith("|")
+        if pieces and pieces[-1][0] == is_block and line and not is_row:
+            pieces[-1] = (is_block, pieces[-1][1] + "\n" + line)
+        else:
+            pieces.append((is_block, line))
+    return pieces
+
+
+def words(line: str) -> list[str]:
+    """What follows `groundling` in a command."""
+    return shlex.split(line)[1:]
+
+
+def _add_inline(text: str, page: str, found: list[Command]) -> None:
+    """Adds the commands in running text to those found before."""
+    for match in CODE.finditer(text):
+        if match["code"]:
+            line = _command(match["code"])
+            if line:
+                found.append(Command(page, line))
+            continue
+        full = [command.line for command in found if command.in_full]
+        if match["same"]:
+            line = changed(full[-1], shlex.split(match["same"]))
+        else:
+            named = [line for line in full if line.startswith(f"groundling {match['name']} ")]
+            line = changed(named[-1], shlex.split(match["change"]))
+        found.append(Command(page, line, in_full=False))
+
+
+def _command(code: str) -> str:
+    """A line of code as `groundling ...`; empty if it is something else."""
+    line = " ".join(code.split())
+    line = re.sub(r"^torchrun .*-m groundling\.cli ", "groundling ", line)
+    line = re.sub(r"^python3? bootstrap\.py quickstart", "groundling quickstart", line)
+    if not line.startswith("groundling ") or PLACEHOLDER.search(line):
+        return ""
+    return line
+
+
+def changed(line: str, flags: list[str]) -> str:
+    """A command with other values of some flags, or with more flags."""
+    groups: dict[str, list[str]] = {}
+    name = ""
+    for word in [*shlex.split(line), *flags]:
+        if word.startswith("--"):
+            name = word
+            groups[name] = []
+        else:
+            groups.setdefault(name, []).append(word)
+    everything = []
+    for name, values in groups.items():
+        everything += [name, *values] if name else values
+    return shlex.join(everything)

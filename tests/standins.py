@@ -1,0 +1,239 @@
+"""Small stand-ins under the names that the documents give to models and data, so that their commands run as they stand.
+
+A folder in the working directory serves as a hub id.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import homes
+import numpy as np
+import torch
+import toys
+import transformers as hf
+from homes import home, put, table
+from PIL import Image
+
+from groundling.cli import main
+from groundling.data.regions import Found, RegionWriter
+from groundling.recipes.quickstart import new_encoder
+
+WIDTH = 32
+"""Numbers of a region's features, whoever makes them."""
+SIDE = 16
+"""Pixels of a stand-in's picture, and of what backbones read."""
+PHOTOS = ("holiday/beach", "holiday/sea", "cat", "dog", "house", "tree")
+COCO = tuple(f"COCO_train2014_{number:012d}" for number in range(1, 9))
+WORLD = ["--nouns", "20", "--dev-nouns", "4", "--test-nouns", "6", "--scenes", "12"]
+WORLD += ["--dev-scenes", "4", "--sentences", "300", "--dev-sentences", "8"]
+"""Flags of `data world` that make it small."""
+TASKS = ["--train", "48", "--held", "48", "--world.scenes", "0", "--world.dev-scenes", "0"]
+"""Flags of `data tasks` that make it small."""
+
+
+def shelf(folder: Path) -> Path:
+    """All stand-ins: `all` for every document, and what only one of them takes for granted, by its name."""
+    common = folder / "all"
+    models(common)
+    texts(common)
+    glue(common)
+    own_images(common)
+    flickr8k(common)
+    coco(common)
+    others_regions(common)
+    tasks(common)
+    world = json.loads((common / "instances.json").read_text())["images"]
+    papers = folder / "papers.md/runs"
+    store(papers / "store", COCO)
+    store(papers / "nlvr2_store", [image["file_name"].rpartition(".")[0] for image in world])
+    results = folder / "results.md/runs"
+    store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
+    shutil.copytree(common / "minilm", results / "minilm")
+    quickstart(common, results / "quickstart")
+    return folder
+
+
+def put_down(shelf: Path, page: str, place: Path) -> None:
+    """Copies the stand-ins of a document to a folder."""
+    for part in ("all", page):
+        if (shelf / part).is_dir():
+            shutil.copytree(shelf / part, place, dirs_exist_ok=True)
+
+
+def models(folder: Path) -> None:
+    torch.manual_seed(0)
+    homes.student(folder / "bert-base-uncased")
+    shutil.copytree(folder / "bert-base-uncased", folder / "minilm")
+    homes.teacher(folder / "openai/clip-vit-base-patch32")
+    shortest = hf.ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
+    stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, WIDTH], "depths": [1, 1, 1, 1]}
+    resnet = hf.ResNetModel(hf.ResNetConfig(**stages, layer_type="bottleneck"))
+    for name in ("microsoft/resnet-50", "microsoft/resnet-101"):
+        shortest.save_pretrained(home(folder / name, resnet, None))
+    square = {"height": SIDE, "width": SIDE}
+    vit = home(folder / "google/vit-base-patch16-224", toys.vit(), None)
+    hf.CLIPImageProcessorPil(size=square).save_pretrained(vit)
+    detector = home(folder / "PekingU/rtdetr_r50vd", _detector(), None)
+    hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(detector)
+
+
+def _detector() -> hf.PreTrainedModel:
+    stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 24], "depths": [1, 1, 1, 1]}
+    config = hf.RTDetrConfig(
+        backbone_config=hf.RTDetrResNetConfig(
+            **stages, layer_type="basic", out_features=["stage2", "stage3", "stage4"]
+        ),
+        backbone=None,
+        encoder_in_channels=[16, 16, 24],
+        encoder_hidden_dim=16,
+        encoder_layers=1,
+        encoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        num_queries=12,
+        d_model=16,
+        decoder_in_channels=[16, 16, 16],
+        decoder_layers=1,
+        decoder_attention_heads=2,
+        decoder_ffn_dim=16,
+        anchor_image_size=None,
+        num_labels=4,
+        num_denoising=0,
+    )
+    return hf.RTDetrForObjectDetection(config)
+
+
+def texts(folder: Path) -> None:
+    for name in ("my_text.txt", "wiki.train.raw", "wiki.test.raw", "wiki.txt"):
+        homes.text(folder / name, 24)
+    homes.text(folder / "sentences.txt", 205)
+    passages = toys.sentences()[:80]
+    rows = [(f"p{number}", text, number / 10) for number, text in enumerate(passages)]
+    put(folder / "clear/train.csv", table(("id", "excerpt", "target"), *rows))
+
+
+def glue(folder: Path) -> None:
+    for name in ("glue", "glue_data"):
+        homes.rte(folder / name, 40)
+        rows = [f"x\t{number % 2}\t\t{toys.sentences()[number]}" for number in range(40)]
+        for split in ("train", "dev"):
+            put(folder / name / "CoLA" / f"{split}.tsv", "\n".join(rows) + "\n")
+    rows = [(text, "yes", number % 2) for number, text in enumerate(toys.sentences()[:20])]
+    put(folder / "my.csv", table(("question", "answer", "y"), *rows))
+
+
+def own_images(folder: Path) -> None:
+    for name in PHOTOS:
+        photo(folder / "my_photos" / f"{name}.jpg")
+    captions = [f"a photo of a dog number {n}\t{name}.jpg" for n, name in enumerate(PHOTOS)]
+    put(folder / "my_captions.tsv", "\n".join(captions) + "\n")
+    rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
+    put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
+    for number in range(3):
+        place = folder / "vcr1images/movie" / f"{number}"
+        photo(place.with_suffix(".jpg"))
+        boxes = [[1, 1, 9, 9, 0.9], [4, 2, 15, 15, 0.8]]
+        about = {"boxes": boxes, "segms": [[], []], "names": ["person", "dog"]}
+        about |= {"width": SIDE, "height": SIDE}
+        put(place.with_suffix(".json"), json.dumps(about))
+
+
+def flickr8k(folder: Path) -> None:
+    names = [f"{number}_f.jpg" for number in range(8)]
+    for name in names[1:]:  # some are always missing
+        photo(folder / "flickr8k/images" / name)
+    captions = [f"{name}#{n}\ta dog and {n} cats in {name[0]}" for name in names for n in range(2)]
+    for place in ("flickr8k/Flickr8k.token.txt", "Flickr8k.token.txt"):
+        put(folder / place, "\n".join(captions) + "\n")
+    for place in ("flickr8k/Flickr_8k.trainImages.txt", "Flickr_8k.trainImages.txt"):
+        put(folder / place, "\n".join(names[:6]) + "\n")
+    put(folder / "flickr8k/Flickr_8k.testImages.txt", "\n".join(names[6:]) + "\n")
+
+
+def coco(folder: Path) -> None:
+    """COCO's and Conceptual Captions' captions, with pictures that serve for both."""
+    images = [(number, f"{name}.jpg") for number, name in enumerate(COCO)]
+    captions = [(n % 8, f"a dog and {n} cats on a red chair") for n in range(16)]
+    for name in ("captions_train2014.json", "captions_val2017.json"):
+        homes.coco(folder / name, images, captions)
+    for name in COCO:
+        photo(folder / "coco/images" / f"{name}.jpg")
+    rows = [f"a bus number {n}\t{name}.jpg" for n, name in enumerate(COCO)]
+    put(folder / "cc_train.tsv", "\n".join([*rows, "a lost one\thttps://a.com/lost.jpg"]) + "\n")
+
+
+def others_regions(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    boxes = np.array([[0, 0, 0.5, 0.5, 0.5, 0.5], [0.25, 0.25, 1, 1, 0.75, 0.75]], np.float32)
+    (folder / "coco_train2014").mkdir()
+    for name in COCO[:3]:
+        features = rng.normal(size=(2, WIDTH)).astype(np.float16)
+        place = folder / "coco_train2014" / f"{name}.npz"
+        np.savez(place, features=features, norm_bb=boxes, conf=np.float32([0.9, 0.8]))
+
+
+def tasks(folder: Path) -> None:
+    """The vision-and-language data sets, as the world has them, under the names of the real ones."""
+    made = folder / "made"
+    assert main(["data", "tasks", *TASKS, "--out", str(made)]) == 0
+    for source, name in (("vqa", "vqa_data"), ("vqa", "vqa_sample"), ("nlvr2", "nlvr2_data")):
+        shutil.copytree(made / source, folder / name)
+    shutil.copy(made / "instances.json", folder)
+    shutil.rmtree(made)
+    images = json.loads((folder / "instances.json").read_text())["images"]
+    rows = [_lxmert(image["file_name"].rpartition(".")[0]) for image in images]
+    put(folder / "train2014_obj36.tsv", "".join(rows))
+
+
+def _lxmert(name: str) -> str:
+    """A row of LXMERT's TSV: two boxes."""
+    rng = np.random.default_rng(len(name))
+    boxes = np.array([[0, 0, 9, 9], [4, 4, 15, 15]], "<f4")
+    arrays = [
+        np.array([3, 4], "<i8"),
+        np.array([0.9, 0.8], "<f4"),
+        np.array([1, 2], "<i8"),
+        np.array([0.7, 0.6], "<f4"),
+    ]
+    codes = [base64.b64encode(array.tobytes()).decode() for array in arrays]
+    features = rng.normal(size=(2, WIDTH)).astype("<f4")
+    ends = [base64.b64encode(array.tobytes()).decode() for array in (boxes, features)]
+    return "\t".join([name, str(SIDE), str(SIDE), *codes, "2", *ends]) + "\n"
+
+
+def quickstart(common: Path, folder: Path) -> None:
+    """What `groundling quickstart` leaves in a folder, as far as other commands read it."""
+    assert main(["data", "world", *WORLD, "--out", str(folder / "world")]) == 0
+    text = folder / "world/corpus/train.txt"
+    new_encoder(text, folder / "encoder/model", seed=0, layers=1)
+    shutil.copytree(common / "openai/clip-vit-base-patch32", folder / "teacher/model")
+    flags = ["--student", str(folder / "encoder/model"), "--teacher", str(folder / "teacher/model")]
+    flags += ["--text", str(text), "--max-length", "32", "--steps", "1", "--batch", "4", "--cpu"]
+    assert main(["adapt", *flags, "--out", str(folder / "arms/contrastive/adapt")]) == 0
+
+
+def photo(path: Path) -> None:
+    """A picture of noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seed = sum(path.stem.encode())
+    pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def store(folder: Path, names: Sequence[str]) -> None:
+    """A region store of random features: two boxes an image, with a class each of four."""
+    rng = np.random.default_rng(0)
+    boxes = np.array([[0, 0, 0.5, 0.5], [0.25, 0.25, 1, 1]], np.float32)
+    confidence = np.array([0.9, 0.8], np.float32)
+    images = []
+    for name in names:
+        features = rng.normal(size=(2, WIDTH)).astype(np.float32)
+        classes = rng.dirichlet(np.ones(4), 2)
+        images.append(Found(name, (SIDE, SIDE), boxes, confidence, features, classes))
+    writer = RegionWriter(folder)
+    writer.write(0, images)
+    writer.close({"source": "stand-in"})

@@ -1,0 +1,160 @@
+"""Every documented command runs, in order, on small stand-ins for the models and data that it names.
+
+A7: while tests replaced the recipes, nothing saw that a command lacked a flag, or that two of them shared one --out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import documents
+import pytest
+import standins
+from documents import PAGES, ROOT, Command
+
+from groundling.cli import main
+
+FEW = ["--steps", "1", "--batch", "4", "--cpu"]
+SMALLER = {
+    "teach": FEW,
+    "adapt": FEW,
+    "regions": ["--cpu"],
+    "pretrain": FEW,
+    "finetune": FEW,
+    "compare": [
+        *("--train.steps", "1", "--train.batch", "4", "--train.cpu"),
+        *("--tune.steps", "1", "--tune.batch", "4", "--tune.cpu"),
+        *("--seeds", "1"),
+    ],
+    "sweep": ["--processes", "1"],
+    "data world": standins.WORLD,
+    "data tasks": standins.TASKS,
+}
+"""Flags that every command of a name gets, in place of its own values or besides them."""
+
+SEEDS = 2
+"""Most seeds of a run; some commands need two of what they compare."""
+
+NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
+NOT_RUN = {
+    ("README.md", "groundling quickstart"): "renders 32,000 images; test_quickstart.py has fewer",
+    ("results.md", "groundling quickstart --seed 0 --out runs/quickstart-0"): "the same",
+    ("results.md", "groundling quickstart --seed 1 --out runs/quickstart-1"): "the same",
+    ("results.md", "groundling quickstart --seed 2 --out runs/quickstart-2"): "the same",
+    ("results.md", "groundling quickstart --seed 0 --out runs/quickstart"): "a stand-in is there",
+    (
+        "README.md",
+        "groundling sweep --file sweeps/real.toml --processes 2 --out runs/real",
+    ): NEEDS_RESULTS,
+    ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
+    (
+        "papers.md",
+        "groundling sweep --file sweeps/table3_world.toml --out runs/table3",
+    ): NEEDS_RESULTS,
+}
+"""Documented commands that do not run here, with the reason."""
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return standins.shelf(tmp_path_factory.mktemp("standins"))
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypatch) -> Path:
+    """A working folder with the stand-ins of a document, and the sweeps with one small step a run."""
+    standins.put_down(shelf, request.getfixturevalue("page").name, tmp_path)
+    for path in (ROOT / "sweeps").glob("*.toml"):
+        text = re.sub(r"\b(steps|epochs) = \d+", "steps = 1", path.read_text())
+        text = re.sub(r"\bbatch = \d+", "batch = 4", text)
+        standins.put(tmp_path / "sweeps" / path.name, text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def smaller(command: Command) -> list[str]:
+    """The words to run a command with."""
+    flags = list(SMALLER.get(command.name, ()))
+    seeds = re.search(r"--seeds (\d+)", command.line)
+    if command.name == "finetune" and seeds:
+        flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
+    if command.name == "sweep":
+        flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
+    return documents.words(documents.changed(command.line, flags))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if documents.commands(page)], ids=lambda p: p.name
+)
+@pytest.mark.usefixtures("in_process")  # a process costs five seconds of imports
+def test_every_command_of_a_document_runs(
+    page: Path, place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = []
+    for command in documents.commands(page):
+        if not command.is_whole or (page.name, command.line) in NOT_RUN:
+            continue
+        words = smaller(command)
+        try:
+            status: object = main(words)
+        except SystemExit as stop:  # flags that do not exist
+            status = stop.code
+        complaint = capfd.readouterr().err.strip()
+        if status != 0:
+            failures.append(f"{command.line}\n    {complaint[-500:]}")
+        elif "--out" in words and not (place / words[words.index("--out") + 1]).exists():
+            failures.append(f"{command.line}\n    wrote nothing to its --out")
+    assert not failures, "\n" + "\n".join(failures)
+
+
+def test_commands_that_do_not_run_are_still_documented() -> None:
+    every = [command for page in PAGES for command in documents.commands(page)]
+    assert set(NOT_RUN) <= {(command.page, command.line) for command in every}
+
+
+def test_commands_are_written_as_code() -> None:
+    """Or nobody would find them: a paragraph that was meant as a block once hid three."""
+    names = {command.name.split()[0] for page in PAGES for command in documents.commands(page)}
+    typed = re.compile(rf"\bgroundling (?:{'|'.join(names)}) ")
+    for page in PAGES:
+        for is_block, text in documents.parts(page.read_text(encoding="utf-8")):
+            if not is_block:
+                assert typed.findall(re.sub(r"`[^`]+`", "", text)) == [], (page.name, text)
+
+
+def test_no_command_is_overlooked(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [command for page in PAGES for command in documents.commands(page)]
+    assert len(commands) > 90
+    main(["--help"])
+    listed = set(re.findall(r"^  (\w+) ", capsys.readouterr().out, re.MULTILINE))
+    assert len(listed) > 15
+    # A rendered world is probed by the quickstart, so nobody has to type `probe`.
+    assert listed - {command.name.split()[0] for command in commands} <= {"probe"}
+
+
+def test_the_same_with_another_flag_means_the_last_full_command(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "| a | `groundling adapt --arm mlm --text a b --out x` |\n"
+        "| b | the same with `--arm l1 --out y` |\n"
+        "| c | the same with `--text c --whole-word --out z` |\n"
+        "| d | `groundling info bert` |\n"
+        "| e | the full model's `adapt` with `--out w`, then `finetune` |\n"
+        "and the `info` above with `--json`.\n\n"
+        "    groundling regions \\\n        photos  # boxes\n\n"
+        "Then `groundling finetune --task NAME` or\n    `groundling vcr`, ``groundling adapt ...`.\n"
+    )
+    found = documents.commands(page)
+    assert [command.line for command in found] == [
+        "groundling adapt --arm mlm --text a b --out x",
+        "groundling adapt --arm l1 --text a b --out y",
+        "groundling adapt --arm mlm --text c --out z --whole-word",
+        "groundling info bert",
+        "groundling adapt --arm mlm --text a b --out w",
+        "groundling info bert --json",
+        "groundling regions photos",
+        "groundling vcr",
+        "groundling adapt ...",
+    ]
+    assert [command.is_whole for command in found] == [True] * 7 + [False] * 2
