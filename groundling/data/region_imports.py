@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from groundling.data.regions import BACKGROUND, Found, Item, inside
+from groundling.data.shards import first_line
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.runs import read_json
@@ -108,8 +109,9 @@ def _item(name: str, where: str, read: Callable[[], Found]) -> Item:
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         except Exception as error:  # readers of six layouts stumble over broken bytes in many ways
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise InputError(f"{where}: damaged, or another layout ({reason})") from None
+            raise InputError(
+                f"{where}: damaged, or another layout ({first_line(error)})"
+            ) from None
 
     return name, safely
 
@@ -298,7 +300,9 @@ def _refuse_truncated(file: Path, base: Any) -> None:
     expected = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
     there = file.stat().st_size
     if there < expected:
-        raise InputError(f"{file}: cut off, {there:,} of at least {expected:,} bytes; copy it again")
+        raise InputError(
+            f"{file}: cut off, {there:,} of at least {expected:,} bytes; copy it again"
+        )
 
 
 def _value(name: str, read: Callable[[], bytes]) -> Found:

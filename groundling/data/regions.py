@@ -306,7 +306,9 @@ def read_region_index(path: Path) -> Index:
 def _of_format_1(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Format 1: `images` has rows of id, regions, width, height and whole; `form` says what the arrays are."""
     try:
-        rows = [(str(i), int(n), int(w), int(h), bool(full)) for i, n, w, h, full in content["images"]]
+        rows = [
+            (str(i), int(n), int(w), int(h), bool(full)) for i, n, w, h, full in content["images"]
+        ]
         left_out = dict(content.get("boxes_left_out", {}))
         columns = _columns_1(str(content["form"]), sum(row[1] for row in rows)) if rows else {}
     except (KeyError, TypeError, ValueError, OverflowError) as error:

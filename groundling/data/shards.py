@@ -33,8 +33,6 @@ BLOCK = 1 << 22
 
 Facts = Mapping[str, Any]
 """What JSON can hold, by name."""
-DAMAGE = (OSError, ValueError, TypeError, SyntaxError, EOFError, OverflowError, MemoryError)
-"""What NumPy raises when it maps a file that is no array."""
 
 _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _INDEX_FILE = re.compile(r"index-(\d{5,})\.json")
@@ -120,6 +118,12 @@ def difference(theirs: object, mine: object, name: str) -> str:
     return f"{name}: {theirs} there, {mine} now"
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, or its name if it says nothing."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object; raises InputError, in one line, on anything else."""
     try:
@@ -127,7 +131,7 @@ def load_json(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except (RecursionError, ValueError) as error:  # nested too deeply, or a number of 5,000 digits
-        raise InputError(f"{path}: not readable as JSON ({error})") from None
+        raise InputError(f"{path}: not readable as JSON ({first_line(error)})") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
     return content
@@ -361,7 +365,7 @@ def parse_index(content: Mapping[str, Any], path: Path) -> Index:
         )
         _check(index)
     except (KeyError, TypeError, ValueError, AttributeError, SyntaxError) as error:
-        reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"no field {error}" if isinstance(error, KeyError) else first_line(error)
         raise InputError(
             f"{path}: not the index of a shard ({reason}); make the store again"
         ) from None
@@ -585,9 +589,9 @@ class ShardStore:
             path = shard_file(self.folder, name, shard)
             try:
                 mapped = np.lib.format.open_memmap(path, mode="r")
-            except DAMAGE as error:
+            except Exception as error:  # NumPy reads a header as Python, which fails in many ways
                 raise InputError(
-                    f"{path}: damaged or missing ({error}); make the store again"
+                    f"{path}: damaged or missing ({first_line(error)}); make the store again"
                 ) from None
             if len(mapped.shape) == 0 or len(mapped) != column.rows:
                 raise InputError(

@@ -41,13 +41,15 @@ class Objects:
         extent = self.boxes[number, 2:] - corner
         canvas = Image.new("1", (fine, fine))
         for polygon in self.polygons[number]:
-            points = (polygon - corner) / extent * fine - 0.5  # Pillow's points are middles of pixels
+            points = (
+                polygon - corner
+            ) / extent * fine - 0.5  # Pillow's points are middles of pixels
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
 
 def metadata(path: Path) -> Objects:
-    """The objects of an image, from the json beside it (VCR 1.0, `vcr1images`); all are kept, for tags are their numbers.
+    """The objects of an image, from the json beside it in `vcr1images`; all are kept, for tags are their numbers.
 
     Raises InputError if a field is missing, mistyped or of another length, or a box is empty or outside the image.
     """

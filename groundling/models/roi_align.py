@@ -45,10 +45,7 @@ def own_roi_align(
     for image, of_image in zip(features, boxes, strict=True):
         corners = of_image.to(features) * scale - 0.5  # the centre of the first pixel is at 0
         spans = corners[:, 2:] - corners[:, :2]
-        if sampling:
-            counts = torch.full_like(spans, sampling)
-        else:
-            counts = (spans / size).ceil()
+        counts = torch.full_like(spans, sampling) if sampling else (spans / size).ceil()
         for pair in counts.unique(dim=0):
             chosen = (counts == pair).all(1).nonzero().squeeze(1)
             wide, high = pair.long().tolist()
