@@ -886,3 +886,139 @@ def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
         InputError, match=r"needs the package h5py: pip install 'groundling\[regions\]'"
     ):
         next(import_regions(put(tmp_path / "a.h5", ""))[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"conf": [0.25, np.nan, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
+        ({"conf": [0.25, 7, 0.9]}, "confidence of region 0 is not finite or outside 0..1"),
+        ({"soft_labels": SOFT - 0.5}, "classes of region 0 are not finite or outside 0..1"),
+        ({"soft_labels": SOFT + np.inf}, "classes of region 0 are not finite or outside 0..1"),
+        ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
+        ({"norm_bb": np.full((3, 6), np.nan)}, "none of 3 boxes lies in the image"),
+        ({"norm_bb": np.full((3, 6), 2.0)}, "none of 3 boxes lies in the image"),
+    ],
+)
+def test_imports_refuse_values_that_no_store_may_hold(tmp_path, change, message):  # E5
+    put(tmp_path / "in" / "good.npz", npz())
+    put(tmp_path / "in" / "wrong.npz", npz(**{k: np.asarray(v) for k, v in change.items()}))
+    store, _ = taken(tmp_path / "in", tmp_path / "out")
+    assert store.ids == ["good"] and store.faults() == []
+    (reason,) = store.manifest["skipped"]
+    assert reason.startswith("wrong: wrong.npz: ") and message in reason
+
+
+def test_imports_refuse_classes_that_there_are_not(tmp_path):  # E5
+    fields = lxmert("far").split("\t")
+    fields[3] = b64([5, 1600, 9], "<i8")
+    store, _ = taken(put(tmp_path / "a.tsv", lxmert("a") + "\t".join(fields)), tmp_path / "out")
+    assert store.manifest["skipped"] == ["far: line 2: an object's class is outside 0..1599"]
+
+
+@pytest.mark.parametrize("columns", [6, 10])
+def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path, columns):  # E6
+    six = "\t".join(["7", "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
+    text = "\ufeff" + (six if columns == 6 else lxmert("7"))
+    assert taken(put(tmp_path / "a.tsv", text), tmp_path / "out")[0].ids == ["7"]
+
+
+def test_a_truncated_lmdb_does_not_end_the_process(tmp_path):  # E13
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "in"), map_size=1 << 22) as env, env.begin(write=True) as view:
+        for name in "abcd":
+            view.put(name.encode(), npz() * 4)
+    path = tmp_path / "in" / "data.mdb"
+    content = path.read_bytes().rstrip(b"\0")
+    for length in (len(content) // 2, 8192, 100, 0):
+        path.write_bytes(content[:length])
+        with pytest.raises(InputError) as caught:
+            list(import_regions(tmp_path / "in")[1])
+        assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        "9" * 5000,
+        "null",
+        "[]",
+        vlbert(image_w=None),
+        vlbert(image_w="1e999"),
+        vlbert(num_boxes=10**40),
+        vlbert(num_boxes=-1),
+        vlbert(boxes=None),
+        vlbert(boxes=[1, 2]),
+        vlbert(features="?"),
+        vlbert(classes={}),
+        vlbert(image_box_feature=b64([1, 2])),
+    ],
+)
+def test_hostile_json_of_an_image_is_a_reason_to_skip_it(tmp_path, content):  # E14
+    put(tmp_path / "in" / "1.json", content)
+    put(tmp_path / "in" / "2.json", vlbert())
+    store, _ = taken(tmp_path / "in", tmp_path / "out")
+    (reason,) = store.manifest["skipped"]
+    assert store.ids == ["2"] and reason.startswith("1: 1.json: ") and "\n" not in reason
+
+
+def test_hostile_hdf5_gives_one_line(tmp_path):  # E14
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_group("a").update({"num_boxes": "x", "boxes": PIXELS})
+        file["b"] = np.zeros(3)
+        file.create_group("c").update({"num_boxes": 3, "boxes": PIXELS, "features": "x"})
+    items = list(import_regions(tmp_path / "a.h5")[1])
+    with pytest.raises(InputError, match="no image was left"):
+        taken(tmp_path / "a.h5", tmp_path / "out")
+    assert [name for name, _ in items] == ["a", "b", "c"]
+    for ids in ('"x"', "3", "null", '{"a": null, "b": "x"}', '{"a": 0, "b": 0}'):
+        with h5py.File(tmp_path / "b.h5", "w") as file:
+            file["image_features"] = np.stack([FEATURES] * 2)
+        path = put(tmp_path / "ids.json", ids)
+        with pytest.raises(InputError, match=r"ids.json: ") as caught:
+            list(import_regions(tmp_path / "b.h5", str(path))[1])
+        assert "\n" not in str(caught.value)
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.update({"image_features": FEATURES, "pos_boxes": np.zeros(3, np.int32)})
+    with pytest.raises(InputError, match=r"pos_boxes is \(3,\), expected \(images, 2\)"):
+        list(import_regions(tmp_path / "c.h5", None)[1])
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file.create_group("pos_boxes")
+        file["image_features"] = 3
+    with pytest.raises(InputError, match=r"d.h5: not a readable HDF5 file"):
+        list(import_regions(tmp_path / "d.h5", None)[1])
+
+
+def test_hostile_annotations_give_one_line(tmp_path):  # E14
+    sound = json.loads(instances(tmp_path / "a.json", [[4, 3, 20, 15]]).read_text())
+    for part, field in (
+        *(("images", name) for name in ("id", "width", "height")),
+        *(("annotations", name) for name in ("image_id", "category_id", "bbox")),
+    ):
+        for value in (None, "x", [], {}, [1, 2], ["a"] * 4, float("inf"), 10**400, 0, -1):
+            content = json.loads(json.dumps(sound))
+            content[part][0][field] = value
+            path = put(tmp_path / "b.json", json.dumps(content))
+            with pytest.raises(InputError, match=r"b.json: ") as caught:
+                annotated(path)
+            assert "\n" not in str(caught.value)
+    for text in (
+        "[]",
+        "null",
+        "[" * 100_000,
+        '{"categories": [1], "images": [], "annotations": []}',
+    ):
+        with pytest.raises(InputError, match=r"c.json"):
+            annotated(put(tmp_path / "c.json", text))
+    folder = tmp_path / "vcr"
+    good = {"names": ["dog"], "width": 40, "height": 30, "segms": [[]]}
+    good["boxes"] = [[20, 10, 30, 20, 0.2]]
+    assert annotated(put(folder / "1.json", json.dumps(good)).parent)[1] == ["dog"]
+    for field in good:
+        for value in (None, 0, -3, "xy", [None], [[1]], {}, float("nan"), 10**400):
+            put(folder / "1.json", json.dumps(good | {field: value}))
+            with pytest.raises(InputError, match=r"1.json: ") as caught:
+                annotated(folder)
+            assert "\n" not in str(caught.value)

@@ -109,9 +109,7 @@ def _item(name: str, where: str, read: Callable[[], Found]) -> Item:
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         except Exception as error:  # readers of six layouts stumble over broken bytes in many ways
-            raise InputError(
-                f"{where}: damaged, or another layout ({first_line(error)})"
-            ) from None
+            raise InputError(f"{where}: damaged, or another layout ({first_line(error)})") from None
 
     return name, safely
 
@@ -334,9 +332,11 @@ def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
                 yield from _ban(path, content, ids)
             else:
                 for name in content:
-                    yield _item(name, "group", partial(_volta, name, content, name))
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{path}: not a readable HDF5 file ({error})") from None
+                    yield _item(name, "group", partial(_volta, name, content))
+    except InputError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not a readable HDF5 file ({first_line(error)})") from None
 
 
 def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
@@ -384,9 +384,9 @@ def _slice(name: str, content: Any, at: int | slice) -> Found:
     return _regions(name, shares, content["image_features"][at], size=(width, height))
 
 
-def _volta(name: str, content: Any, group_name: str) -> Found:
+def _volta(name: str, content: Any) -> Found:
     """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features; cls_prob, objects_conf (maybe base64)."""
-    group = content[group_name]
+    group = content[name]
     rows = int(group["num_boxes"][()])
     arrays: Arrays = {}
     for key in ("boxes", "features", "cls_prob", "objects_conf"):

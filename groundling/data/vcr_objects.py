@@ -58,7 +58,10 @@ def metadata(path: Path) -> Objects:
         size = int(content["width"]), int(content["height"])
         if min(size) < 1:
             raise ValueError(f"image of {size[0]} x {size[1]} pixels")
-        names = tuple(str(name) for name in content["names"])
+        names = tuple(content["names"])
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a name is no text")
+        sides = np.array(size * 2, np.float32)
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
     except InputError:
@@ -71,7 +74,7 @@ def metadata(path: Path) -> Objects:
         raise InputError(
             f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments"
         )
-    cut, good = inside(boxes[:, :4] / np.array(size * 2, np.float32))
+    cut, good = inside(boxes[:, :4] / sides)
     if not good.all():
         raise InputError(
             f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}"
