@@ -23,6 +23,7 @@ import transformers as hf
 from homes import Killed, digests, home, never, picture, put
 from PIL import Image
 
+from groundling.check.folder import check
 from groundling.config import RegionsConfig
 from groundling.data.region_imports import import_regions
 from groundling.data.regions import Found, RegionStore, RegionWriter, inside
@@ -631,6 +632,17 @@ def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
         RegionStore(folder)["b"]
 
 
+def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, E15
+    put(tmp_path / "files" / "a.npz", npz(conf=np.array([np.nan, 0.5, 0.5])))
+    assert check(tmp_path).problems == [
+        f"{tmp_path}/files, a.npz: confidence of region 0 is not finite or outside 0..1"
+    ]
+    folder = old_store(tmp_path / "store", {})
+    np.save(folder / "features-00001.npy", np.full((2, 6), np.nan, np.float16))
+    told = f"{folder}/features-00001.npy: image 'c': a number is not finite"
+    assert told in check(tmp_path).problems
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -892,7 +904,7 @@ def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
     ("change", "message"),
     [
         ({"conf": [0.25, np.nan, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
-        ({"conf": [0.25, 7, 0.9]}, "confidence of region 0 is not finite or outside 0..1"),
+        ({"conf": [0.25, 7, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
         ({"soft_labels": SOFT - 0.5}, "classes of region 0 are not finite or outside 0..1"),
         ({"soft_labels": SOFT + np.inf}, "classes of region 0 are not finite or outside 0..1"),
         ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),

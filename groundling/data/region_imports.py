@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.data.regions import BACKGROUND, Found, Item, inside
+from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
 from groundling.data.shards import first_line
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
@@ -137,20 +137,23 @@ def _regions(
     if confidence is None:
         confidence = np.ones(len(boxes), np.float32)
     confidence = confidence.reshape(-1)
-    arrays = [boxes, features, confidence]
+    arrays = {"confidence": confidence, "features": features}
     if classes is not None:
-        arrays.append(classes)
-    one_length = len({len(array) for array in arrays}) == 1
+        arrays["classes"] = classes
+    one_length = {len(array) for array in arrays.values()} == {len(boxes)}
     if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or not one_length:
         raise InputError(
             f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
         )
     cut, kept = inside(boxes)
+    if not kept.any():
+        raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
+    fault = first_fault(arrays, kept)
+    if fault:
+        raise InputError(fault)
     order = np.argsort(-confidence, kind="stable")
     order = order[kept[order]]
-    if not len(order):
-        raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
-    regions = Found(
+    return Found(
         id=name,
         size=size,
         boxes=cut[order],
@@ -159,9 +162,6 @@ def _regions(
         classes=None if classes is None else classes[order],
         left_out=int((~kept).sum()),
     )
-    if regions.fault:
-        raise InputError(regions.fault)
-    return regions
 
 
 def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:

@@ -80,11 +80,7 @@ class Found:
         arrays = {"boxes": self.boxes, "confidence": self.confidence, "features": self.features}
         if self.classes is not None:
             arrays["classes"] = self.classes
-        for name, values in arrays.items():
-            wrong = np.flatnonzero(_wrong(name, values))
-            if len(wrong):
-                return f"{name} of region {wrong[0]} {_EXPECTED[name]}"
-        return ""
+        return first_fault(arrays)
 
     def with_whole(self, feature: np.ndarray) -> Found:
         """The same with the whole image (feature (1, D), confidence 1, no class) as first region."""
@@ -120,6 +116,20 @@ def _wrong(name: str, values: np.ndarray) -> np.ndarray:
         return np.asarray(values < -1)
     good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # neither is true of NaN
     return np.asarray(~good.all(axes))
+
+
+def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None) -> str:
+    """The first value that no store may hold, in words; empty if there is none.
+
+    `arrays`: by name, those (R, ...) of an image; `kept` (R,) bool: the regions that count.
+    """
+    for name, values in arrays.items():
+        wrong = _wrong(name, values)
+        if kept is not None:
+            wrong = wrong & kept
+        if wrong.any():
+            return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
+    return ""
 
 
 Item = tuple[str, Callable[[], Found]]

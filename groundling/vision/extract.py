@@ -137,18 +137,18 @@ class Backbone:
 
 
 def listing(
-    config: RegionsConfig, given: Collection[str]
+    config: RegionsConfig, files: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[str]]:
     """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
 
-    With `config.boxes`, the images are the `given` files. Raises InputError if there are none, or if one is missing
+    With `config.boxes`, the images are these `files`. Raises InputError if there are none, or if one is missing
     without `config.skip_missing`.
     """
     folder = Path(config.images)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
     if config.boxes:
-        paths = sorted(folder / file for file in given)
+        paths = sorted(folder / file for file in files)
     else:
         paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
     there = []
@@ -182,12 +182,12 @@ class Extractor:
         self,
         config: RegionsConfig,
         device: str,
-        given: Mapping[str, Annotated],
+        annotations: Mapping[str, Annotated],
         names: Sequence[str],
     ) -> None:
-        """`given`: annotated boxes by image file, of classes `names`; empty if there are none."""
+        """`annotations`: annotated boxes by image file, of classes `names`; empty if there are none."""
         self.config = config
-        self.given = given
+        self.annotations = annotations
         self.backbone = Backbone(config.backbone, config.side, device)
         self.detector: Detector | None = None
         models = {"backbone": config.backbone}
@@ -249,9 +249,9 @@ class Extractor:
 
     def _read(self, name: str, path: Path) -> Ready:
         image = read_picture(path)
-        if not self.given:
+        if not self.annotations:
             return name, image, None
-        size, boxes = self.given[path.relative_to(self.config.images).as_posix()]
+        size, boxes = self.annotations[path.relative_to(self.config.images).as_posix()]
         if size != image.size:
             there = f"{image.size[0]}x{image.size[1]}"
             raise InputError(f"{there} pixels, but annotated as {size[0]}x{size[1]}")
@@ -303,12 +303,12 @@ def extract(config: RegionsConfig, folder: str | Path, part: Part) -> Extracted:
     device = "cpu"
     if torch.cuda.is_available() and not config.cpu:
         device = f"cuda:{part.rank % torch.cuda.device_count()}"
-    given: dict[str, Annotated] = {}
+    annotations: dict[str, Annotated] = {}
     names: list[str] = []
     if config.boxes:
-        given, names = annotated(config.boxes)
-    images, gaps = listing(config, given)
-    extractor = Extractor(config, device, given, names)
+        annotations, names = annotated(config.boxes)
+    images, gaps = listing(config, annotations)
+    extractor = Extractor(config, device, annotations, names)
     writer = RegionWriter(folder, config.shard, extractor.key, part)
     numbers = list(writer.pending(len(images)))
     for number in tqdm(numbers, disable=None, unit="shard"):
