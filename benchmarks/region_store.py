@@ -21,7 +21,7 @@ from copy import copy
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -39,25 +39,26 @@ def write_tsv(path: Path, images: int, regions: int) -> None:
         for image in range(images):
             rng = generator("benchmark", image)
             corner = rng.random((regions, 2)) * 300
-            boxes = np.concatenate([corner, corner + rng.uniform(20, 180, (regions, 2))], 1).astype(
-                "<f4"
-            )
-            sure = np.sort(rng.random(regions))[::-1].astype("<f4")
-            kinds = rng.integers(0, 400, regions)
+            far = corner + rng.uniform(20, 180, (regions, 2))
+            boxes = np.concatenate([corner, far], 1).astype("<f4")
+            confidence = np.sort(rng.random(regions))[::-1].astype("<f4")
+            classes = rng.integers(0, 400, regions)
             features = rng.standard_normal((regions, 2048), np.float32).clip(0)
-            arrays = [
-                base64.b64encode(a.tobytes()).decode()
-                for a in (kinds, sure, kinds, sure, boxes, features)
-            ]
-            stream.write(
-                "\t".join([f"image-{image}", "480", "480", *arrays[:4], str(regions), *arrays[4:]])
-                + "\n"
-            )
+            fields = [f"image-{image}", "480", "480"]
+            fields += [_base64(array) for array in (classes, confidence, classes, confidence)]
+            fields += [str(regions), _base64(boxes), _base64(features)]
+            stream.write("\t".join(fields) + "\n")
+
+
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode()
 
 
 def bytes_of(path: Path) -> int:
     """What a file or folder takes; a sparse file (LMDB's) only what it fills."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    files = [path]
+    if path.is_dir():
+        files = [file for file in path.rglob("*") if file.is_file()]
     return sum(min(file.stat().st_size, 512 * file.stat().st_blocks) for file in files)
 
 
@@ -65,17 +66,21 @@ class Tsv:
     """Random access to a TSV of bottom-up-attention (6 columns) or LXMERT (10), which end alike."""
 
     def __init__(self, path: Path, images: int) -> None:
-        self.stream, self.offsets, at = path.open("rb"), dict[str, int](), 0
+        self.stream = path.open("rb")
+        self.offsets: dict[str, int] = {}
+        self.size = 0
         for line in islice(self.stream, images):
-            self.offsets[line[: line.index(b"\t")].decode()] = at
-            at += len(line)
-        self.size = at
+            name = line[: line.index(b"\t")].decode()
+            self.offsets[name] = self.size
+            self.size += len(line)
 
     def __call__(self, name: str) -> Arrays:
         """An image's features and boxes."""
         self.stream.seek(self.offsets[name])
         fields = self.stream.readline().split(b"\t")
-        width, height = (fields[1], fields[2]) if len(fields) == 6 else (fields[2], fields[1])
+        width, height = fields[1], fields[2]
+        if len(fields) == 10:
+            width, height = height, width
         rows = int(fields[-3])
         boxes, features = (
             np.frombuffer(base64.b64decode(field), np.float32).reshape(rows, -1)
@@ -91,7 +96,8 @@ def hdf5_groups(path: Path, images: list[Found]) -> Read:
     with h5py.File(path, "w") as file:
         for image in images:
             group = file.create_group(image.id)
-            group["features"], group["boxes"] = image.features, image.boxes
+            group["features"] = image.features
+            group["boxes"] = image.boxes
     opened = h5py.File(path)
     return lambda name: (opened[name]["features"][()], opened[name]["boxes"][()])
 
@@ -102,27 +108,33 @@ def hdf5_flat(path: Path, images: list[Found]) -> Read:
     with h5py.File(path, "w") as file:
         file["image_features"] = np.concatenate([image.features for image in images])
         file["spatial_features"] = np.concatenate([image.boxes for image in images])
-    opened, ends = h5py.File(path), np.cumsum([len(image.boxes) for image in images]).tolist()
-    places = {i.id: slice(end - len(i.boxes), end) for i, end in zip(images, ends, strict=True)}
-    features, boxes = opened["image_features"], opened["spatial_features"]
+    opened = h5py.File(path)
+    features = opened["image_features"]
+    boxes = opened["spatial_features"]
+    places = {}
+    start = 0
+    for image in images:
+        places[image.id] = slice(start, start + len(image.boxes))
+        start += len(image.boxes)
     return lambda name: (features[places[name]], boxes[places[name]])
 
 
 def packed(image: Found) -> bytes:
     """UNITER's npz: half precision, compressed."""
-    file, sides = io.BytesIO(), image.boxes[:, 2:] - image.boxes[:, :2]
+    sides = image.boxes[:, 2:] - image.boxes[:, :2]
     arrays = {
         "features": image.features,
         "norm_bb": np.concatenate([image.boxes, sides], 1),
         "conf": image.confidence,
     }
-    np.savez_compressed(
-        file, allow_pickle=False, **{name: a.astype(np.float16) for name, a in arrays.items()}
-    )
+    halves = {name: array.astype(np.float16) for name, array in arrays.items()}
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **halves)
     return file.getvalue()
 
 
-def unpacked(file: Any) -> Arrays:
+def unpacked(file: Path | IO[bytes]) -> Arrays:
+    """An image's features and boxes from UNITER's npz."""
     with np.load(file, allow_pickle=False) as content:
         return content["features"].astype(np.float32), content["norm_bb"][:, :4].astype(np.float32)
 
@@ -154,8 +166,8 @@ FORMATS: dict[str, Callable[[Path, list[Found]], Read]] = {
 }
 
 
-def main() -> None:
-    """Write every format, let them take turns, and print a table."""
+def options_of() -> argparse.Namespace:
+    """The command's options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -165,42 +177,57 @@ def main() -> None:
         "--rounds", type=int, default=3, help="how often every image is read in every format"
     )
     parser.add_argument("--tsv", type=Path, help="a real TSV, whose first --images rows are taken")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Write every format, let them take turns, and print a table."""
+    options = options_of()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         source = options.tsv or folder / "made-up.tsv"
         if not options.tsv:
             write_tsv(source, options.images, options.regions)
-        facts, items = import_regions(source)
-        images = [read() for _, read in islice(items, options.images)]
-        writer = RegionWriter(folder / "store")
-        writer.fill((image.id, partial(copy, image)) for image in images)
-        writer.close(facts)
-        store, tsv = RegionStore(folder / "store"), Tsv(source, options.images)
-
-        def stored(name: str) -> Arrays:
-            row = store[name]
-            return row.features, row.boxes
-
-        reads: dict[str, Read] = {"region store": stored, "TSV, byte offsets": tsv}
-        sizes = {"region store": bytes_of(folder / "store"), "TSV, byte offsets": tsv.size}
-        for number, (name, make) in enumerate(FORMATS.items()):
-            try:
-                reads[name] = make(folder / str(number), images)
-            except ImportError as error:
-                print(f"{name}: left out, {error}")
-                continue
-            sizes[name] = bytes_of(folder / str(number))
-        seconds = race(reads, [image.id for image in images], options.rounds, exact=not options.tsv)
-    count = options.rounds * len(images)
-    print(
-        f"{len(images)} images, {sum(len(i.boxes) for i in images) / len(images):.1f} regions each"
-    )
+        images, reads, sizes = written(source, folder, options.images)
+        names = [image.id for image in images]
+        seconds = race(reads, names, options.rounds, exact=not options.tsv)
+    regions = sum(len(image.boxes) for image in images)
+    print(f"{len(images)} images, {regions / len(images):.1f} regions each")
     print(f"{'':22}{'bytes/image':>12}{'of the store':>14}{'reads/s':>9}{'store is faster by':>20}")
+    count = options.rounds * len(images)
     for name, spent in seconds.items():
-        size, own = sizes[name], seconds["region store"]
-        print(f"{name:22}{size / len(images):12.0f}{size / sizes['region store']:14.2f}{count / spent:9.0f}"
-              f"{spent / own:20.2f}")  # fmt: skip
+        bytes_each = sizes[name] / len(images)
+        share = sizes[name] / sizes["region store"]
+        faster = spent / seconds["region store"]
+        print(f"{name:22}{bytes_each:12.0f}{share:14.2f}{count / spent:9.0f}{faster:20.2f}")
+
+
+def written(
+    source: Path, folder: Path, count: int
+) -> tuple[list[Found], dict[str, Read], dict[str, int]]:
+    """The first `count` images of a TSV in every format below `folder`: images, readers and bytes by format."""
+    facts, items = import_regions(source)
+    images = [read() for _, read in islice(items, count)]
+    writer = RegionWriter(folder / "store")
+    writer.fill((image.id, partial(copy, image)) for image in images)
+    writer.close(facts)
+    store = RegionStore(folder / "store")
+    tsv = Tsv(source, count)
+
+    def stored(name: str) -> Arrays:
+        row = store[name]
+        return row.features, row.boxes
+
+    reads: dict[str, Read] = {"region store": stored, "TSV, byte offsets": tsv}
+    sizes = {"region store": bytes_of(folder / "store"), "TSV, byte offsets": tsv.size}
+    for number, (name, make) in enumerate(FORMATS.items()):
+        try:
+            reads[name] = make(folder / str(number), images)
+        except ImportError as error:
+            print(f"{name}: left out, {error}")
+            continue
+        sizes[name] = bytes_of(folder / str(number))
+    return images, reads, sizes
 
 
 def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> dict[str, float]:
@@ -211,9 +238,8 @@ def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> 
     """
     seconds = dict.fromkeys(reads, 0.0)
     for number in range(rounds + 1):
-        order = [
-            names[at] for at in generator("benchmark", "order", number).permutation(len(names))
-        ]
+        places = generator("benchmark", "order", number).permutation(len(names))
+        order = [names[at] for at in places]
         for name, read in reads.items():
             started = time.perf_counter()
             for image in order:
@@ -222,9 +248,8 @@ def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> 
                 seconds[name] += time.perf_counter() - started
             assert features.dtype == boxes.dtype == np.float32
             if exact:
-                for one, other in zip(
-                    (features, boxes), reads["region store"](order[-1]), strict=True
-                ):
+                expected = reads["region store"](order[-1])
+                for one, other in zip((features, boxes), expected, strict=True):
                     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
     return seconds
 

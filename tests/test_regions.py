@@ -4,11 +4,15 @@ import base64
 import io
 import json
 import math
+import os
 import pickle
+import shutil
+import socket
 import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +23,11 @@ import transformers as hf
 from homes import Killed, digests, home, never, picture, put
 from PIL import Image
 
+from groundling.check.folder import check
 from groundling.config import RegionsConfig
 from groundling.data.region_imports import import_regions
 from groundling.data.regions import Found, RegionStore, RegionWriter, inside
+from groundling.data.shards import Record, ShardWriter
 from groundling.errors import InputError
 from groundling.models.roi_align import own_roi_align, roi_align
 from groundling.recipes.regions import regions
@@ -448,6 +454,258 @@ def test_what_does_not_fit_a_store_is_named(tmp_path):
         writer.close({})
 
 
+def old_store(folder: Path, manifest: dict[str, object], classes: np.ndarray | None = None) -> Path:
+    """A folder as it was written before shards had formats: images a, b and c of 2, 1 and 2 regions in two shards."""
+    rows = [[["a", 2, 40, 30, 1], ["b", 1, 24, 48, 0]], [["c", 2, 0, 0, 0]]]
+    kind = "no classes" if classes is None else f"classes {classes.shape[1:]}"
+    for number, images in enumerate(rows):
+        count = sum(image[1] for image in images)
+        start = 3 * number
+        boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]] * 2, np.float32)
+        arrays = {"features": np.arange(30, dtype=np.float16).reshape(5, 6), "boxes": boxes}
+        arrays["confidence"] = np.ones(5, np.float32)
+        if classes is not None:
+            arrays["classes"] = classes
+        folder.mkdir(exist_ok=True)
+        for name, array in arrays.items():
+            np.save(folder / f"{name}-{number:05}.npy", array[start : start + count])
+        index = {"images": images, "skipped": [], "boxes_left_out": {"b": 3} if not number else {}}
+        put(folder / f"index-{number:05}.json", json.dumps(index | {"form": f"6 numbers, {kind}"}))
+    counts = {"images": 3, "regions": 5, "skipped": 0, "boxes_left_out": 3}
+    about = {"format": 1, "counts": counts, "form": f"6 numbers, {kind}", "shards": 2}
+    put(folder / "manifest.json", json.dumps(about | manifest | {"skipped": []}))
+    return folder
+
+
+def test_stores_of_the_first_format_stay_readable(tmp_path):
+    hard = np.array([-1, 1, 0, 2, 2], np.int16)
+    store = RegionStore(old_store(tmp_path / "hard", {"classes": 3}, hard))
+    assert store.ids == ["a", "b", "c"] and (store.width, store.classes) == (6, 3)
+    assert [store.size(name) for name in store] == [(40, 30), (24, 48), (0, 0)]
+    assert [store.count(name) for name in store] == [2, 1, 2]
+    assert store["a"].whole.tolist() == [True, False] and not store["c"].whole.any()
+    assert store["c"].features.tolist() == np.arange(18, 30).reshape(2, 6).tolist()
+    assert store["a"].classes.tolist() == [[0, 0, 0], [0, 1, 0]]
+    assert (store.identity, store.made_by, store.faults(verify=True)) == ("", "", [])
+    soft = np.full((5, 4), 0.25, np.float16)
+    store = RegionStore(old_store(tmp_path / "soft", {"background": "column 0"}, soft))
+    assert store.classes == 4 and store.background and store["b"].classes.shape == (1, 4)
+    store = pickle.loads(pickle.dumps(RegionStore(old_store(tmp_path / "none", {}), False)))
+    assert store.classes == 0 and store["b"].features.shape == (1, 0) and store.width == 0
+
+
+def test_order_of_the_first_format_is_told_by_its_manifest(tmp_path):  # B7
+    own = {"backbone": "x"}
+    for number, (manifest, expected) in enumerate(
+        (
+            ({"model": own, "boxes_from": "vcr1images"}, [True, False, True]),
+            ({"model": own, "boxes_from": "a grid of 3 x 3"}, [False] * 3),
+            ({"model": own | {"detector": "y"}, "boxes_from": "the detector, k"}, [False] * 3),
+            ({"model": "as the source says", "source": "a.tsv"}, [False] * 3),
+            ({}, [False] * 3),
+        )
+    ):
+        store = RegionStore(old_store(tmp_path / str(number), manifest))
+        assert [store.in_annotated_order(name) for name in store] == expected
+        assert not store.annotated_order
+
+
+def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
+    def made(name: str, **changes: object) -> RegionStore:
+        config = RegionsConfig(images=str(photos), backbone=models["vit"], grid=2)
+        regions(replace(config, **changes), tmp_path / name)
+        return RegionStore(tmp_path / name)
+
+    first = made("first")
+    assert (
+        len(first.identity) == 64 and "16 x 16" in first.made_by and models["vit"] in first.made_by
+    )
+    assert made("boxes", grid=3).identity == first.identity  # the same backbone under other boxes
+    moved = shutil.copytree(models["vit"], tmp_path / "elsewhere")
+    assert made("moved", backbone=str(moved)).identity == first.identity
+    others = [made("side", side=24), made("model", backbone=models["vision"])]
+    trained = hf.ViTModel.from_pretrained(moved)
+    with torch.no_grad():
+        trained.layernorm.bias += 1
+    trained.save_pretrained(moved)
+    others.append(made("trained", backbone=str(moved)))
+    assert len({first.identity, *(store.identity for store in others)}) == 4
+    rows = [put(tmp_path / f"{n}.tsv", lxmert(n)) for n in ("one", "two")]
+    one, two = (taken(path, tmp_path / path.stem)[0] for path in rows)
+    assert one.identity == two.identity != first.identity and "LXMERT" in one.made_by
+    other = taken(put(tmp_path / "npz" / "a.npz", npz()).parent, tmp_path / "three")[0]
+    assert other.identity not in ("", one.identity)
+
+
+def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos, tmp_path):  # B7
+    config = RegionsConfig(images=str(photos), backbone=models["vit"], whole=True)
+    file = instances(tmp_path / "a.json", [[4, 3, 20, 15], [0, 0, 40, 30]], more=("1.png",))
+    content = json.loads(file.read_text())
+    content["annotations"] += [
+        {"id": 9, "image_id": 0, "category_id": 3, "bbox": box}
+        for box in ([1, 1, 0, 5], [1, 1, 9, 9])
+    ]
+    put(file, json.dumps(content))
+    regions(replace(config, boxes=str(file)), tmp_path / "coco")
+    store = RegionStore(tmp_path / "coco")
+    assert [store.in_annotated_order(name) for name in ("0", "1")] == [True, False]
+    assert not store.annotated_order
+    with pytest.raises(InputError, match="no image 'x'"):
+        store.in_annotated_order("x")
+    about = {"names": ["dog", "cat"], "width": 40, "height": 30, "segms": [[], []]}
+    about["boxes"] = [[20, 10, 30, 20, 0.2], [0, 0, 10, 10, 0.9]]
+    vcr = tmp_path / "vcr1images"
+    Image.new("RGB", (40, 30)).save(put(vcr / "film" / "1.jpg", b""))
+    put(vcr / "film" / "1.json", json.dumps(about))
+    regions(replace(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
+    store = RegionStore(tmp_path / "vcr")
+    assert store.annotated_order and store.in_annotated_order("film/1")
+    assert store["film/1"].whole.tolist() == [True, False, False]
+    np.testing.assert_allclose(store["film/1"].boxes[1], [0.5, 1 / 3, 0.75, 2 / 3], atol=1e-6)
+    for name, changes in (("grid", {"grid": 2}), ("detected", {"detector": models["rt"]})):
+        regions(replace(config, **changes), tmp_path / name)
+        assert not any(map(RegionStore(tmp_path / name).in_annotated_order, ("0", "1")))
+    store, _ = taken(put(tmp_path / "x.tsv", lxmert("x")), tmp_path / "imported")
+    assert not store.annotated_order
+
+
+def test_the_size_and_the_whole_image_are_kept_with_every_kind_of_boxes(models, photos, tmp_path):
+    # B12, B19
+    file = instances(tmp_path / "a.json", [[4, 3, 20, 15]])
+    for name, changes in (
+        ("grid", {"grid": 1}),
+        ("boxes", {"boxes": str(file)}),
+        ("detector", {"detector": models["detr"]}),
+    ):
+        for whole in (False, True):
+            config = RegionsConfig(images=str(photos), backbone=models["vit"], whole=whole)
+            regions(replace(config, **changes), tmp_path / f"{name}-{whole}")
+            store = RegionStore(tmp_path / f"{name}-{whole}")
+            assert store.size("0") == (40, 30)
+            row = store["0"]
+            assert row.whole.tolist() == [whole and n == 0 for n in range(len(row))]
+
+
+def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
+    soft = some("soft", soft=4)
+    changes = {
+        "confidence": np.array([0.5, np.nan, 0.1]),
+        "boxes": np.array([[0, 0, 1, 1.2]] * 3),
+        "features": np.full((3, 6), np.inf),
+        "classes": np.array([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0, -0.5, 0, 0]]),
+    }
+    bad = [replace(soft, id=name, **{name: value}) for name, value in changes.items()]
+    bad.append(replace(soft, id="sure", confidence=np.array([1.5, 1, 1])))
+    writer = RegionWriter(tmp_path)
+    writer.fill((one.id, lambda one=one: one) for one in [soft, *bad])
+    assert writer.close({})["skipped"] == [
+        "confidence: confidence of region 1 is not finite or outside 0..1",
+        "boxes: boxes of region 0 are not finite or outside 0..1",
+        "features: features are not finite in half precision",
+        "classes: classes of region 2 are not finite or outside 0..1",
+        "sure: confidence of region 0 is not finite or outside 0..1",
+    ]
+    assert RegionStore(tmp_path).faults() == []
+
+
+def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
+    folder = old_store(tmp_path / "a", {}, np.full((5, 4), 0.25, np.float16))
+    for name, value in (("features", np.nan), ("confidence", np.inf), ("classes", np.nan)):
+        array = np.load(folder / f"{name}-00001.npy")
+        array[1] = value
+        np.save(folder / f"{name}-00001.npy", array)
+    boxes = np.load(folder / "boxes-00000.npy")
+    boxes[1:] = 2
+    np.save(folder / "boxes-00000.npy", boxes)
+    assert RegionStore(folder).faults() == [
+        *(
+            f"{folder}/{name}-00001.npy: image 'c': a number is not finite"
+            for name in ("features", "confidence", "classes")
+        ),
+        f"{folder}/boxes-00000.npy: image 'a': a value is outside 0..1 (2 such regions)",
+    ]
+    folder = old_store(tmp_path / "b", {"classes": 2}, np.array([0, 1, 2, 0, 0], np.int16))
+    assert RegionStore(folder).faults() == [
+        f"{folder}/classes-00000.npy: image 'b': a value is outside -1..1"
+    ]
+    with pytest.raises(InputError, match="image 'b' has class 2 of 2"):
+        RegionStore(folder)["b"]
+
+
+def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, E15
+    put(tmp_path / "files" / "a.npz", npz(conf=np.array([np.nan, 0.5, 0.5])))
+    assert check(tmp_path).problems == [
+        f"{tmp_path}/files, a.npz: confidence of region 0 is not finite or outside 0..1"
+    ]
+    folder = old_store(tmp_path / "store", {})
+    np.save(folder / "features-00001.npy", np.full((2, 6), np.nan, np.float16))
+    told = f"{folder}/features-00001.npy: image 'c': a number is not finite"
+    assert told in check(tmp_path).problems
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"images": None, "form": "6 numbers, no classes"}, "not the index of a region store"),
+        ({"images": [["a", 2, 40, 30]], "form": "6 numbers, no classes"}, "not the index of a re"),
+        ({"images": [["a", "x", 1, 1, 1]], "form": "6 numbers, no classes"}, "not the index of a"),
+        ({"images": [["a", -2, 1, 1, 0]], "form": "6 numbers, no classes"}, "not the index of a s"),
+        ({"images": [["a", 2, 1, 1, 0]], "form": "a lot"}, "not the index of a region store"),
+        ({"images": [["a", 2, 1, 1, 0]]}, "not the index of a region store"),
+        ({"ids": ["a"]}, "not the index of a shard"),
+        ([], "holds a list, expected an object"),
+    ],
+)
+def test_an_index_that_is_none_gives_one_line(tmp_path, content, message):  # E14
+    put(old_store(tmp_path, {}) / "index-00001.json", json.dumps(content))
+    with pytest.raises(InputError, match=rf"index-00001.json: {message}") as caught:
+        RegionStore(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_shards_of_something_else_are_no_region_store(tmp_path):
+    writer = ShardWriter(tmp_path)
+    writer.write(0, [Record("a", {"sentence": np.zeros((1, 4), np.float32)})])
+    writer.close({})
+    with pytest.raises(InputError, match=r"not the index of a region store \(no fitting features"):
+        RegionStore(tmp_path)
+
+
+def _under_torchrun(rank: int, config: RegionsConfig, out: str, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    result = regions(config, out)
+    put(Path(f"{out}-{rank}.json"), json.dumps(result))
+    torch.distributed.destroy_process_group()
+
+
+def test_processes_of_torchrun_write_the_same_bytes(models, photos, tmp_path, processes):
+    config = RegionsConfig(
+        images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=True
+    )
+    regions(config, tmp_path / "one")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    out = str(tmp_path / "two")
+    ranks = [
+        processes.Process(target=_under_torchrun, args=(rank, config, out, port)) for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.start()
+    while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
+        wait([rank.sentinel for rank in ranks if rank.exitcode is None], timeout=1)
+    for rank in ranks:
+        if any(other.exitcode for other in ranks):
+            rank.kill()
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    one, two = digests(tmp_path / "one"), digests(tmp_path / "two")
+    assert one | {"result.json": ""} == two | {"result.json": ""}
+    results = [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in (0, 1)]
+    assert results[0] == results[1] == json.loads((tmp_path / "two/result.json").read_text())
+
+
 # -- the field's files -----------------------------------------------------------------------------------------------
 
 
@@ -640,3 +898,139 @@ def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
         InputError, match=r"needs the package h5py: pip install 'groundling\[regions\]'"
     ):
         next(import_regions(put(tmp_path / "a.h5", ""))[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"conf": [0.25, np.nan, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
+        ({"conf": [0.25, 7, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
+        ({"soft_labels": SOFT - 0.5}, "classes of region 0 are not finite or outside 0..1"),
+        ({"soft_labels": SOFT + np.inf}, "classes of region 0 are not finite or outside 0..1"),
+        ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
+        ({"norm_bb": np.full((3, 6), np.nan)}, "none of 3 boxes lies in the image"),
+        ({"norm_bb": np.full((3, 6), 2.0)}, "none of 3 boxes lies in the image"),
+    ],
+)
+def test_imports_refuse_values_that_no_store_may_hold(tmp_path, change, message):  # E5
+    put(tmp_path / "in" / "good.npz", npz())
+    put(tmp_path / "in" / "wrong.npz", npz(**{k: np.asarray(v) for k, v in change.items()}))
+    store, _ = taken(tmp_path / "in", tmp_path / "out")
+    assert store.ids == ["good"] and store.faults() == []
+    (reason,) = store.manifest["skipped"]
+    assert reason.startswith("wrong: wrong.npz: ") and message in reason
+
+
+def test_imports_refuse_classes_that_there_are_not(tmp_path):  # E5
+    fields = lxmert("far").split("\t")
+    fields[3] = b64([5, 1600, 9], "<i8")
+    store, _ = taken(put(tmp_path / "a.tsv", lxmert("a") + "\t".join(fields)), tmp_path / "out")
+    assert store.manifest["skipped"] == ["far: line 2: an object's class is outside 0..1599"]
+
+
+@pytest.mark.parametrize("columns", [6, 10])
+def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path, columns):  # E6
+    six = "\t".join(["7", "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
+    text = "\ufeff" + (six if columns == 6 else lxmert("7"))
+    assert taken(put(tmp_path / "a.tsv", text), tmp_path / "out")[0].ids == ["7"]
+
+
+def test_a_truncated_lmdb_does_not_end_the_process(tmp_path):  # E13
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "in"), map_size=1 << 22) as env, env.begin(write=True) as view:
+        for name in "abcd":
+            view.put(name.encode(), npz() * 4)
+    path = tmp_path / "in" / "data.mdb"
+    content = path.read_bytes().rstrip(b"\0")
+    for length in (len(content) // 2, 8192, 100, 0):
+        path.write_bytes(content[:length])
+        with pytest.raises(InputError) as caught:
+            list(import_regions(tmp_path / "in")[1])
+        assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        "9" * 5000,
+        "null",
+        "[]",
+        vlbert(image_w=None),
+        vlbert(image_w="1e999"),
+        vlbert(num_boxes=10**40),
+        vlbert(num_boxes=-1),
+        vlbert(boxes=None),
+        vlbert(boxes=[1, 2]),
+        vlbert(features="?"),
+        vlbert(classes={}),
+        vlbert(image_box_feature=b64([1, 2])),
+    ],
+)
+def test_hostile_json_of_an_image_is_a_reason_to_skip_it(tmp_path, content):  # E14
+    put(tmp_path / "in" / "1.json", content)
+    put(tmp_path / "in" / "2.json", vlbert())
+    store, _ = taken(tmp_path / "in", tmp_path / "out")
+    (reason,) = store.manifest["skipped"]
+    assert store.ids == ["2"] and reason.startswith("1: 1.json: ") and "\n" not in reason
+
+
+def test_hostile_hdf5_gives_one_line(tmp_path):  # E14
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_group("a").update({"num_boxes": "x", "boxes": PIXELS})
+        file["b"] = np.zeros(3)
+        file.create_group("c").update({"num_boxes": 3, "boxes": PIXELS, "features": "x"})
+    items = list(import_regions(tmp_path / "a.h5")[1])
+    with pytest.raises(InputError, match="no image was left"):
+        taken(tmp_path / "a.h5", tmp_path / "out")
+    assert [name for name, _ in items] == ["a", "b", "c"]
+    for ids in ('"x"', "3", "null", '{"a": null, "b": "x"}', '{"a": 0, "b": 0}'):
+        with h5py.File(tmp_path / "b.h5", "w") as file:
+            file["image_features"] = np.stack([FEATURES] * 2)
+        path = put(tmp_path / "ids.json", ids)
+        with pytest.raises(InputError, match=r"ids.json: ") as caught:
+            list(import_regions(tmp_path / "b.h5", str(path))[1])
+        assert "\n" not in str(caught.value)
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.update({"image_features": FEATURES, "pos_boxes": np.zeros(3, np.int32)})
+    with pytest.raises(InputError, match=r"pos_boxes is \(3,\), expected \(images, 2\)"):
+        list(import_regions(tmp_path / "c.h5", None)[1])
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file.create_group("pos_boxes")
+        file["image_features"] = 3
+    with pytest.raises(InputError, match=r"d.h5: not a readable HDF5 file"):
+        list(import_regions(tmp_path / "d.h5", None)[1])
+
+
+def test_hostile_annotations_give_one_line(tmp_path):  # E14
+    sound = json.loads(instances(tmp_path / "a.json", [[4, 3, 20, 15]]).read_text())
+    for part, field in (
+        *(("images", name) for name in ("id", "width", "height")),
+        *(("annotations", name) for name in ("image_id", "category_id", "bbox")),
+    ):
+        for value in (None, "x", [], {}, [1, 2], ["a"] * 4, float("inf"), 10**400, 0, -1):
+            content = json.loads(json.dumps(sound))
+            content[part][0][field] = value
+            path = put(tmp_path / "b.json", json.dumps(content))
+            with pytest.raises(InputError, match=r"b.json: ") as caught:
+                annotated(path)
+            assert "\n" not in str(caught.value)
+    for text in (
+        "[]",
+        "null",
+        "[" * 100_000,
+        '{"categories": [1], "images": [], "annotations": []}',
+    ):
+        with pytest.raises(InputError, match=r"c.json"):
+            annotated(put(tmp_path / "c.json", text))
+    folder = tmp_path / "vcr"
+    good = {"names": ["dog"], "width": 40, "height": 30, "segms": [[]]}
+    good["boxes"] = [[20, 10, 30, 20, 0.2]]
+    assert annotated(put(folder / "1.json", json.dumps(good)).parent)[1] == ["dog"]
+    for field in good:
+        for value in (None, 0, -3, "xy", [None], [[1]], {}, float("nan"), 10**400):
+            put(folder / "1.json", json.dumps(good | {field: value}))
+            with pytest.raises(InputError, match=r"1.json: ") as caught:
+                annotated(folder)
+            assert "\n" not in str(caught.value)

@@ -1,11 +1,13 @@
 """Region features as the field stores them, each layout told by its content; nothing is unpickled.
 
-Boxes, features, confidence and classes are taken over, sorted by confidence; attributes of LXMERT's files are not.
+Boxes, features, confidence and classes are taken over, sorted by confidence; attributes of LXMERT's files are not. An
+image is skipped, with a reason, if a feature is not finite or if a confidence or a class's share is outside 0..1.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import importlib
 import io
 import json
@@ -17,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.data.regions import BACKGROUND, Found, Item, inside
+from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
+from groundling.data.shards import first_line
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.runs import read_json
@@ -26,59 +29,92 @@ LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hd
 a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
 PICKLED = {".pkl", ".pickle", ".p", ".pth", ".pt", ".th", ".npy", ".bin"}
 REFUSED = "pickles run code when read, so they are not; take the TSV or HDF5 that the same features come in"
-VG = {"classes": 1600, "background": "none; class 0 is the first line of objects_vocab.txt"}
+VG_CLASSES = 1600
+"""Visual Genome's, as detected by bottom-up attention."""
+VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
+MARK = b"\xef\xbb\xbf"
+"""The byte-order mark that some editors put before a file's first line."""
+
+Arrays = dict[str, np.ndarray]
+"""An image's arrays by the names that a layout gives them."""
 
 
 def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, Any], Iterator[Item]]:
-    """What is known of a source, and its images; `ids` is a file (text or json) of ids by row for BAN's HDF5.
+    """What is known of a source (facts for a manifest), and its images.
 
-    With None its images are called by their rows, which is enough to see what is wrong with them.
+    `ids` is a file (text or json) of ids by row for BAN's HDF5; with None its images are called by their rows, which is
+    enough to see what is wrong with them. Raises InputError if the source is in no layout known here, or has pickles.
     """
     path = Path(path)
-    about: dict[str, Any] = {"source": str(path), "model": "as the source says"}
     if path.suffix in PICKLED:
         raise InputError(f"{path}: {REFUSED}")
+    layout, known, items = _open(path, ids)
+    about = {"layout": layout, **known}
+    text = json.dumps(about, sort_keys=True)
+    facts = {
+        "source": str(path),
+        "model": "as the source says",
+        **about,
+        "identity": hashlib.sha256(text.encode()).hexdigest(),
+        "made_by": f"imported: {layout}",
+    }
+    return facts, items
+
+
+def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[Item]]:
+    """A source's layout, what all sources of that layout share, and the source's images."""
     if (path / "data.mdb").is_file():
-        return about | SOFT | {"layout": "LMDB of UNITER"}, _lmdb(path)
+        return "LMDB of UNITER", SOFT, _lmdb(path)
     if any(path.glob("*.npz")):
-        return about | SOFT | {"layout": "npz of UNITER"}, _files(
-            path, ".npz", lambda n, p: _npz(n, io.BytesIO(p()))
-        )
+        return "npz of UNITER", SOFT, _files(path, ".npz", _npz)
     if any(path.glob("*.json")) or path.suffix == ".zip":
-        return about | SOFT | {"layout": "json of VL-BERT"}, _files(path, ".json", _vlbert)
+        return "json of VL-BERT", SOFT, _files(path, ".json", _vlbert)
     if path.suffix in {".h5", ".hdf5"}:
-        return about | SOFT | {"layout": "HDF5"}, _hdf5(path, ids)
+        return "HDF5", SOFT, _hdf5(path, ids)
     if not path.is_file():
         raise InputError(f"{path}: nothing to import there; expected {LAYOUTS}")
+    columns = _columns_of(path)
+    if columns == 10:
+        return "TSV of LXMERT", VG, _tsv(path, columns)
+    return "TSV of bottom-up-attention", {}, _tsv(path, columns)
+
+
+def _columns_of(path: Path) -> int:
+    """6 or 10, from a TSV's first line; raises InputError if it is not one of region features."""
     with path.open("rb") as stream:
-        first = stream.readline().rstrip(b"\r\n").split(b"\t")
-    sizes = {6: first[1:4], 10: first[1:3] + first[7:8]}.get(len(first), [b""])
-    if not all(f.strip().isdigit() for f in sizes):
+        fields = _fields(stream.readline())
+    numbers = [b""]  # width, height and count of boxes
+    if len(fields) == 6:
+        numbers = fields[1:4]
+    if len(fields) == 10:
+        numbers = [*fields[1:3], fields[7]]
+    if not all(number.strip().isdigit() for number in numbers):
         raise InputError(
-            f"{path}, line 1: {len(first)} columns, not those of region features; expected {LAYOUTS}"
+            f"{path}, line 1: {len(fields)} columns, not those of region features; expected {LAYOUTS}"
         )
-    if len(first) == 10:
-        return about | VG | {"layout": "TSV of LXMERT"}, _tsv(path, 10)
-    return about | {"layout": "TSV of bottom-up-attention"}, _tsv(path, 6)
+    return len(fields)
 
 
-def _item(name: str, where: str, read: Callable[..., Found], *arguments: Any) -> Item:
+def _fields(line: bytes) -> list[bytes]:
+    return line.removeprefix(MARK).rstrip(b"\r\n").split(b"\t")
+
+
+def _item(name: str, where: str, read: Callable[[], Found]) -> Item:
     """An image to read later; whatever is wrong with it becomes one line."""
 
     def safely() -> Found:
         try:
-            return read(name, *arguments)
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-            plain = isinstance(error, InputError)
-            raise InputError(
-                f"{where}: {error if plain else f'damaged, or another layout ({error})'}"
-            ) from None
+            return read()
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        except Exception as error:  # readers of six layouts stumble over broken bytes in many ways
+            raise InputError(f"{where}: damaged, or another layout ({first_line(error)})") from None
 
     return name, safely
 
 
-def _found(
+def _regions(
     name: str,
     boxes: np.ndarray,
     features: np.ndarray,
@@ -87,106 +123,155 @@ def _found(
     pixels: tuple[int, int] | None = None,
     size: tuple[int, int] = (0, 0),
 ) -> Found:
-    """An image's regions, sorted and cut; boxes (R, 4) in shares, or in pixels of an image of size `pixels`."""
+    """An image's regions, cut to the image and sorted by confidence.
+
+    `boxes` (R, 4) are shares, or pixels of an image of width and height `pixels`. Raises InputError if arrays do not
+    fit, if no box is left, or if a confidence, feature or class has a value that no store may hold.
+    """
     boxes = np.asarray(boxes, np.float32)
     if pixels is not None:
         if min(pixels) < 1:
             raise InputError(f"image of {pixels[0]}x{pixels[1]} pixels")
-        boxes, size = boxes / np.array([*pixels, *pixels], np.float32), pixels
-    confidence = np.ones(len(boxes), np.float32) if confidence is None else confidence.reshape(-1)
-    lengths = {len(a) for a in (boxes, features, confidence, classes) if a is not None}
-    if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or len(lengths) > 1:
+        boxes = boxes / np.array([*pixels, *pixels], np.float32)
+        size = pixels
+    if confidence is None:
+        confidence = np.ones(len(boxes), np.float32)
+    confidence = confidence.reshape(-1)
+    arrays = {"confidence": confidence, "features": features}
+    if classes is not None:
+        arrays["classes"] = classes
+    one_length = {len(array) for array in arrays.values()} == {len(boxes)}
+    if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or not one_length:
         raise InputError(
             f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
         )
     cut, kept = inside(boxes)
+    if not kept.any():
+        raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
+    fault = first_fault(arrays, kept)
+    if fault:
+        raise InputError(fault)
     order = np.argsort(-confidence, kind="stable")
     order = order[kept[order]]
-    if not len(order):
-        raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
-    own = None if classes is None else classes[order]
     return Found(
-        name, size, cut[order], confidence[order], features[order], own, left_out=int((~kept).sum())
+        id=name,
+        size=size,
+        boxes=cut[order],
+        confidence=confidence[order],
+        features=features[order],
+        classes=None if classes is None else classes[order],
+        left_out=int((~kept).sum()),
     )
 
 
-def _array(text: str | bytes, rows: int, kind: str = "<f4") -> np.ndarray:
+def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
     """Base64 of little-endian numbers: (rows, columns)."""
-    return np.frombuffer(base64.b64decode(text, validate=True), kind).reshape(rows, -1)
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(rows, -1)
 
 
-def _sure(classes: np.ndarray | None) -> np.ndarray | None:
-    """A detector's confidence: its best class, background (column 0) aside."""
+def _best_class(classes: np.ndarray | None) -> np.ndarray | None:
+    """A detector's confidence (R,): the share of its best class of (R, C), background (column 0) aside."""
     return None if classes is None else classes[:, 1:].max(1)
+
+
+# -- tab-separated -----------------------------------------------------------------------------------------------------
 
 
 def _tsv(path: Path, columns: int) -> Iterator[Item]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            fields = line.rstrip(b"\r\n").split(b"\t")
-            name = (
-                fields[0].decode("utf-8", "replace")
-                if len(fields) == columns
-                else f"cut row {number}"
-            )
-            yield _item(name, f"line {number}", _row, fields, columns)
+            fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
+            name = f"cut row {number}"
+            if len(fields) == columns:
+                name = fields[0].decode("utf-8", "replace")
+            yield _item(name, f"line {number}", partial(_row, name, fields, columns))
 
 
 def _row(name: str, fields: list[bytes], columns: int) -> Found:
-    """Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features.
+    """One line of a TSV.
 
+    Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features.
     LXMERT: img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features.
     """
     if len(fields) != columns:
         raise InputError(f"{len(fields)} columns, expected {columns}; the row is cut off")
     if columns == 6:
-        w, h, n = (int(fields[at]) for at in (1, 2, 3))
-        return _found(name, _array(fields[4], n), _array(fields[5], n), pixels=(w, h))
-    h, w, n = (int(fields[at]) for at in (1, 2, 7))
-    kind, sure = _array(fields[3], n, "<i8")[:, 0], _array(fields[4], n)
-    return _found(name, _array(fields[8], n), _array(fields[9], n), sure, kind, pixels=(w, h))
+        size = int(fields[1]), int(fields[2])
+        rows = int(fields[3])
+        return _regions(name, _array(fields[4], rows), _array(fields[5], rows), pixels=size)
+    size = int(fields[2]), int(fields[1])
+    rows = int(fields[7])
+    classes = _array(fields[3], rows, "<i8")[:, 0]
+    if len(classes) and not 0 <= classes.min() <= classes.max() < VG_CLASSES:
+        raise InputError(f"an object's class is outside 0..{VG_CLASSES - 1}")
+    return _regions(
+        name,
+        boxes=_array(fields[8], rows),
+        features=_array(fields[9], rows),
+        confidence=_array(fields[4], rows),
+        classes=classes,
+        pixels=size,
+    )
 
 
-def _files(
-    path: Path, suffix: str, read: Callable[[str, Callable[[], bytes]], Found]
-) -> Iterator[Item]:
+# -- a file per image --------------------------------------------------------------------------------------------------
+
+
+def _files(path: Path, suffix: str, read: Callable[[str, bytes], Found]) -> Iterator[Item]:
     """A folder's files or a zip's members, by name."""
+
+    def later(name: str, content: Callable[[], bytes]) -> Callable[[], Found]:
+        return lambda: read(name, content())
+
     if path.is_dir():
         for file in sorted(path.glob(f"*{suffix}")):
-            yield _item(file.stem, file.name, read, file.read_bytes)
+            yield _item(file.stem, file.name, later(file.stem, file.read_bytes))
         return
     try:
         with zipfile.ZipFile(path) as archive:
-            for name in sorted(n for n in archive.namelist() if n.endswith(suffix)):
-                yield _item(Path(name).stem, name, read, partial(archive.read, name))
+            for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
+                name = Path(member).stem
+                yield _item(name, member, later(name, partial(archive.read, member)))
     except (OSError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a readable zip file ({error})") from None
 
 
-def _vlbert(name: str, read: Callable[[], bytes]) -> Found:
+def _vlbert(name: str, content: bytes) -> Found:
     """VL-BERT: image_w, image_h, num_boxes, boxes, features, and maybe classes, image_box_feature (base64)."""
-    entry = json.loads(read())
-    size, n = (int(entry["image_w"]), int(entry["image_h"])), int(entry["num_boxes"])
-    classes = _array(entry["classes"], n) if "classes" in entry else None
-    features = _array(entry["features"], n)
-    found = _found(name, _array(entry["boxes"], n), features, _sure(classes), classes, pixels=size)
-    return (
-        found.with_whole(_array(entry["image_box_feature"], 1))
-        if "image_box_feature" in entry
-        else found
+    entry = json.loads(content)
+    size = int(entry["image_w"]), int(entry["image_h"])
+    rows = int(entry["num_boxes"])
+    classes = _array(entry["classes"], rows) if "classes" in entry else None
+    regions = _regions(
+        name,
+        boxes=_array(entry["boxes"], rows),
+        features=_array(entry["features"], rows),
+        confidence=_best_class(classes),
+        classes=classes,
+        pixels=size,
     )
+    if "image_box_feature" not in entry:
+        return regions
+    return regions.with_whole(_array(entry["image_box_feature"], 1))
 
 
-def _npz(name: str, file: io.BytesIO) -> Found:
-    with np.load(file, allow_pickle=False) as content:
-        return _uniter(name, {key: content[key] for key in content.files})
+def _npz(name: str, content: bytes) -> Found:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return _uniter(name, {key: arrays[key] for key in arrays.files})
 
 
-def _uniter(name: str, entry: dict[str, np.ndarray]) -> Found:
+def _uniter(name: str, entry: Arrays) -> Found:
     """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, and maybe soft_labels."""
-    return _found(
-        name, entry["norm_bb"][:, :4], entry["features"], entry["conf"], entry.get("soft_labels")
+    return _regions(
+        name,
+        boxes=entry["norm_bb"][:, :4],
+        features=entry["features"],
+        confidence=entry["conf"],
+        classes=entry.get("soft_labels"),
     )
+
+
+# -- LMDB --------------------------------------------------------------------------------------------------------------
 
 
 def _lmdb(path: Path) -> Iterator[Item]:
@@ -196,22 +281,33 @@ def _lmdb(path: Path) -> Iterator[Item]:
             lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
             base.begin() as view,
         ):
+            _refuse_truncated(path / "data.mdb", base)
             first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
             if view.get(b"keys") is not None or first[:1] == b"\x80":
                 raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
             for key in view.cursor().iternext(values=False):
                 if key != b"__keys__":
                     name = key.decode("utf-8", "replace").removesuffix(".npz")
-                    yield _item(name, "value", _value, partial(view.get, key))
+                    yield _item(name, "value", partial(_value, name, partial(view.get, key)))
     except lmdb.Error as error:
         raise InputError(f"{path}: not a readable LMDB ({error})") from None
+
+
+def _refuse_truncated(file: Path, base: Any) -> None:
+    """Raises InputError if pages are missing: to read one ends the process (SIGBUS), and nothing can catch that."""
+    expected = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
+    there = file.stat().st_size
+    if there < expected:
+        raise InputError(
+            f"{file}: cut off, {there:,} of at least {expected:,} bytes; copy it again"
+        )
 
 
 def _value(name: str, read: Callable[[], bytes]) -> Found:
     """UNITER's value: the bytes of an npz, or msgpack with arrays as msgpack-numpy packs them."""
     value = read()
     if value[:2] == b"PK":
-        return _npz(name, io.BytesIO(value))
+        return _npz(name, value)
     if value[:1] == b"\x80":
         raise InputError(REFUSED)
     return _uniter(name, _need("msgpack").unpackb(value, object_hook=_unpacked))
@@ -221,21 +317,26 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
     plain = {key.decode() if isinstance(key, bytes) else key: value for key, value in entry.items()}
     if plain.get("nd") is not True:
         return plain
-    return np.frombuffer(plain["data"], np.dtype(plain["type"])).reshape(
-        plain["shape"]
-    )  # refuses objects
+    dtype = np.dtype(plain["type"])
+    return np.frombuffer(plain["data"], dtype).reshape(plain["shape"])  # refuses objects
+
+
+# -- HDF5 --------------------------------------------------------------------------------------------------------------
 
 
 def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
+    h5py = _need("h5py")
     try:
-        with _need("h5py").File(path, "r") as content:
+        with h5py.File(path, "r") as content:
             if "image_features" in content:
                 yield from _ban(path, content, ids)
             else:
                 for name in content:
-                    yield _item(name, "group", _volta, content[name])
-    except OSError as error:
-        raise InputError(f"{path}: not a readable HDF5 file ({error})") from None
+                    yield _item(name, "group", partial(_volta, name, content))
+    except InputError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not a readable HDF5 file ({first_line(error)})") from None
 
 
 def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
@@ -245,55 +346,62 @@ def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
             f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)"
         )
     flat = content["pos_boxes"][()] if "pos_boxes" in content else None
+    if flat is not None and (flat.ndim != 2 or flat.shape[1] != 2):
+        raise InputError(f"{path}: pos_boxes is {flat.shape}, expected (images, 2)")
     count = len(content["image_features"] if flat is None else flat)
-    names: Any = range(count)
-    if ids is not None:
-        names = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
-    rows = names if isinstance(names, dict) else {name: row for row, name in enumerate(names)}
-    if sorted(rows.values()) != list(range(count)):
-        raise InputError(f"{ids}: {len(rows)} ids, but {path} has rows for {count} images")
-    for name, row in sorted(rows.items(), key=lambda pair: pair[1]):
-        yield _item(
-            str(name),
-            f"row {row}",
-            _slice,
-            content,
-            row if flat is None else slice(*map(int, flat[row])),
-        )
+    for row, name in enumerate(_names(path, ids, count)):
+        at: int | slice = row
+        if flat is not None:
+            at = slice(int(flat[row, 0]), int(flat[row, 1]))
+        yield _item(name, f"row {row}", partial(_slice, name, content, at))
 
 
-def _slice(name: str, content: Any, at: Any) -> Found:
-    pixels, shares = content["image_bb"][at], content["spatial_features"][at][:, :4]
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # an empty box says nothing of the image's size
-        width, height = (
-            int(side)
-            for side in np.rint(np.nan_to_num(np.median(pixels / shares, 0), posinf=0))[2:]
-        )
-    return _found(name, shares, content["image_features"][at], size=(width, height))
+def _names(path: Path, ids: str | None, count: int) -> list[str]:
+    """The ids of BAN's images by row; raises InputError if they are not as many."""
+    if ids is None:
+        return [str(row) for row in range(count)]
+    told = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
+    if isinstance(told, dict):
+        rows = {row: str(name) for name, row in told.items() if isinstance(row, int)}
+        wrong = len(rows) != len(told)
+    elif isinstance(told, list):
+        rows = {row: str(name) for row, name in enumerate(told)}
+        wrong = False
+    else:
+        raise InputError(f"{ids}: expected a list of ids, or an object of id to row")
+    if wrong or sorted(rows) != list(range(count)):
+        raise InputError(f"{ids}: {len(told)} ids, but {path} has rows for {count} images")
+    return [rows[row] for row in range(count)]
 
 
-def _volta(name: str, group: Any) -> Found:
+def _slice(name: str, content: Any, at: int | slice) -> Found:
+    pixels = content["image_bb"][at]
+    shares = content["spatial_features"][at][:, :4]
+    # The image's size is that by which boxes in pixels and in shares differ; an empty box says nothing of it.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sides = np.median(pixels / shares, 0)
+    width, height = (int(side) for side in np.rint(np.nan_to_num(sides, posinf=0))[2:])
+    return _regions(name, shares, content["image_features"][at], size=(width, height))
+
+
+def _volta(name: str, content: Any) -> Found:
     """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features; cls_prob, objects_conf (maybe base64)."""
+    group = content[name]
     rows = int(group["num_boxes"][()])
-    fields = {
-        key: group[key][()]
-        for key in ("boxes", "features", "cls_prob", "objects_conf")
-        if key in group
-    }
-    own = {
-        k: _array(v, rows) if isinstance(v, bytes) else v.reshape(rows, -1)
-        for k, v in fields.items()
-    }
-    classes, size = own.get("cls_prob"), (int(group["img_w"][()]), int(group["img_h"][()]))
-    return _found(
+    arrays: Arrays = {}
+    for key in ("boxes", "features", "cls_prob", "objects_conf"):
+        if key in group:
+            value = group[key][()]
+            packed = isinstance(value, bytes)
+            arrays[key] = _array(value, rows) if packed else value.reshape(rows, -1)
+    classes = arrays.get("cls_prob")
+    return _regions(
         name,
-        own["boxes"],
-        own["features"],
-        own.get("objects_conf", _sure(classes)),
-        classes,
-        pixels=size,
+        boxes=arrays["boxes"],
+        features=arrays["features"],
+        confidence=arrays.get("objects_conf", _best_class(classes)),
+        classes=classes,
+        pixels=(int(group["img_w"][()]), int(group["img_h"][()])),
     )
 
 

@@ -1,16 +1,14 @@
-"""Regions of images on disk: memory-mapped shards, half precision, readable at random; no pickles.
+"""Regions of images on disk, in half precision: what `groundling regions` writes and all single-stream models read.
 
-A store is a folder. Shard K is `features-K.npy` (N, D) float16, `boxes-K.npy` (N, 4) float32, `confidence-K.npy` (N,)
-float32, `classes-K.npy` if there are any ((N, C) float16, or (N,) int16 for a single class each), and `index-K.json`,
-written last: [id, regions, width, height, whole] per image and what was skipped. `manifest.json` ends the work.
+A store is a folder of shards (see `data/shards.py`). Of each image: `features` (R, D) float16, `boxes` (R, 4) float32,
+`confidence` (R,) float32, and, if there are any, `classes`: (R, C) float16, or (R,) int16 for a single class each.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,31 @@ import numpy as np
 import torch
 
 from groundling.batch import RegionRow
+from groundling.data.shards import (
+    Column,
+    Facts,
+    Index,
+    Part,
+    Record,
+    ShardStore,
+    ShardWriter,
+    load_json,
+    parse_index,
+    shard_file,
+)
 from groundling.errors import InputError
-from groundling.runs import disk_errors, read_json, write_json
 
 SLACK = 0.01
 """Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
+ROUNDING = 1e-3
+"""By how much a share may leave 0..1, as half precision rounds."""
 RULES = {
     "coordinates": "x1, y1, x2, y2 as shares of the image's width and height; origin at the top left, y downwards",
     "order": "by confidence, highest first, ties as they came; the whole image, where there is one, before all",
     "boxes": f"cut to the image; left out if empty then, or if outside by more than {SLACK:.0%} of a side",
-    "images": "skipped and named: unreadable, no box left, features not finite, or an id that occurred before",
+    "images": "skipped and named: unreadable, no box left, an id that occurred before, features that are not finite, "
+    "or a confidence or a share of a class outside 0..1",
 }
-OPEN = 128
-"""Shards kept open at once: each costs up to four of the process's file handles."""
 BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 
@@ -40,16 +50,23 @@ class Found:
     """The regions of one image, in the store's order."""
 
     id: str
+    """The image's, unique in a store."""
     size: tuple[int, int]
     """Width and height in pixels; 0 where the source does not say."""
-    boxes: np.ndarray  # (R, 4) shares
-    confidence: np.ndarray  # (R,)
-    features: np.ndarray  # (R, D)
-    classes: np.ndarray | None = None  # (R, C) a distribution, or (R,) one class each, -1 for none
+    boxes: np.ndarray
+    """(R, 4): x1, y1, x2, y2 as shares of the image's width and height."""
+    confidence: np.ndarray
+    """(R,), 0..1."""
+    features: np.ndarray
+    """(R, D)."""
+    classes: np.ndarray | None = None
+    """(R, C) a distribution, or (R,) one class each, -1 for none."""
     whole: bool = False
     """The first region is the whole image."""
     left_out: int = 0
     """Boxes that were empty or outside the image."""
+    annotated_order: bool = False
+    """Regions (but the whole image) stand as annotators numbered them, none left out: VCR's tags are such numbers."""
 
     @property
     def form(self) -> str:
@@ -57,17 +74,62 @@ class Found:
         classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
         return f"{self.features.shape[1]} numbers, {classes}"
 
+    @property
+    def fault(self) -> str:
+        """The first value that no store may hold, in words; empty if there is none."""
+        arrays = {"boxes": self.boxes, "confidence": self.confidence, "features": self.features}
+        if self.classes is not None:
+            arrays["classes"] = self.classes
+        return first_fault(arrays)
+
     def with_whole(self, feature: np.ndarray) -> Found:
         """The same with the whole image (feature (1, D), confidence 1, no class) as first region."""
-        kinds = self.classes
+        classes = self.classes
+        if classes is not None:
+            none = -1 if classes.ndim == 1 else 0
+            classes = np.insert(classes, 0, none, 0)
         return replace(
             self,
             boxes=np.insert(self.boxes, 0, [0, 0, 1, 1], 0),
             confidence=np.insert(self.confidence, 0, 1),
             features=np.concatenate([feature, self.features]),
-            classes=None if kinds is None else np.insert(kinds, 0, -1 if kinds.ndim == 1 else 0, 0),
+            classes=classes,
             whole=True,
         )
+
+
+_EXPECTED = {
+    "boxes": "are not finite or outside 0..1",
+    "confidence": "is not finite or outside 0..1",
+    "features": "are not finite",
+    "classes": "are not finite or outside 0..1",
+}
+"""What is wrong with a region, by array."""
+
+
+def _wrong(name: str, values: np.ndarray) -> np.ndarray:
+    """Which regions (R,) have a value in the array `name` (R, ...) that no store may hold."""
+    axes = tuple(range(1, values.ndim))
+    if name == "features":
+        return np.asarray(~np.isfinite(values).all(axes))
+    if values.dtype.kind in "iu":  # one class each
+        return np.asarray(values < -1)
+    good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # neither is true of NaN
+    return np.asarray(~good.all(axes))
+
+
+def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None) -> str:
+    """The first value that no store may hold, in words; empty if there is none.
+
+    `arrays`: by name, those (R, ...) of an image; `kept` (R,) bool: the regions that count.
+    """
+    for name, values in arrays.items():
+        wrong = _wrong(name, values)
+        if kept is not None:
+            wrong = wrong & kept
+        if wrong.any():
+            return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
+    return ""
 
 
 Item = tuple[str, Callable[[], Found]]
@@ -81,63 +143,73 @@ def inside(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cut, np.asarray(near & (cut[:, 2:] > cut[:, :2]).all(1))
 
 
+def stem(file: str) -> str:
+    """An image's id in a region store: its file without the ending."""
+    return file.rpartition(".")[0] or file
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
 class RegionWriter:
     """Writes a store shard by shard; a shard counts once its index is there, so a killed run loses one at most."""
 
-    def __init__(self, folder: str | Path, shard: int = 256) -> None:
-        """`shard`: images per shard, skipped ones included."""
-        self.folder, self.shard = Path(folder), shard
-        with disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        folder: str | Path,
+        shard: int = 256,
+        key: Facts | None = None,
+        part: Part | None = None,
+    ) -> None:
+        """Start a store in `folder`, or resume one.
+
+        `shard`: images per shard, skipped ones included. `key`: what the regions depend on. `part`: which of several
+        processes this is. Raises InputError if shards of another key are there already.
+        """
+        self.shard = shard
+        self._shards = ShardWriter(folder, key, part)
+        self.folder = self._shards.folder
 
     def done(self, number: int) -> bool:
         """Whether a shard is complete."""
-        return _file(self.folder, "index", number).exists()
+        return self._shards.done(number)
+
+    def pending(self, images: int) -> Iterator[int]:
+        """The numbers of this process's shards, of so many images, that are not complete."""
+        return self._shards.pending(-(-images // self.shard))
 
     def write(self, number: int, images: Sequence[Found], skipped: Iterable[str] = ()) -> None:
-        """One shard, all or nothing; images whose features do not fit half precision are skipped."""
+        """One shard, all or nothing; images with values that no store may hold are skipped and named.
+
+        Raises InputError if images differ in the width of their features or in their kind of classes.
+        """
         kept: list[Found] = []
-        lost = list(skipped)
+        reasons = list(skipped)
         for image in images:
             with np.errstate(over="ignore"):
                 half = image.features.astype(np.float16)
-            if np.isfinite(half).all():
-                kept.append(replace(image, features=half))
+            if not np.isfinite(half).all():
+                reasons.append(f"{image.id}: features are not finite in half precision")
+            elif image.fault:
+                reasons.append(f"{image.id}: {image.fault}")
             else:
-                lost.append(f"{image.id}: features are not finite in half precision")
-        forms = sorted({image.form for image in kept})
-        if len(forms) > 1:
-            raise InputError(
-                f"{self.folder}: images differ: {forms[0]} and {forms[1]}; a store holds one kind"
-            )
-        if kept:
-            self._save("features", number, [i.features for i in kept], np.float16)
-            self._save("boxes", number, [i.boxes for i in kept], np.float32)
-            self._save("confidence", number, [i.confidence for i in kept], np.float32)
-            if classes := [i.classes for i in kept if i.classes is not None]:
-                self._save(
-                    "classes", number, classes, np.int16 if classes[0].ndim == 1 else np.float16
-                )
-        index = {
-            "images": [[i.id, len(i.boxes), *i.size, int(i.whole)] for i in kept],
-            "skipped": lost,
-            "boxes_left_out": {i.id: i.left_out for i in kept if i.left_out},
-            "form": forms[0] if forms else "",
-        }
-        write_json(_file(self.folder, "index", number), index)
+                kept.append(replace(image, features=half))
+        self._one_form({image.form for image in kept})
+        self._shards.write(number, [_record(image) for image in kept], reasons)
 
     def fill(self, items: Iterable[Item]) -> None:
-        """All of a source, in its order; shards that are there already are not read again."""
+        """Write all of a source, in its order; shards that are there already are not read again."""
         images: list[Found] = []
         skipped: list[str] = []
         seen: set[str] = set()
         number = -1
-        for place, (name, read) in enumerate(
-            items
-        ):  # read at once: the source may close behind its last item
+        # An item is read at once: the source may close behind its last one.
+        for place, (name, read) in enumerate(items):
             if place % self.shard == 0:
                 self._flush(number, images, skipped)
-                number, images, skipped = place // self.shard, [], []
+                number = place // self.shard
+                images = []
+                skipped = []
             if name in seen:
                 skipped.append(f"{name}: occurs again; the first one counts")
             elif not self.done(number):
@@ -148,63 +220,162 @@ class RegionWriter:
             seen.add(name)
         self._flush(number, images, skipped)
 
+    def close(
+        self,
+        facts: Mapping[str, Any],
+        skipped: Sequence[str] = (),
+        barrier: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
+        """Write the manifest, and return what it says.
+
+        It holds counts, rules, every image left out, and `facts` on how the regions were made; of these `identity` and
+        `made_by` say what made the features (see `RegionStore`). `barrier` waits for all processes, each of which
+        calls this. Raises InputError if no image was left, or images differ in form.
+        """
+
+        def summary(indices: Sequence[Index]) -> Facts:
+            return self._summary(indices, skipped)
+
+        return self._shards.close({**facts, **RULES}, skipped, summary, barrier)
+
+    def _summary(self, indices: Sequence[Index], skipped: Sequence[str]) -> Facts:
+        reasons = [*skipped, *(reason for index in indices for reason in index.skipped)]
+        forms = {_form(index) for index in indices if index.ids}
+        if not forms:
+            first = reasons[0] if reasons else "there were none"
+            raise InputError(f"{self.folder}: no image was left ({first})")
+        self._one_form(forms)
+        left_out: dict[str, int] = {}
+        for index in indices:
+            for name, facts in zip(index.ids, index.facts, strict=True):
+                if facts.get("left_out"):
+                    left_out[name] = facts["left_out"]
+        counts = {
+            "images": sum(len(index.ids) for index in indices),
+            "regions": sum(sum(index.lengths.get("boxes", ())) for index in indices),
+            "skipped": len(reasons),
+            "boxes_left_out": sum(left_out.values()),
+        }
+        return {"counts": counts, "form": min(forms), "boxes_left_out": left_out}
+
     def _flush(self, number: int, images: list[Found], skipped: list[str]) -> None:
         if number >= 0 and not self.done(number):
             self.write(number, images, skipped)
 
-    def close(self, facts: Mapping[str, Any], skipped: Sequence[str] = ()) -> dict[str, Any]:
-        """Write the manifest: `facts` on how the regions were made, counts, rules, and every image left out."""
-        indices = [read_json(path) for path in sorted(self.folder.glob("index-*.json"))]
-        lost = [*skipped, *(reason for index in indices for reason in index["skipped"])]
-        forms = sorted({index["form"] for index in indices if index["form"]})
-        if not forms:
+    def _one_form(self, forms: Iterable[str]) -> None:
+        different = sorted(forms)
+        if len(different) > 1:
             raise InputError(
-                f"{self.folder}: no image was left ({lost[0] if lost else 'there were none'})"
+                f"{self.folder}: images differ: {different[0]} and {different[1]}; a store holds one kind"
             )
-        if len(forms) > 1:
-            raise InputError(
-                f"{self.folder}: images differ: {forms[0]} and {forms[1]}; a store holds one kind"
-            )
-        images = [image for index in indices for image in index["images"]]
-        left_out = {
-            name: count for index in indices for name, count in index["boxes_left_out"].items()
-        }
-        counts = {
-            "images": len(images),
-            "regions": sum(image[1] for image in images),
-            "skipped": len(lost),
-        }
-        counts["boxes_left_out"] = sum(left_out.values())
-        manifest = {
-            "format": 1,
-            "counts": counts,
-            "form": forms[0],
-            "shards": len(indices),
-            **facts,
-            **RULES,
-        }
-        manifest |= {"skipped": lost, "boxes_left_out": left_out}
-        write_json(self.folder / "manifest.json", manifest)
-        return manifest
-
-    def _save(
-        self, name: str, number: int, arrays: Sequence[np.ndarray], kind: type[np.generic]
-    ) -> None:
-        path = _file(self.folder, name, number)
-        partial = path.with_name(path.name + ".partial")
-        with disk_errors(path):
-            with partial.open("wb") as stream:
-                np.save(stream, np.concatenate(arrays).astype(kind), allow_pickle=False)
-            os.replace(partial, path)
 
 
-def _file(folder: Path, name: str, number: int) -> Path:
-    return folder / f"{name}-{number:05}.{'json' if name == 'index' else 'npy'}"
+def _record(image: Found) -> Record:
+    arrays = {
+        "features": image.features,
+        "boxes": image.boxes.astype(np.float32),
+        "confidence": image.confidence.astype(np.float32),
+    }
+    if image.classes is not None:
+        single = image.classes.ndim == 1
+        arrays["classes"] = image.classes.astype(np.int16 if single else np.float16)
+    width, height = image.size
+    facts: dict[str, Any] = {"width": width, "height": height}
+    if image.whole:
+        facts["whole"] = True
+    if image.left_out:
+        facts["left_out"] = image.left_out
+    if image.annotated_order:
+        facts["annotated_order"] = True
+    return Record(image.id, arrays, facts)
 
 
-def stem(file: str) -> str:
-    """An image's id in a region store: its file without the ending."""
-    return file.rpartition(".")[0] or file
+def _form(index: Index) -> str:
+    """As `Found.form`, of a shard."""
+    classes = index.columns.get("classes")
+    kind = "no classes" if classes is None else f"classes {classes.shape}"
+    return f"{index.columns['features'].shape[0]} numbers, {kind}"
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+_FORM_1 = re.compile(r"(\d+) numbers, (no classes|classes \((?:(\d+),)?\))")
+
+
+def read_region_index(path: Path) -> Index:
+    """The index of a shard of regions, of this format or of the first one; raises InputError if it is neither."""
+    content = load_json(path)
+    if "images" in content:
+        content = _of_format_1(content, path)
+    index = parse_index(content, path)
+    _check(index, path)
+    return index
+
+
+def _of_format_1(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Format 1: `images` has rows of id, regions, width, height and whole; `form` says what the arrays are."""
+    try:
+        rows = [
+            (str(i), int(n), int(w), int(h), bool(full)) for i, n, w, h, full in content["images"]
+        ]
+        left_out = dict(content.get("boxes_left_out", {}))
+        columns = _columns_1(str(content["form"]), sum(row[1] for row in rows)) if rows else {}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{path}: not the index of a region store ({error}); make the store again"
+        ) from None
+    facts = [
+        {"width": width, "height": height, "whole": whole, "left_out": left_out.get(name, 0)}
+        for name, _, width, height, whole in rows
+    ]
+    return {
+        "ids": [row[0] for row in rows],
+        "lengths": {name: [row[1] for row in rows] for name in columns},
+        "columns": columns,
+        "facts": facts,
+        "skipped": content.get("skipped", []),
+        "key": {},
+    }
+
+
+def _columns_1(form: str, rows: int) -> dict[str, dict[str, Any]]:
+    match = _FORM_1.fullmatch(form)
+    if match is None:
+        raise ValueError(f"form {form!r}")
+    kinds: dict[str, tuple[str, list[int]]] = {
+        "features": ("<f2", [int(match[1])]),
+        "boxes": ("<f4", [4]),
+        "confidence": ("<f4", []),
+    }
+    if match[3]:
+        kinds["classes"] = "<f2", [int(match[3])]
+    elif match[2] != "no classes":
+        kinds["classes"] = "<i2", []
+    return {
+        name: {"dtype": dtype, "shape": shape, "rows": rows, "sha256": ""}
+        for name, (dtype, shape) in kinds.items()
+    }
+
+
+def _check(index: Index, path: Path) -> None:
+    """Raises InputError if an index is not one of regions."""
+    if not index.ids:
+        return
+    expected = {"features": (1, "f"), "boxes": (1, "f"), "confidence": (0, "f")}
+    for name, (sides, kind) in expected.items():
+        column = index.columns.get(name)
+        fits = column is not None and len(column.shape) == sides and column.dtype[1] == kind
+        if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
+            raise InputError(f"{path}: not the index of a region store (no fitting {name})")
+    if len(index.facts) != len(index.ids):
+        raise InputError(f"{path}: not the index of a region store (images without their sizes)")
+    lengths = index.lengths["boxes"]
+    if any(other != lengths for other in index.lengths.values()):
+        raise InputError(f"{path}: not the index of a region store (arrays differ in length)")
+    for facts in index.facts:
+        if not all(isinstance(facts.get(side), int) for side in ("width", "height")):
+            raise InputError(f"{path}: not the index of a region store (an image without its size)")
 
 
 def _single(stored: np.ndarray) -> np.ndarray:
@@ -219,50 +390,75 @@ class RegionStore:
         """A folder that `groundling regions` wrote; has `ids`, `width` D, `classes` C (0: none), `manifest`.
 
         `background` says whether class 0 is none. With `features` off they are not read, and D is 0: for models that
-        look for themselves.
+        look for themselves. Raises InputError if the store is not finished, damaged or something else.
         """
-        self.folder, self.features = Path(folder), features
-        if not (self.folder / "manifest.json").is_file():
+        self.folder = Path(folder)
+        self.features = features
+        path = self.folder / "manifest.json"
+        if not path.is_file():
             raise InputError(
-                f"{folder}: no region store, or one not finished; `groundling regions` again goes on with it"
+                f"{folder}: no region store, or one not finished; `groundling regions` again resumes it"
             )
-        self.manifest: dict[str, Any] = read_json(self.folder / "manifest.json")
-        self._place: dict[str, tuple[int, int, int, bool, tuple[int, int]]] = {}
-        self._rows: list[int] = []
-        for number in range(self.manifest["shards"]):
-            start = 0
-            for name, count, width, height, whole in read_json(_file(self.folder, "index", number))[
-                "images"
-            ]:
-                self._place[name] = number, start, start + count, bool(whole), (width, height)
-                start += count
-            self._rows.append(start)
-        self._shard = lru_cache(OPEN)(self._open)
-        self.ids = list(self._place)
-        first = self[self.ids[0]]
-        self.width, self.classes = (
-            first.features.shape[1],
-            0 if first.classes is None else first.classes.shape[1],
-        )
+        self._shards = ShardStore(folder, "image", read_region_index)
+        self.manifest = self._shards.manifest
+        self.ids = self._shards.ids
+        columns = self._shards.columns
+        if not columns:
+            raise InputError(f"{path}: not the manifest of a region store: there is no image in it")
+        self.width = columns["features"].shape[0] if features else 0
+        self.classes = self._count_classes(columns.get("classes"))
         self.background = self.manifest.get("background") == BACKGROUND
+        self._in_order_1 = self.manifest.get("format") == 1 and _annotated_1(self.manifest)
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._place
+        return image_id in self._shards
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
 
+    @property
+    def identity(self) -> str:
+        """A hash of what made the features: weights and preprocessing, or an import's layout; empty if not known.
+
+        Where the boxes are from does not count: detected, annotated and grid boxes of one backbone are alike.
+        """
+        return str(self.manifest.get("identity", ""))
+
+    @property
+    def made_by(self) -> str:
+        """What made the features, in a few words; empty if not known."""
+        return str(self.manifest.get("made_by", ""))
+
+    @property
+    def annotated_order(self) -> bool:
+        """Whether all images are `in_annotated_order`."""
+        return all(self.in_annotated_order(image_id) for image_id in self.ids)
+
+    def in_annotated_order(self, image_id: str) -> bool:
+        """Whether an image's regions (but the whole image) stand as annotators numbered them, none left out.
+
+        VCR's tags name regions by these numbers. False for boxes of detectors, for grids and for imported files,
+        which are sorted by confidence. Raises InputError if there is no such image.
+        """
+        facts = self._facts(image_id)
+        if self._in_order_1:
+            return not facts["left_out"]
+        return facts.get("annotated_order") is True
+
     def size(self, image_id: str) -> tuple[int, int]:
         """Width and height of an image in pixels; 0 where the source did not say."""
-        return self._known(image_id)[-1]
+        facts = self._facts(image_id)
+        return facts["width"], facts["height"]
 
     def count(self, image_id: str) -> int:
         """How many regions an image has."""
-        _, start, stop, *_ = self._known(image_id)
-        return stop - start
+        return self._shards.length(self._shards.number(image_id), "boxes")
 
     def require(self, width: int) -> None:
         """Raise InputError if features are not of the `width` that a model reads."""
@@ -271,61 +467,98 @@ class RegionStore:
                 f"{self.folder}: features are {self.width} wide, the model reads {width}"
             )
 
-    def faults(self) -> list[str]:
-        """A line for every shard that is damaged or lacks rows, and one if the manifest counts differently."""
-        found = list[str]()
-        for number in np.flatnonzero(
-            self._rows
-        ).tolist():  # of one whose images were all skipped there are no arrays
-            try:
-                self._shard(number)
-            except InputError as error:
-                found.append(str(error))
-        counts, told = {"images": len(self), "regions": sum(self._rows)}, self.manifest["counts"]
+    def faults(self, verify: bool = False) -> list[str]:
+        """A line for everything that is wrong: see `ShardStore.faults`; also for shares outside 0..1 and counts.
+
+        With `verify` the recorded SHA-256 of every file is compared, too.
+        """
+        faults = self._shards.faults(verify)
+        for shard in range(len(self._shards.indices)):
+            faults += self._outside(shard)
+        told = self.manifest["counts"]
+        counts = {"images": len(self), "regions": self._shards.rows["boxes"]}
         if any(told.get(name) != count for name, count in counts.items()):
-            found.append(
-                f"{self.folder / 'manifest.json'}: counts {told}, but the shards' indices {counts}"
-            )
-        return found
+            path = self.folder / "manifest.json"
+            faults.append(f"{path}: counts {told}, but the shards' indices {counts}")
+        return faults
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image` is 0 for all of them."""
-        number, start, stop, whole, _ = self._known(image_id)
-        shard = self._shard(number)
-        classes = _single(shard["classes"][start:stop]) if "classes" in shard else None
-        if classes is not None and classes.ndim == 1:  # one class each, or none
-            kinds, classes = classes, np.zeros((len(classes), self.manifest["classes"]), np.float32)
-            classes[np.flatnonzero(kinds >= 0), kinds[kinds >= 0].astype(int)] = 1
+        """The regions of an image, in float32; `image` is 0 for all of them.
+
+        Raises InputError if there is no such image or its shard is damaged.
+        """
+        number = self._shards.number(image_id)
+        views = self._shards.views(number)
+        features = views["features"] if self.features else views["features"][:, :0]
+        whole = np.zeros(len(features), bool)
+        if self._shards.facts(number).get("whole"):
+            whole[:1] = True
         return RegionRow(
-            features=_single(shard["features"][start:stop, : None if self.features else 0]),
-            boxes=np.array(shard["boxes"][start:stop]),
-            confidence=np.array(shard["confidence"][start:stop]),
-            image=np.zeros(stop - start, np.int64),
-            whole=np.arange(stop - start) < int(whole),
-            classes=classes,
+            features=_single(features),
+            boxes=np.array(views["boxes"]),
+            confidence=np.array(views["confidence"]),
+            image=np.zeros(len(features), np.int64),
+            whole=whole,
+            classes=self._distribution(views.get("classes"), image_id),
         )
 
-    def _known(self, image_id: str) -> tuple[int, int, int, bool, tuple[int, int]]:
-        if image_id not in self._place:
-            raise InputError(
-                f"{self.folder}: no image {image_id!r} among {len(self)}; the first is {self.ids[0]!r}"
-            )
-        return self._place[image_id]
+    def _facts(self, image_id: str) -> dict[str, Any]:
+        return self._shards.facts(self._shards.number(image_id))
 
-    def _open(self, number: int) -> dict[str, np.ndarray]:
-        arrays = {}
-        for name in ("features", "boxes", "confidence", "classes"):
-            path = _file(self.folder, name, number)
-            if name == "classes" and not path.exists():
+    def _count_classes(self, column: Column | None) -> int:
+        if column is None:
+            return 0
+        if column.shape:
+            return column.shape[0]
+        count = self.manifest.get("classes")  # regions have one class each
+        if not isinstance(count, int) or count < 1:
+            raise InputError(
+                f"{self.folder / 'manifest.json'}: classes is {count!r}, expected how many there are"
+            )
+        return count
+
+    def _distribution(self, stored: np.ndarray | None, image_id: str) -> np.ndarray | None:
+        """Classes as (R, C) float32; a region of one class has a 1 there, one of no class zeros."""
+        if stored is None or stored.ndim == 2:
+            return None if stored is None else _single(stored)
+        classes = np.zeros((len(stored), self.classes), np.float32)
+        named = np.flatnonzero(stored >= 0)
+        if len(named) and stored.max() >= self.classes:
+            raise InputError(
+                f"{self.folder}: image {image_id!r} has class {stored.max()} of {self.classes}"
+            )
+        classes[named, stored[named]] = 1
+        return classes
+
+    def _outside(self, shard: int) -> list[str]:
+        """A line for each array of a shard with values outside their range; `ShardStore` tells of those not finite."""
+        try:
+            arrays = self._shards.shard_arrays(shard)
+        except InputError:  # told already
+            return []
+        faults = []
+        for name, values in arrays.items():
+            if name == "features":
                 continue
-            try:
-                arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
-                raise InputError(
-                    f"{path}: damaged or missing ({error}); make the store again"
-                ) from None
-            if len(arrays[name]) != self._rows[number]:
-                raise InputError(
-                    f"{path}: {len(arrays[name])} rows, but the index counts {self._rows[number]}"
-                )
-        return arrays
+            wrong = _wrong(name, values)
+            if values.dtype.kind == "f":
+                wrong &= np.isfinite(values).all(tuple(range(1, values.ndim)))
+            else:
+                wrong |= values >= self.classes
+            rows = np.flatnonzero(wrong)
+            if len(rows):
+                image = self._shards.record_of(shard, name, rows[0])
+                path = shard_file(self.folder, name, shard)
+                such = f" ({len(rows):,} such regions)" if len(rows) > 1 else ""
+                limit = "0..1" if values.dtype.kind == "f" else f"-1..{self.classes - 1}"
+                faults.append(f"{path}: image {image!r}: a value is outside {limit}{such}")
+        return faults
+
+
+def _annotated_1(manifest: Mapping[str, Any]) -> bool:
+    """Whether a store of format 1 holds annotated boxes, as far as its manifest tells; they were never sorted."""
+    model = manifest.get("model")
+    if not isinstance(model, dict) or "backbone" not in model or "detector" in model:
+        return False
+    source = manifest.get("boxes_from")
+    return isinstance(source, str) and not source.startswith("a grid of ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,58 +15,79 @@ from groundling.runs import read_json
 
 FINE = 32
 """Masks are drawn with this many points per cell and side, of which the one in the middle counts."""
+POINTS = 3
+"""A polygon of fewer points has no area."""
 
 
 @dataclass(frozen=True)
 class Objects:
     """What a detector found in an image and annotators could tag, in the order of the tags' numbers."""
 
-    size: tuple[int, int]  # width and height in pixels
+    size: tuple[int, int]
+    """Width and height in pixels."""
     names: tuple[str, ...]
-    boxes: np.ndarray  # (n, 4) float32: x1, y1, x2, y2 as shares of width and height
-    confidence: np.ndarray  # (n,) float32
-    polygons: tuple[
-        tuple[np.ndarray, ...], ...
-    ]  # of each object, those (K, 2) of its segment, in the same shares
+    """n: what each object is."""
+    boxes: np.ndarray
+    """(n, 4) float32: x1, y1, x2, y2 as shares of width and height."""
+    confidence: np.ndarray
+    """(n,) float32: the detector's."""
+    polygons: tuple[tuple[np.ndarray, ...], ...]
+    """Of each object, the polygons (K, 2) of its segment, in the same shares."""
 
     def mask(self, number: int, side: int = 14) -> np.ndarray:
         """Which cells of a grid over the object's box (side, side) have their middle in its segment."""
-        fine, corner, far = side * FINE, self.boxes[number, :2], self.boxes[number, 2:]
+        fine = side * FINE
+        corner = self.boxes[number, :2]
+        extent = self.boxes[number, 2:] - corner
         canvas = Image.new("1", (fine, fine))
         for polygon in self.polygons[number]:
-            points = (polygon - corner) / (
-                far - corner
-            ) * fine - 0.5  # Pillow's points are middles of pixels
+            points = (
+                polygon - corner
+            ) / extent * fine - 0.5  # Pillow's points are middles of pixels
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
 
 def metadata(path: Path) -> Objects:
-    """The objects of an image, from the json beside it; all are kept, since tags are their numbers."""
-    content = read_json(path)
+    """The objects of an image, from the json beside it in `vcr1images`; all are kept, for tags are their numbers.
+
+    Raises InputError if a field is missing, mistyped or of another length, or a box is empty or outside the image.
+    """
     try:
-        size, names = (int(content["width"]), int(content["height"])), tuple(content["names"])
+        content = read_json(path)
+        size = int(content["width"]), int(content["height"])
+        if min(size) < 1:
+            raise ValueError(f"image of {size[0]} x {size[1]} pixels")
+        names = tuple(content["names"])
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a name is no text")
+        sides = np.array(size * 2, np.float32)
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
-        segments = [
-            [np.array(p, float).reshape(-1, 2) / size for p in own] for own in content["segms"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
+        polygons = tuple(_polygons(segment, size) for segment in content["segms"])
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path}: not VCR's boxes with scores, segms, names, width and height ({error})"
         ) from None
-    if not len(names) == len(boxes) == len(segments):
+    if not len(names) == len(boxes) == len(polygons):
         raise InputError(
-            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(segments)} segments"
+            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments"
         )
-    cut, good = inside(boxes[:, :4] / np.array(size * 2, np.float32))
+    cut, good = inside(boxes[:, :4] / sides)
     if not good.all():
         raise InputError(
             f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}"
         )
-    return Objects(
-        size,
-        names,
-        cut,
-        boxes[:, 4],
-        tuple(tuple(p for p in own if len(p) > 2) for own in segments),
-    )
+    confidence = boxes[:, 4]
+    if not np.isfinite(confidence).all():
+        raise InputError(f"{path}: the score of a box is not a finite number")
+    return Objects(size, names, cut, confidence, polygons)
+
+
+def _polygons(
+    segment: Sequence[Sequence[Sequence[float]]], size: tuple[int, int]
+) -> tuple[np.ndarray, ...]:
+    """An object's polygons (K, 2) as shares of the image's `size`, of those that have an area."""
+    polygons = [np.array(points, float).reshape(-1, 2) / size for points in segment]
+    return tuple(polygon for polygon in polygons if len(polygon) >= POINTS)

@@ -4,25 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from accelerate import PartialState
 
 from groundling.config import RegionsConfig
 from groundling.data.region_imports import import_regions
 from groundling.data.regions import RegionWriter
+from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.jobs import Job, run_jobs
 from groundling.runs import finished, open_run, write_json
 from groundling.vision.extract import extract
 
+PATIENCE = timedelta(days=7)
+"""How long one process under torchrun waits for the shards of the others."""
+
 
 def regions(
     config: RegionsConfig, out: str | Path, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Write a region store to `out`, going on where a killed run stopped; returns its counts.
+    """Write a region store to `out`, resuming where a killed run stopped; returns its counts.
 
-    `groundling.data.regions.RegionStore(out)` reads it.
+    `groundling.data.regions.RegionStore(out)` reads it. Under torchrun every process writes its share of the shards.
+    Raises InputError if settings do not go together, or `out` holds something else.
     """
+    state = PartialState(cpu=config.cpu, timeout=PATIENCE)
+    part = Part(state.process_index, state.num_processes)
+    _refuse_settings(config, part)
+    with state.main_process_first():
+        folder = _open(config, out)
+    result = finished(folder)
+    if result is not None:
+        return result
+    if config.imports:
+        manifest = _imported(config, folder)
+    else:
+        manifest = _extracted(config, folder, part, state.wait_for_everyone, say)
+    result = {"store": str(folder), **manifest["counts"], "skipped_first": manifest["skipped"][:5]}
+    if state.is_main_process:
+        write_json(folder / "result.json", result)
+    return result
+
+
+def _refuse_settings(config: RegionsConfig, part: Part) -> None:
     if bool(config.images) == bool(config.imports):
         raise InputError("regions needs --images FOLDER or --imports FILE, one of them")
     if min(config.shard, config.batch, config.processes) < 1 or config.grid < 0:
@@ -31,37 +58,55 @@ def regions(
         )
     if bool(config.boxes) and config.grid:
         raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
-    settings = {
-        k: v for k, v in asdict(config).items() if k not in ("processes", "cpu")
-    }  # results do not depend on them
+    if part.world > 1 and config.processes > 1:
+        raise InputError(
+            "regions: torchrun and --processes both start processes; leave one of them out"
+        )
+    if part.world > 1 and config.imports:
+        raise InputError("regions: --imports reads in one process; start it without torchrun")
+
+
+def _open(config: RegionsConfig, out: str | Path) -> Path:
+    """The run's folder; raises InputError if it holds another run."""
+    settings = asdict(config)
+    for name in ("processes", "cpu"):  # results do not depend on them
+        del settings[name]
     inputs: dict[str, str | Path] = {
         "images": config.images,
         "boxes": config.boxes,
         "ids": config.ids,
     }
     if not config.imports:
-        inputs |= {"detector": config.detector, "backbone": config.backbone}
+        inputs["detector"] = config.detector
+        inputs["backbone"] = config.backbone
     elif Path(config.imports).is_file():  # tens of gigabytes are not worth hashing
         settings["bytes"] = Path(config.imports).stat().st_size
     else:
         inputs["imports"] = config.imports
-    folder = open_run(
-        out, "regions", settings, {name: path for name, path in inputs.items() if path}
-    )
-    if (done := finished(folder)) is not None:
-        return done
-    writer, gaps = RegionWriter(folder, config.shard), list[str]()
-    if config.imports:
-        facts, items = import_regions(config.imports, config.ids)
-        writer.fill(items)
-    elif config.processes == 1:
-        facts, gaps = extract(config, str(folder), 0)
+    return open_run(out, "regions", settings, {name: path for name, path in inputs.items() if path})
+
+
+def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
+    """The manifest of a store made of others' region files."""
+    writer = RegionWriter(folder, config.shard)
+    facts, items = import_regions(config.imports, config.ids)
+    writer.fill(items)
+    return writer.close(facts)
+
+
+def _extracted(
+    config: RegionsConfig,
+    folder: Path,
+    part: Part,
+    barrier: Callable[[], None],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """The manifest of a store made of images, by this process, by others under torchrun, or by processes it starts."""
+    if config.processes == 1:
+        extracted = extract(config, folder, part)
     else:
-        jobs = [
-            Job(f"part {r + 1}", extract, (config, str(folder), r)) for r in range(config.processes)
-        ]
-        facts, gaps = run_jobs(jobs, config.processes, say)["part 1"]
-    manifest = writer.close(facts, gaps)
-    result = {"store": str(folder), **manifest["counts"], "skipped_first": manifest["skipped"][:5]}
-    write_json(folder / "result.json", result)
-    return result
+        parts = [Part(rank, config.processes) for rank in range(config.processes)]
+        jobs = [Job(f"part {one.rank + 1}", extract, (config, str(folder), one)) for one in parts]
+        extracted = run_jobs(jobs, config.processes, say)["part 1"]
+    writer = RegionWriter(folder, config.shard, extracted.key, part)
+    return writer.close(extracted.facts, extracted.gaps, barrier)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,15 +21,25 @@ from groundling.runs import read_json
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes of one image, best first."""
+    """The boxes of one image: a detector's best first, annotated ones as they are numbered, a grid's row by row."""
 
-    boxes: np.ndarray  # (R, 4) float32: x1, y1, x2, y2 as shares of width and height
-    confidence: np.ndarray  # (R,) float32
-    classes: np.ndarray | None = (
-        None  # (R, C) a distribution without a no-object column, or (R,) one class each
-    )
+    boxes: np.ndarray
+    """(R, 4) float32: x1, y1, x2, y2 as shares of width and height."""
+    confidence: np.ndarray
+    """(R,) float32."""
+    classes: np.ndarray | None = None
+    """(R, C) a distribution without a no-object column, or (R,) one class each."""
     left_out: int = 0
     """Boxes that were empty or outside the image."""
+
+
+class Annotated(NamedTuple):
+    """What annotators drew in one image."""
+
+    size: tuple[int, int]
+    """Width and height in pixels of the image they saw."""
+    boxes: Boxes
+    """In the order of their file, of confidence 1."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,11 @@ class Keep:
     """Which of a detector's boxes stay, as for bottom-up attention: the confident ones, within bounds."""
 
     threshold: float = 0.2
+    """Boxes above this confidence stay."""
     least: int = 10
+    """But at least so many, where there are as many."""
     most: int = 100
+    """And at most so many."""
     overlap: float = 0.7
     """A box that overlaps a better one by more than this (intersection over union) goes; 1: none does."""
 
@@ -58,16 +71,20 @@ def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Intersection over union of a box (4,) with others (R, 4): (R,)."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     both = sides.clip(0).prod(1)
-    return both / ((box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(1) - both)
+    area = (box[2:] - box[:2]).prod()
+    areas = (others[:, 2:] - others[:, :2]).prod(1)
+    return both / (area + areas - both)
 
 
 class Detector:
     """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or sigmoids (RT-DETR, D-FINE)."""
 
     def __init__(self, source: str | Path, keep: Keep, device: str = "cpu") -> None:
-        """`source` is a hub id or a folder with model and image processor."""
+        """`source` is a hub id or a folder with model and image processor; raises InputError if it does not load."""
         config = load_config(source)
-        self.keep, self.device, self.processor = keep, device, load_processor(source)
+        self.keep = keep
+        self.device = device
+        self.processor = load_processor(source)
         try:
             self.model = load_weights(AutoModelForObjectDetection, source).eval().to(device)
         except ImportError as error:  # older DETR checkpoints take their backbone from timm
@@ -81,21 +98,22 @@ class Detector:
         """Boxes of RGB images of one size (so that none is padded)."""
         inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
         out = self.model(**inputs)
-        logits = out.logits.float()
-        # The number of columns tells the kind: one more than classes is "no object", which no region is.
-        scores = (
-            logits.softmax(-1)[..., :-1] if logits.shape[-1] > len(self.names) else logits.sigmoid()
-        )
-        centre, half = out.pred_boxes.float().split(2, -1)
-        corners = torch.cat([centre - half / 2, centre + half / 2], -1)
+        logits = out.logits.float()  # (images, queries, classes, and maybe "no object")
+        # One column more than classes: that one is "no object", which no region is.
+        has_none = logits.shape[-1] > len(self.names)
+        scores = logits.softmax(-1)[..., :-1] if has_none else logits.sigmoid()
+        centre, sides = out.pred_boxes.float().split(2, -1)
+        corners = torch.cat([centre - sides / 2, centre + sides / 2], -1)
         return [
-            self._best(s.cpu().numpy(), c.cpu().numpy())
-            for s, c in zip(scores, corners, strict=True)
+            self._best(of_image.cpu().numpy(), places.cpu().numpy())
+            for of_image, places in zip(scores, corners, strict=True)
         ]
 
     def _best(self, scores: np.ndarray, corners: np.ndarray) -> Boxes:
+        """The boxes to keep, of all scores (Q, C) and corners (Q, 4) of an image."""
         cut, good = inside(corners.clip(0, 1))  # a detector's box may reach out anyhow: it is cut
-        scores, cut = scores[good], cut[good]
+        scores = scores[good]
+        cut = cut[good]
         kept = self.keep(cut, scores.max(1))
         distribution = scores[kept] / scores[kept].sum(1, keepdims=True)
         return Boxes(cut[kept], scores[kept].max(1), distribution, int((~good).sum()))
@@ -104,70 +122,90 @@ class Detector:
 def grid(side: int) -> Boxes:
     """`side` x `side` equal boxes, row by row, of confidence 1."""
     edge = np.arange(side)
-    y, x = (at.reshape(-1) for at in np.meshgrid(edge, edge, indexing="ij"))
-    return Boxes(
-        (np.stack([x, y, x + 1, y + 1], 1) / side).astype(np.float32),
-        np.ones(side * side, np.float32),
-    )
+    rows, columns = np.meshgrid(edge, edge, indexing="ij")
+    y = rows.reshape(-1)
+    x = columns.reshape(-1)
+    boxes = np.stack([x, y, x + 1, y + 1], 1) / side
+    return Boxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
 
 
-def annotated(path: str | Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]], list[str]]:
-    """Boxes of COCO's instances json by image file, each with the size (width, height) it was annotated in.
+def annotated(path: str | Path) -> tuple[dict[str, Annotated], list[str]]:
+    """Annotated boxes by image file, from COCO's instances json.
 
     Also the names of the classes, in the order of their ids. Crowds are kept; boxes stay in the file's order. A folder
-    is VCR's `vcr1images`, with a json beside each image.
+    is VCR's `vcr1images`, with a json beside each image. Raises InputError on another layout, or a file listed twice.
     """
     if Path(path).is_dir():
         return _of_vcr(Path(path))
-    content = read_json(Path(path))
     try:
-        kinds = sorted(content["categories"], key=lambda kind: kind["id"])
-        place = {kind["id"]: at for at, kind in enumerate(kinds)}
-        notes: dict[Any, list[tuple[list[float], int]]] = {
-            image["id"]: [] for image in content["images"]
-        }
-        for note in content["annotations"]:
-            x, y, w, h = note["bbox"]
-            notes[note["image_id"]].append(([x, y, x + w, y + h], place[note["category_id"]]))
-        out: dict[str, tuple[tuple[int, int], Boxes]] = {}
+        content = read_json(Path(path))
+        categories = sorted(content["categories"], key=lambda category: category["id"])
+        notes = _notes(content, [category["id"] for category in categories])
+        boxes: dict[str, Annotated] = {}
         for image in content["images"]:
-            file, size, own = (
-                str(image["file_name"]),
-                (int(image["width"]), int(image["height"])),
-                notes[image["id"]],
-            )
-            if file in out:
+            file = str(image["file_name"])
+            if file in boxes:
                 raise InputError(f"{path}: {file} is listed twice")
-            boxes = np.array([box for box, _ in own], np.float32).reshape(-1, 4) / np.array(
-                size * 2, np.float32
-            )
-            cut, kept = inside(boxes)
-            classes = np.array([kind for _, kind in own], np.int64)[kept]
-            confidence = np.ones(int(kept.sum()), np.float32)
-            out[file] = size, Boxes(cut[kept], confidence, classes, int((~kept).sum()))
-    except (KeyError, TypeError, ValueError) as error:
+            size = int(image["width"]), int(image["height"])
+            if min(size) < 1:
+                raise InputError(f"{path}: {file} is {size[0]} x {size[1]} pixels")
+            boxes[file] = Annotated(size, _of_coco(notes[image["id"]], size))
+        names = [str(category.get("name", category["id"])) for category in categories]
+    except InputError:
+        raise
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise InputError(
             f"{path}: not COCO instances, images, annotations with bbox and categories ({error})"
         ) from None
-    return out, [str(kind.get("name", kind["id"])) for kind in kinds]
+    return boxes, names
 
 
-def _of_vcr(folder: Path) -> tuple[dict[str, tuple[tuple[int, int], Boxes]], list[str]]:
+Note = tuple[list[float], int]
+"""Corners of a box in pixels, and its class."""
+
+
+def _notes(
+    content: Mapping[str, Any], categories: Sequence[Hashable]
+) -> dict[Hashable, list[Note]]:
+    """COCO's annotations by image id, in the file's order."""
+    place = {category: at for at, category in enumerate(categories)}
+    notes: dict[Hashable, list[Note]] = {image["id"]: [] for image in content["images"]}
+    for note in content["annotations"]:
+        x, y, width, height = note["bbox"]
+        corners = [x, y, x + width, y + height]
+        notes[note["image_id"]].append((corners, place[note["category_id"]]))
+    return notes
+
+
+def _of_coco(notes: Sequence[Note], size: tuple[int, int]) -> Boxes:
+    """An image's annotations as boxes, without those that are empty or outside."""
+    pixels = np.array([corners for corners, _ in notes], np.float32).reshape(-1, 4)
+    cut, kept = inside(pixels / np.array(size * 2, np.float32))
+    classes = np.array([category for _, category in notes], np.int64)
+    confidence = np.ones(int(kept.sum()), np.float32)
+    return Boxes(cut[kept], confidence, classes[kept], int((~kept).sum()))
+
+
+def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
     """As `annotated`; confidence is 1 for all, which keeps them in the order of the tags' numbers."""
-    found = {path: metadata(path) for path in sorted(folder.rglob("*.json"))}
-    if not found:
+    stills = {path: metadata(path) for path in sorted(folder.rglob("*.json"))}
+    if not stills:
         raise InputError(
             f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json"
         )
-    kinds = sorted({name for own in found.values() for name in own.names})
-    return {
-        path.relative_to(folder).with_suffix(".jpg").as_posix(): (
-            own.size,
-            Boxes(
-                own.boxes,
-                np.ones_like(own.confidence),
-                np.array([kinds.index(name) for name in own.names]),
-            ),
-        )
-        for path, own in found.items()
-    }, kinds
+    names = sorted({name for objects in stills.values() for name in objects.names})
+    number = {name: at for at, name in enumerate(names)}
+    boxes = {}
+    for path, objects in stills.items():
+        file = path.relative_to(folder).with_suffix(".jpg").as_posix()
+        confidence = np.ones_like(objects.confidence)
+        classes = np.array([number[name] for name in objects.names], np.int64)
+        boxes[file] = Annotated(objects.size, Boxes(objects.boxes, confidence, classes))
+    return boxes, names

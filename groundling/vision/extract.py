@@ -5,70 +5,105 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
 from groundling.data.pictures import PICTURES, read_picture
 from groundling.data.regions import Found, RegionWriter
+from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
-from groundling.vision.detect import Boxes, Detector, Keep, annotated, grid
+from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
+from groundling.vision.weights import weights_sha256
 
-BINS, SAMPLES = 7, 2
-"""RoIAlign: bins per side, averaged afterwards, and samples per bin and direction."""
+BINS = 7
+"""RoIAlign: bins per side, averaged afterwards."""
+SAMPLES = 2
+"""RoIAlign: samples per bin and direction."""
 SIDE = 608
 """Short side of images for backbones without a size of their own (bottom-up attention: 600), at most 5/3 long."""
+STRIDE = 32
+"""Pixels per cell of the last feature map of ResNets, and of models whose small patches are merged."""
+MERGED = 4
+"""Patches of this side (Swin, ConvNeXt) are merged by 8 on the way up; larger ones (ViT) stay as they are."""
 
 
 class Backbone:
     """A ResNet, ViT or CLIP-like image encoder: the last feature map, or the last patch states as one."""
 
     def __init__(self, source: str | Path, side: int = 0, device: str = "cpu") -> None:
-        """`side` in pixels: the image's short side; 0: the square the backbone was trained on, if it has one."""
-        config, processor = load_config(source), load_processor(source)
+        """`source` is a hub id or a folder with model and image processor; raises InputError if it does not load.
+
+        `side` in pixels: the image's short side; 0: the square the backbone was trained on, if it has one.
+        """
+        config = load_config(source)
+        processor = load_processor(source)
         model = load_weights(AutoModel, source)
-        own = config.vision_config if hasattr(config, "vision_config") else config
-        self.model = (
-            (model.vision_model if hasattr(config, "vision_config") else model).eval().to(device)
-        )
-        patch = int(own.patch_size) if hasattr(own, "patch_size") else 0
-        self.device, self.stride = (
-            device,
-            patch if patch > 4 else 32,
-        )  # patches of 4 (Swin, ConvNeXt) are merged by 8
-        self.square = int(own.image_size) if patch and not side else 0
+        if hasattr(config, "vision_config"):  # CLIP and its like: the image tower
+            config = config.vision_config
+            model = model.vision_model
+        self.source = str(source)
+        self.model = model.eval().to(device)
+        self.device = device
+        patch = int(config.patch_size) if hasattr(config, "patch_size") else 0
+        self.stride = patch if patch > MERGED else STRIDE
+        self.square = int(config.image_size) if patch and not side else 0
         self.side = side or SIDE
-        self.resizes = (
-            "interpolate_pos_encoding" in inspect.signature(self.model.forward).parameters
-        )
-        used = bool(processor.do_normalize)
-        self.mean = np.array(processor.image_mean if used else [0, 0, 0], np.float32)
-        self.std = np.array(processor.image_std if used else [1, 1, 1], np.float32)
-        rule = f"short side {self.side}, long at most {self.side * 5 // 3}, to multiples of {self.stride}"
-        self.facts = {
+        parameters = inspect.signature(self.model.forward).parameters
+        self.resizes = "interpolate_pos_encoding" in parameters
+        normalizes = bool(processor.do_normalize)
+        self.mean = np.array(processor.image_mean if normalizes else [0, 0, 0], np.float32)
+        self.std = np.array(processor.image_std if normalizes else [1, 1, 1], np.float32)
+        self.sha256 = weights_sha256(self.model)
+        self.facts = self._facts()
+
+    def _facts(self) -> dict[str, str | list[float]]:
+        """How images become features, for a manifest."""
+        if self.square:
+            scaled = f"{self.square} x {self.square}"
+        else:
+            longest = self.side * 5 // 3
+            scaled = (
+                f"short side {self.side}, long at most {longest}, to multiples of {self.stride}"
+            )
+        return {
             "image": "RGB in 0..1, turned as EXIF says, never cropped or padded, scaled bicubically to "
-            + (f"{self.square} x {self.square}" if self.square else rule),
+            + scaled,
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
             "regions": "RoIAlign (aligned) of the last feature map or patch states, "
             f"{BINS} x {BINS} bins of {SAMPLES} x {SAMPLES} samples, mean",
         }
 
+    @property
+    def identity(self) -> str:
+        """A hash of all that features depend on but the image and its boxes: weights and preprocessing."""
+        text = json.dumps({"weights": self.sha256, "preprocessing": self.facts}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def made_by(self) -> str:
+        """The same in a few words."""
+        scaled = f"{self.square} x {self.square}" if self.square else f"short side {self.side}"
+        return f"{self.source} at {scaled} pixels (weights {self.sha256[:8]})"
+
     def target(self, size: tuple[int, int]) -> tuple[int, int]:
         """Width and height to which an image is scaled; boxes are shares, so they stay right."""
         if self.square:
             return self.square, self.square
-        scale = min(self.side / min(size), self.side * 5 // 3 / max(size)) / self.stride
-        wide, high = (max(1, round(side * scale)) * self.stride for side in size)
+        shrink = min(self.side / min(size), self.side * 5 // 3 / max(size))
+        cells = shrink / self.stride
+        wide, high = (max(1, round(side * cells)) * self.stride for side in size)
         return wide, high
 
     @torch.no_grad()
@@ -76,55 +111,57 @@ class Backbone:
         self, images: Sequence[Image.Image], boxes: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         """(R_i, D) features of each image's boxes (R_i, 4); the RGB images are of one size."""
-        wide, high = self.target(images[0].size)
-        small = [
-            np.asarray(image.resize((wide, high), Image.Resampling.BICUBIC), np.float32)
-            for image in images
-        ]
-        pixels = torch.from_numpy((np.stack(small) / 255 - self.mean) / self.std).permute(
-            0, 3, 1, 2
-        )
-        resized = {"interpolate_pos_encoding": True} if self.resizes and not self.square else {}
-        states = self.model(
-            pixel_values=pixels.to(self.device), **resized
-        ).last_hidden_state.float()
-        if states.ndim == 3:  # class and register tokens come before the patches
-            rows, columns = high // self.stride, wide // self.stride
-            states = states[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+        states = self._map(images)
         scale = torch.tensor([states.shape[3], states.shape[2]] * 2)
-        found = roi_align(
-            states, [torch.from_numpy(b) * scale for b in boxes], BINS, sampling=SAMPLES
-        ).mean((2, 3))
-        return [part.cpu().numpy() for part in found.split([len(b) for b in boxes])]
+        places = [torch.from_numpy(of_image) * scale for of_image in boxes]
+        features = roi_align(states, places, BINS, sampling=SAMPLES).mean((2, 3))
+        parts = features.split([len(of_image) for of_image in boxes])
+        return [part.cpu().numpy() for part in parts]
 
-
-Given = dict[str, tuple[tuple[int, int], Boxes]]
-"""Annotated boxes by image file, each with the image's size."""
+    def _map(self, images: Sequence[Image.Image]) -> Tensor:
+        """The last feature maps (N, D, H, W) of images of one size."""
+        wide, high = self.target(images[0].size)
+        scaled = [image.resize((wide, high), Image.Resampling.BICUBIC) for image in images]
+        values = np.stack([np.asarray(image, np.float32) for image in scaled]) / 255
+        pixels = torch.from_numpy((values - self.mean) / self.std).permute(0, 3, 1, 2)
+        options = {}
+        if self.resizes and not self.square:
+            options["interpolate_pos_encoding"] = True
+        out = self.model(pixel_values=pixels.to(self.device), **options)
+        states = out.last_hidden_state.float()
+        if states.ndim == 3:  # class and register tokens come before the patches
+            rows = high // self.stride
+            columns = wide // self.stride
+            states = states[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+        return states
 
 
 def listing(
-    config: RegionsConfig, given: Collection[str]
+    config: RegionsConfig, files: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[str]]:
     """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
 
-    With annotated boxes, the images are the `given` ones.
+    With `config.boxes`, the images are these `files`. Raises InputError if there are none, or if one is missing
+    without `config.skip_missing`.
     """
     folder = Path(config.images)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
     if config.boxes:
-        named = sorted(folder / file for file in given)
+        paths = sorted(folder / file for file in files)
     else:
-        named = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES)
-    gaps = [
-        f"{path.relative_to(folder)}: no such image in {folder}"
-        for path in named
-        if not path.is_file()
-    ]
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    there = []
+    gaps = []
+    for path in paths:
+        if path.is_file():
+            there.append(path)
+        else:
+            gaps.append(f"{path.relative_to(folder)}: no such image in {folder}")
     if gaps and not config.skip_missing:
         raise InputError(f"{gaps[0]} ({len(gaps)} such); add them or pass --skip-missing")
     kept: dict[str, Path] = {}
-    for path in filter(Path.is_file, named):
+    for path in there:
         file = path.relative_to(folder)
         first = kept.setdefault(file.with_suffix("").as_posix(), path)
         if first != path:
@@ -134,99 +171,147 @@ def listing(
     return list(kept.items()), gaps
 
 
+Ready = tuple[str, Image.Image, Boxes | None]
+"""An image's id, its pixels, and its annotated boxes if there are any."""
+
+
 class Extractor:
     """Boxes and features as configured, image by image."""
 
     def __init__(
-        self, config: RegionsConfig, device: str, given: Given, names: Sequence[str]
+        self,
+        config: RegionsConfig,
+        device: str,
+        annotations: Mapping[str, Annotated],
+        names: Sequence[str],
     ) -> None:
-        """`given`: annotated boxes, of classes `names`; empty if there are none."""
-        self.config, self.given = config, given
+        """`annotations`: annotated boxes by image file, of classes `names`; empty if there are none."""
+        self.config = config
+        self.annotations = annotations
         self.backbone = Backbone(config.backbone, config.side, device)
         self.detector: Detector | None = None
-        model, preprocessing = {"backbone": config.backbone}, {"backbone": self.backbone.facts}
-        source = f"a grid of {config.grid} x {config.grid}"
+        models = {"backbone": config.backbone}
+        weights = {"backbone": self.backbone.sha256}
+        preprocessing: dict[str, Any] = {"backbone": self.backbone.facts}
         if config.boxes:
             source = config.boxes
-        elif not config.grid:
+        elif config.grid:
+            source = f"a grid of {config.grid} x {config.grid}"
+        else:
             keep = Keep(config.threshold, config.least, config.most, config.overlap)
-            self.detector, source = Detector(config.detector, keep, device), f"the detector, {keep}"
-            model["detector"], names = config.detector, self.detector.names
+            source = f"the detector, {keep}"
+            self.detector = Detector(config.detector, keep, device)
+            models["detector"] = config.detector
+            weights["detector"] = weights_sha256(self.detector.model)
             preprocessing["detector"] = self.detector.processor.to_dict()
+            names = self.detector.names
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
+        self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
         self.facts: dict[str, Any] = {
-            "model": model,
+            "model": models,
+            "identity": self.backbone.identity,
+            "made_by": self.backbone.made_by,
             "preprocessing": json.loads(text),
             "preprocessing_sha256": digest,
+            "boxes_from": source,
+            "classes": len(names),
+            "class_names": names,
         }
-        self.facts |= {"boxes_from": source, "classes": len(names), "class_names": names}
-        self.facts |= (
-            {"background": "none: what is no object is left out, and the rest adds up to 1"}
-            if names
-            else {}
-        )
+        if names:
+            self.facts["background"] = (
+                "none: what is no object is left out, and the rest adds up to 1"
+            )
 
     def __call__(self, images: Sequence[tuple[str, Path]]) -> tuple[list[Found], list[str]]:
         """Regions of images in their order, and what was skipped; images of one size go through together."""
-        found: dict[str, Found] = {}
+        regions: dict[str, Found] = {}
         skipped: list[str] = []
         for start in range(0, len(images), self.config.batch):
-            sizes: dict[tuple[int, int], list[tuple[str, Image.Image, Boxes | None]]] = {}
+            sizes: dict[tuple[int, int], list[Ready]] = {}
             for name, path in images[start : start + self.config.batch]:
                 try:
-                    image = read_picture(path)
-                    boxes = self._given(path, image.size) if self.given else None
+                    ready = self._read(name, path)
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
                 else:
-                    sizes.setdefault(image.size, []).append((name, image, boxes))
-            for same in sizes.values():
-                found |= {one.id: one for one in self._together(same)}
-        skipped += [f"{name}: no box in it" for name, one in found.items() if not len(one.boxes)]
-        return [
-            found[name] for name, _ in images if name in found and len(found[name].boxes)
-        ], skipped
+                    sizes.setdefault(ready[1].size, []).append(ready)
+            for of_one_size in sizes.values():
+                for image in self._together(of_one_size):
+                    regions[image.id] = image
+        kept = []
+        for name, _ in images:
+            if name in regions and len(regions[name].boxes):
+                kept.append(regions[name])
+            elif name in regions:
+                skipped.append(f"{name}: no box in it")
+        return kept, skipped
 
-    def _given(self, path: Path, size: tuple[int, int]) -> Boxes:
-        there, boxes = self.given[path.relative_to(self.config.images).as_posix()]
-        if there != size:
-            raise InputError(f"{size[0]}x{size[1]} pixels, but annotated as {there[0]}x{there[1]}")
-        return boxes
+    def _read(self, name: str, path: Path) -> Ready:
+        image = read_picture(path)
+        if not self.annotations:
+            return name, image, None
+        size, boxes = self.annotations[path.relative_to(self.config.images).as_posix()]
+        if size != image.size:
+            there = f"{image.size[0]}x{image.size[1]}"
+            raise InputError(f"{there} pixels, but annotated as {size[0]}x{size[1]}")
+        return name, image, boxes
 
-    def _together(self, ready: Sequence[tuple[str, Image.Image, Boxes | None]]) -> list[Found]:
-        images, given = (
-            [image for _, image, _ in ready],
-            [boxes for _, _, boxes in ready if boxes is not None],
-        )
-        boxes = given or (
-            self.detector(images) if self.detector else [grid(self.config.grid)] * len(ready)
-        )
+    def _together(self, ready: Sequence[Ready]) -> list[Found]:
+        """The regions of images of one size."""
+        images = [image for _, image, _ in ready]
+        annotations = [boxes for _, _, boxes in ready if boxes is not None]
+        if annotations:
+            boxes = annotations
+        elif self.detector is not None:
+            boxes = self.detector(images)
+        else:
+            boxes = [grid(self.config.grid)] * len(ready)
         whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
-        features = self.backbone(images, [np.concatenate([b.boxes, whole]) for b in boxes])
-        made = []
-        for (name, image, _), b, f in zip(ready, boxes, features, strict=True):
+        features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
+        regions = []
+        for (name, image, _), of_image, numbers in zip(ready, boxes, features, strict=True):
             one = Found(
-                name, image.size, b.boxes, b.confidence, f[:-1], b.classes, left_out=b.left_out
+                id=name,
+                size=image.size,
+                boxes=of_image.boxes,
+                confidence=of_image.confidence,
+                features=numbers[:-1],
+                classes=of_image.classes,
+                left_out=of_image.left_out,
+                annotated_order=bool(annotations) and not of_image.left_out,
             )
-            made.append(one.with_whole(f[-1:]) if self.config.whole and len(b.boxes) else one)
-        return made
+            if self.config.whole and len(one.boxes):
+                one = one.with_whole(numbers[-1:])
+            regions.append(one)
+        return regions
 
 
-def extract(config: RegionsConfig, folder: str, rank: int) -> tuple[dict[str, Any], list[str]]:
-    """Every shard of `rank` that is missing in `folder`.
+class Extracted(NamedTuple):
+    """What is needed to close a store of extracted regions; the same in every process."""
 
-    Returns what the manifest says of the models, and which images were left out before any was read.
-    """
+    facts: dict[str, Any]
+    """What the manifest says of models and preprocessing."""
+    key: dict[str, Any]
+    """What the regions depend on; see `ShardWriter`."""
+    gaps: list[str]
+    """Images that were left out before any was read, with reasons."""
+
+
+def extract(config: RegionsConfig, folder: str | Path, part: Part) -> Extracted:
+    """Write every shard of a store in `folder` that belongs to `part` and is missing."""
     device = "cpu"
     if torch.cuda.is_available() and not config.cpu:
-        device = f"cuda:{rank % torch.cuda.device_count()}"
-    given, names = annotated(config.boxes) if config.boxes else ({}, [])
-    images, gaps = listing(config, given)
-    writer, extractor = RegionWriter(folder, config.shard), Extractor(config, device, given, names)
-    mine = range(rank * config.shard, len(images), config.shard * config.processes)
-    for start in tqdm(mine, disable=None, unit="shard"):
-        number = start // config.shard
-        if not writer.done(number):
-            writer.write(number, *extractor(images[start : start + config.shard]))
-    return extractor.facts, gaps
+        device = f"cuda:{part.rank % torch.cuda.device_count()}"
+    annotations: dict[str, Annotated] = {}
+    names: list[str] = []
+    if config.boxes:
+        annotations, names = annotated(config.boxes)
+    images, gaps = listing(config, annotations)
+    extractor = Extractor(config, device, annotations, names)
+    writer = RegionWriter(folder, config.shard, extractor.key, part)
+    numbers = list(writer.pending(len(images)))
+    for number in tqdm(numbers, disable=None, unit="shard"):
+        start = number * config.shard
+        writer.write(number, *extractor(images[start : start + config.shard]))
+    return Extracted(extractor.facts, extractor.key, gaps)

@@ -1,0 +1,658 @@
+"""A ragged store on disk: records of named arrays in memory-mapped shards, readable at random; no pickles.
+
+A store is a folder. Shard K holds, for every array name, `NAME-K.npy`: the arrays of its records, one after the other
+along the first axis. `index-K.json`, written last, says whose rows are where, and the SHA-256 of every file.
+`manifest.json` ends the work. Text tokens, features of teachers and regions of images are stored so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.errors import InputError
+from groundling.runs import disk_errors, read_json, write_json
+
+FORMAT = 2
+"""Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""
+OPEN_FILES = 512
+"""Memory-mapped files kept open at once; each costs one of the process's file handles."""
+BLOCK = 1 << 22
+"""Values looked at in one go, so that a check of a large shard needs little memory."""
+
+Facts = Mapping[str, Any]
+"""What JSON can hold, by name."""
+
+_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_INDEX_FILE = re.compile(r"index-(\d{5,})\.json")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of a store."""
+
+    id: str
+    """Unique in its store."""
+    arrays: Mapping[str, np.ndarray]
+    """By name: (L, ...), L differs from array to array and from record to record and may be 0; the rest may not."""
+    facts: Facts = field(default_factory=dict)
+    """A few words of JSON about this record, kept in memory by whoever reads the store."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """All rows of one named array in one shard."""
+
+    dtype: str
+    """NumPy's name with byte order, e.g. `<f2`."""
+    shape: tuple[int, ...]
+    """Of one row."""
+    rows: int
+    """How many rows the file holds."""
+    sha256: str = ""
+    """Of the file; empty where it was not recorded."""
+
+    @property
+    def form(self) -> str:
+        """What all shards of a store share, in words."""
+        return f"{np.dtype(self.dtype).name} {self.shape}"
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a shard holds, without its numbers."""
+
+    ids: list[str]
+    """Of its records, in their order."""
+    lengths: dict[str, list[int]]
+    """By array name: the first axis of each record's array."""
+    columns: dict[str, Column]
+    """By array name; empty if the shard has no records."""
+    facts: list[dict[str, Any]]
+    """Of each record; empty if none has any."""
+    skipped: list[str]
+    """A reason for every record that was left out."""
+    key: dict[str, Any]
+    """What the contents depend on; see `ShardWriter`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which of several processes this is; shard N is written by the process N % world."""
+
+    rank: int = 0
+    """This process's number, from 0."""
+    world: int = 1
+    """How many processes there are."""
+
+    def of(self, shards: int) -> range:
+        """The numbers of this process's shards among `shards`."""
+        return range(self.rank, shards, self.world)
+
+
+def shard_file(folder: Path, name: str, number: int) -> Path:
+    """Where a shard's array, or its `index`, lies."""
+    ending = "json" if name == "index" else "npy"
+    return folder / f"{name}-{number:05}.{ending}"
+
+
+def difference(theirs: object, mine: object, name: str) -> str:
+    """The first part in which two JSON values differ, in words; empty if they are equal."""
+    if theirs == mine:
+        return ""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for part in sorted({*theirs, *mine}):
+            if theirs.get(part) != mine.get(part):
+                return difference(theirs.get(part), mine.get(part), f"{name}.{part}")
+    return f"{name}: {theirs} there, {mine} now"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, or its name if it says nothing."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """A JSON object; raises InputError, in one line, on anything else."""
+    try:
+        content = read_json(path)
+    except InputError:
+        raise
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of 5,000 digits
+        raise InputError(f"{path}: not readable as JSON ({first_line(error)})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
+    return content
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class ShardWriter:
+    """Writes a store shard by shard; a shard counts once its index is there, so a killed run loses one at most.
+
+    Several processes may write one store at once, each its own shards.
+    """
+
+    def __init__(
+        self, folder: str | Path, key: Facts | None = None, part: Part | None = None
+    ) -> None:
+        """Start a store in `folder`, or resume one.
+
+        `key` is what the contents depend on (checkpoint, preprocessing, hashes of inputs), as JSON. `part` says which
+        of several processes this is. Raises InputError if shards of another key are there already.
+        """
+        self.folder = Path(folder)
+        self.key: dict[str, Any] = json.loads(json.dumps(dict(key or {})))
+        self.part = part or Part()
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        written = self._numbers()
+        if written:
+            self._require_key(shard_file(self.folder, "index", written[0]))
+
+    def done(self, number: int) -> bool:
+        """Whether a shard is complete."""
+        return shard_file(self.folder, "index", number).exists()
+
+    def pending(self, shards: int) -> Iterator[int]:
+        """The numbers of this process's shards, among `shards`, that are not complete."""
+        for number in self.part.of(shards):
+            if not self.done(number):
+                yield number
+
+    def write(self, number: int, records: Sequence[Record], skipped: Iterable[str] = ()) -> None:
+        """Write one shard, all or nothing; `skipped` gives a reason for each record that was left out.
+
+        Raises InputError if records have unlike arrays, or one id twice.
+        """
+        forms = self._forms(records)
+        columns = {}
+        for name, (dtype, shape) in forms.items():
+            arrays = [np.ascontiguousarray(record.arrays[name], dtype) for record in records]
+            rows = sum(len(array) for array in arrays)
+            header = io.BytesIO()
+            about = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
+            np.lib.format.write_array_header_1_0(header, about)
+            pieces = [memoryview(header.getvalue()), *(array.data for array in arrays)]
+            sha256 = _write(shard_file(self.folder, name, number), pieces)
+            columns[name] = Column(dtype.str, shape, rows, sha256)
+        facts = [dict(record.facts) for record in records]
+        index = Index(
+            ids=[record.id for record in records],
+            lengths={name: [len(record.arrays[name]) for record in records] for name in forms},
+            columns=columns,
+            facts=facts if any(facts) else [],
+            skipped=list(skipped),
+            key=self.key,
+        )
+        text = json.dumps({"format": FORMAT, **asdict(index)}, ensure_ascii=False)
+        _write(shard_file(self.folder, "index", number), [memoryview(text.encode())])
+
+    def close(
+        self,
+        facts: Facts,
+        skipped: Sequence[str] = (),
+        summary: Callable[[Sequence[Index]], Facts] | None = None,
+        barrier: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
+        """Write the manifest, and return what it says.
+
+        Args:
+            facts: what the manifest says of how the records were made, as JSON.
+            skipped: reasons for records that no shard knows of.
+            summary: what else it says, from all shards' indices, e.g. other `counts`.
+            barrier: waits for all processes of `part`, each of which must call this; the first one writes.
+
+        Raises InputError if a shard is missing, of another key or of other arrays, or if an id occurs twice.
+        """
+        if barrier is not None:
+            barrier()
+        if self.part.rank == 0:
+            self._write_manifest(facts, skipped, summary)
+        if barrier is not None:
+            barrier()
+        return load_json(self.folder / "manifest.json")
+
+    def indices(self) -> list[Index]:
+        """What all shards hold; raises InputError if one is missing or of another key."""
+        numbers = self._numbers()
+        for place, number in enumerate(numbers):
+            if place != number:
+                path = shard_file(self.folder, "index", place)
+                raise InputError(f"{path}: this shard is missing; resume the run that writes it")
+        return [self._require_key(shard_file(self.folder, "index", at)) for at in numbers]
+
+    def _write_manifest(
+        self,
+        facts: Facts,
+        skipped: Sequence[str],
+        summary: Callable[[Sequence[Index]], Facts] | None,
+    ) -> None:
+        indices = self.indices()
+        reasons = [*skipped, *(reason for index in indices for reason in index.skipped)]
+        more = summary(indices) if summary is not None else {}
+        rows = total_rows(indices, self.folder)
+        refuse_twins(indices, self.folder)
+        hashes = {}
+        for number, index in enumerate(indices):
+            for name, column in index.columns.items():
+                hashes[shard_file(self.folder, name, number).name] = column.sha256
+            path = shard_file(self.folder, "index", number)
+            hashes[path.name] = sha256_of(path)
+        records = sum(len(index.ids) for index in indices)
+        manifest = {
+            "format": FORMAT,
+            "counts": {"records": records, **rows, "skipped": len(reasons)},
+            "shards": len(indices),
+            "records": records,
+            "rows": rows,
+            **facts,
+            **more,
+            "key": self.key,
+            "skipped": reasons,
+            "sha256": hashes,
+        }
+        write_json(self.folder / "manifest.json", manifest)
+
+    def _numbers(self) -> list[int]:
+        matches = (_INDEX_FILE.fullmatch(path.name) for path in self.folder.glob("index-*.json"))
+        return sorted(int(match[1]) for match in matches if match is not None)
+
+    def _require_key(self, path: Path) -> Index:
+        """A shard's index; raises InputError if the shard was made of something else than this writer's key."""
+        index = read_index(path)
+        differing = difference(index.key, self.key, "key")
+        if differing:
+            raise InputError(
+                f"{self.folder}: holds a store of something else ({differing}); choose another folder"
+            )
+        return index
+
+    def _forms(self, records: Sequence[Record]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        """By array name: type and shape of a row, which all of a shard's records must share."""
+        seen = set()
+        forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        for record in records:
+            if record.id in seen:
+                raise InputError(f"{self.folder}: two records are called {record.id!r}")
+            seen.add(record.id)
+            theirs = {name: self._form(record, name) for name in record.arrays}
+            if not forms:
+                forms = theirs
+            if theirs != forms:
+                raise InputError(
+                    f"{self.folder}: records differ: {records[0].id!r} has {_words(forms)}, "
+                    f"{record.id!r} {_words(theirs)}; a store holds arrays of one form"
+                )
+        return forms
+
+    def _form(self, record: Record, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+        array = record.arrays[name]
+        dtype = array.dtype
+        who = f"{self.folder}: array {name!r} of {record.id!r}"
+        if not _ARRAY_NAME.fullmatch(name) or name == "index":
+            raise InputError(f"{who}: names are a-z, 0-9 and _, and not index")
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise InputError(f"{who} holds {dtype}, expected numbers of at most 8 bytes, or bool")
+        if array.ndim == 0:
+            raise InputError(f"{who} has no first axis")
+        return dtype.newbyteorder("<"), array.shape[1:]
+
+
+def _words(forms: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {dtype.name} {shape}" for name, (dtype, shape) in forms.items())
+
+
+def _write(path: Path, pieces: Iterable[memoryview]) -> str:
+    """Write a file so that it is either whole or not there; returns its SHA-256.
+
+    The disk has it before its name does: after a power cut, what an index speaks of is there.
+    """
+    digest = hashlib.sha256()
+    partial = path.with_name(path.name + ".partial")
+    with disk_errors(path):
+        with partial.open("wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+                digest.update(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file; raises InputError if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_index(path: Path) -> Index:
+    """A shard's index; raises InputError if it is damaged or something else."""
+    return parse_index(load_json(path), path)
+
+
+def parse_index(content: Mapping[str, Any], path: Path) -> Index:
+    """An index from its JSON, every field checked; raises InputError naming `path`."""
+    try:
+        columns = {name: _column(about) for name, about in content["columns"].items()}
+        index = Index(
+            ids=content["ids"],
+            lengths=content["lengths"],
+            columns=columns,
+            facts=content["facts"],
+            skipped=content["skipped"],
+            key=content["key"],
+        )
+        _check(index)
+    except (KeyError, TypeError, ValueError, AttributeError, SyntaxError) as error:
+        reason = f"no field {error}" if isinstance(error, KeyError) else first_line(error)
+        raise InputError(
+            f"{path}: not the index of a shard ({reason}); make the store again"
+        ) from None
+    return index
+
+
+def _column(about: Mapping[str, Any]) -> Column:
+    dtype = np.dtype(about["dtype"])
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {dtype}")
+    shape = tuple(_count(side) for side in about["shape"])
+    return Column(dtype.str, shape, _count(about["rows"]), str(about["sha256"]))
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _check(index: Index) -> None:
+    """Raises ValueError or TypeError, with a reason, if parts of an index are mistyped or do not fit together."""
+    for name in ("ids", "facts", "skipped"):
+        if not isinstance(getattr(index, name), list):
+            raise TypeError(f"{name} is no list")
+    if not all(isinstance(text, str) for text in [*index.ids, *index.skipped]):
+        raise TypeError("an id or a reason is no text")
+    if not isinstance(index.key, dict) or not all(isinstance(one, dict) for one in index.facts):
+        raise TypeError("key or facts are no objects")
+    if index.facts and len(index.facts) != len(index.ids):
+        raise ValueError(f"{len(index.facts)} facts for {len(index.ids)} ids")
+    if index.lengths.keys() != index.columns.keys():
+        raise ValueError("lengths are not those of the columns")
+    for name, lengths in index.lengths.items():
+        if not _ARRAY_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an array")
+        if len(lengths) != len(index.ids):
+            raise ValueError(f"{len(lengths)} lengths of {name} for {len(index.ids)} ids")
+        rows = sum(_count(length) for length in lengths)
+        if rows != index.columns[name].rows:
+            raise ValueError(f"{name} has {index.columns[name].rows} rows, its records {rows}")
+
+
+def total_rows(indices: Iterable[Index], folder: Path) -> dict[str, int]:
+    """Rows of each array over all shards; raises InputError if shards hold arrays of other forms."""
+    forms: dict[str, str] = {}
+    first = 0
+    rows: Counter[str] = Counter()
+    for number, index in enumerate(indices):
+        if not index.ids:  # all its records were skipped
+            continue
+        theirs = {name: column.form for name, column in index.columns.items()}
+        if not forms:
+            forms = theirs
+            first = number
+        differing = difference(forms, theirs, "arrays")
+        if differing:
+            path = shard_file(folder, "index", number)
+            raise InputError(f"{path}: not of one form with shard {first} ({differing})")
+        rows.update({name: column.rows for name, column in index.columns.items()})
+    return {name: rows[name] for name in forms}
+
+
+def refuse_twins(indices: Iterable[Index], folder: Path) -> None:
+    """Raises InputError if an id occurs in two shards."""
+    seen: dict[str, int] = {}
+    for number, index in enumerate(indices):
+        for name in index.ids:
+            before = seen.setdefault(name, number)
+            if before != number:
+                raise InputError(f"{folder}: {name!r} is in shard {before} and in shard {number}")
+
+
+class ShardStore:
+    """`store[id]` gives a record; nothing is read before it is asked for. Worker processes map the files themselves."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        noun: str = "record",
+        read: Callable[[Path], Index] = read_index,
+    ) -> None:
+        """A folder that a `ShardWriter` has closed.
+
+        `noun` is what messages call a record. `read` reads an index (for stores of older formats). Raises InputError
+        if the store is not finished, damaged or something else.
+        """
+        self.folder = Path(folder)
+        self.noun = noun
+        self._read = read
+        path = self.folder / "manifest.json"
+        if not path.is_file():
+            raise InputError(
+                f"{folder}: no store, or one not finished; the command that writes it resumes it"
+            )
+        self.manifest = load_json(path)
+        shards = self.manifest.get("shards")
+        if not isinstance(shards, int) or not isinstance(self.manifest.get("counts"), dict):
+            raise InputError(f"{path}: not the manifest of a store (shards or counts are missing)")
+        if self.manifest.get("format") not in {1, FORMAT}:
+            raise InputError(
+                f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; a newer groundling wrote it"
+            )
+        self.indices = [read(shard_file(self.folder, "index", at)) for at in range(shards)]
+        self.rows = total_rows(self.indices, self.folder)
+        self.columns: dict[str, Column] = next((i.columns for i in self.indices if i.ids), {})
+        self.ids = [name for index in self.indices for name in index.ids]
+        starts = np.cumsum([0, *(len(index.ids) for index in self.indices)])
+        self._starts = starts[:-1]
+        self._ends = [_ends(index.lengths) for index in self.indices]
+        self._arrays = lru_cache(max(1, OPEN_FILES // max(1, len(self.columns))))(self._open)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardStore, (self.folder, self.noun, self._read)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __contains__(self, record_id: object) -> bool:
+        return record_id in self._numbers
+
+    def __getitem__(self, record_id: str) -> Record:
+        """A record, its arrays copied into memory; raises InputError if there is none of this id."""
+        return self.at(self.number(record_id))
+
+    def at(self, number: int) -> Record:
+        """The record of a number, counted over all shards in the order of `ids`."""
+        arrays = {name: np.array(view) for name, view in self.views(number).items()}
+        return Record(self.ids[number], arrays, self.facts(number))
+
+    def number(self, record_id: str) -> int:
+        """The place of an id in `ids`; raises InputError if there is none such."""
+        number = self._numbers.get(record_id)
+        if number is None:
+            first = f"the first is {self.ids[0]!r}" if self.ids else "the store is empty"
+            raise InputError(
+                f"{self.folder}: no {self.noun} {record_id!r} among {len(self)}; {first}"
+            )
+        return number
+
+    def views(self, number: int) -> dict[str, np.ndarray]:
+        """A record's arrays as read-only views of the mapped files: to be copied soon, for they keep files open."""
+        shard, place = self._locate(number)
+        views = {}
+        for name, array in self._arrays(shard).items():
+            ends = self._ends[shard][name]
+            views[name] = array[ends[place] : ends[place + 1]]
+        return views
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """A record's facts."""
+        shard, place = self._locate(number)
+        facts = self.indices[shard].facts
+        return facts[place] if facts else {}
+
+    def length(self, number: int, name: str) -> int:
+        """The first axis of a record's array, from the index alone."""
+        shard, place = self._locate(number)
+        return self.indices[shard].lengths[name][place]
+
+    def shard_arrays(self, shard: int) -> dict[str, np.ndarray]:
+        """All rows of a shard by array name, mapped; raises InputError if a file is damaged or of another form."""
+        return self._arrays(shard)
+
+    def record_of(self, shard: int, name: str, row: int) -> str:
+        """Whose row this is in a shard's array."""
+        place = int(np.searchsorted(self._ends[shard][name], row, side="right")) - 1
+        return self.indices[shard].ids[place]
+
+    def require_key(self, key: Facts) -> None:
+        """Raise InputError, naming the first difference, if the store was made of something else than `key`."""
+        differing = difference(
+            self.manifest.get("key", {}), json.loads(json.dumps(dict(key))), "key"
+        )
+        if differing:
+            raise InputError(f"{self.folder}: made of something else ({differing}); make it again")
+
+    def faults(self, verify: bool = False) -> list[str]:
+        """A line for everything that is wrong with the files.
+
+        That is: shards that are damaged, lack rows or hold numbers that are not finite, counts that differ from the
+        manifest's, ids that occur twice; with `verify`, files whose SHA-256 is no longer the recorded one.
+        """
+        faults = []
+        for shard in range(len(self.indices)):
+            try:
+                faults += self._not_finite(shard)
+            except InputError as error:
+                faults.append(str(error))
+            if verify:
+                faults += self._changed(shard)
+        counted: dict[str, object] = {"records": len(self), "rows": self.rows}
+        for name, count in counted.items():
+            told = self.manifest.get(name, count)  # format 1 did not say
+            if told != count:
+                path = self.folder / "manifest.json"
+                faults.append(f"{path}: counts {name} as {told}, but the indices as {count}")
+        try:
+            refuse_twins(self.indices, self.folder)
+        except InputError as error:
+            faults.append(str(error))
+        return faults
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in reversed(list(enumerate(self.ids)))}
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """The shard of a record, and its place there."""
+        if not 0 <= number < len(self.ids):
+            raise IndexError(f"{self.folder}: no {self.noun} number {number} among {len(self)}")
+        shard = int(self._starts.searchsorted(number, side="right")) - 1
+        return shard, number - int(self._starts[shard])
+
+    def _open(self, shard: int) -> dict[str, np.ndarray]:
+        arrays = {}
+        for name, column in self.indices[shard].columns.items():
+            path = shard_file(self.folder, name, shard)
+            try:
+                mapped = np.lib.format.open_memmap(path, mode="r")
+            except Exception as error:  # NumPy reads a header as Python, which fails in many ways
+                raise InputError(
+                    f"{path}: damaged or missing ({first_line(error)}); make the store again"
+                ) from None
+            if len(mapped.shape) == 0 or len(mapped) != column.rows:
+                raise InputError(
+                    f"{path}: {mapped.shape} numbers, but the index counts {column.rows} rows"
+                )
+            if mapped.dtype.str != column.dtype or mapped.shape[1:] != column.shape:
+                raise InputError(
+                    f"{path}: {mapped.dtype.name} {mapped.shape[1:]}, but the index says {column.form}"
+                )
+            arrays[name] = np.asarray(mapped)  # slices of a plain array cost half as much
+        return arrays
+
+    def _not_finite(self, shard: int) -> list[str]:
+        faults = []
+        for name, array in self._arrays(shard).items():
+            wrong = not_finite(array)
+            if len(wrong):
+                names = list(dict.fromkeys(self.record_of(shard, name, row) for row in wrong))
+                path = shard_file(self.folder, name, shard)
+                such = f" ({len(names):,} such)" if len(names) > 1 else ""
+                faults.append(f"{path}: {self.noun} {names[0]!r}: a number is not finite{such}")
+        return faults
+
+    def _changed(self, shard: int) -> list[str]:
+        faults = []
+        recorded = {
+            shard_file(self.folder, name, shard): column.sha256
+            for name, column in self.indices[shard].columns.items()
+        }
+        path = shard_file(self.folder, "index", shard)
+        hashes = self.manifest.get("sha256")
+        recorded[path] = hashes.get(path.name, "") if isinstance(hashes, dict) else ""
+        for path, sha256 in recorded.items():
+            try:
+                if sha256 and sha256_of(path) != sha256:
+                    faults.append(f"{path}: changed since it was written (SHA-256)")
+            except InputError as error:
+                faults.append(str(error))
+        return faults
+
+
+def not_finite(array: np.ndarray) -> np.ndarray:
+    """The rows (K,) of an array (N, ...) in which a number is not finite."""
+    if array.dtype.kind != "f" or not array.size:
+        return np.zeros(0, np.int64)
+    step = max(1, BLOCK * len(array) // array.size)
+    axes = tuple(range(1, array.ndim))
+    wrong = [
+        start + np.flatnonzero(~np.isfinite(array[start : start + step]).all(axes))
+        for start in range(0, len(array), step)
+    ]
+    return np.concatenate(wrong)
+
+
+def _ends(lengths: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """By array name: (records + 1,) where each record's rows begin, and the end; equal ones are kept once."""
+    made: dict[tuple[int, ...], np.ndarray] = {}
+    ends = {}
+    for name, counts in lengths.items():
+        same = tuple(counts)
+        if same not in made:
+            made[same] = np.cumsum([0, *counts])
+        ends[name] = made[same]
+    return ends

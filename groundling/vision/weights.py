@@ -1,0 +1,17 @@
+"""Which weights a model has, whatever folder or hub it came from."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import nn
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """A hash of all of a model's numbers; not of their names, which a library may change between its releases."""
+    digests = []
+    for tensor in model.state_dict().values():
+        numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digests.append(hashlib.sha256(numbers.numpy()).hexdigest())
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
