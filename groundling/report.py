@@ -173,7 +173,7 @@ def _draw_chances(axes: Axes, chances: Sequence[float]) -> None:
             colors="black",
             linestyles="dashed",
             linewidth=1.2,
-            label="guessing" if group == 0 else None,  # once in the legend
+            label="guessing" if group == 0 else "",  # once in the legend
         )
 
 

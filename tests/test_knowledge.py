@@ -123,6 +123,22 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
     assert kite.options[kite.target.argmax()] == "rhombus"
 
 
+def test_subjects_may_be_called_as_other_layouts_fields(tmp_path: Path) -> None:
+    # F16: ViComTe's color-dist.jsonl has subjects called "item" and "label".
+    counts = {word: [1] + [0] * 11 for word in ("item", "label", "class_id", "ngram", "sub", "obj")}
+    facts = read_visual_facts(lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
+    assert [f.subject for f in facts] == list(counts)
+    assert {f.relation for f in facts} == {"color"}
+
+
+def test_numbers_too_long_and_brackets_too_deep_are_one_line(tmp_path: Path) -> None:
+    # E14
+    for text in ("[" * 100_000, '{"item": ' + "9" * 5000 + "}"):
+        path = homes.put(tmp_path / "m.jsonl", text + "\n")
+        with pytest.raises(InputError, match="line 1: JSON with a number too long or brackets"):
+            read_visual_facts(path)
+
+
 @pytest.mark.parametrize(
     ("name", "second", "expected"),
     [
@@ -139,6 +155,12 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
             "line 2: label is .*expected 11 numbers",
         ),
         ("m.jsonl", coda("a [MASK].", 3, options=["red", "red"]), "line 2: options is"),
+        ("m.jsonl", coda("a [MASK].", 3, options=["red", 7]), "line 2: options is"),
+        (
+            "m.jsonl",
+            coda("a [MASK].", 3, label=[10**400] * 11),
+            "line 2: label is .*expected 11 numbers",
+        ),
         ("m.jsonl", coda("a [MASK].", 3, object_group=7), "line 2: object_group is 7"),
         (
             "m.jsonl",
