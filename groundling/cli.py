@@ -152,7 +152,7 @@ def _probe() -> Callable[..., Any]:
 
 
 def _ask() -> Callable[..., Any]:
-    from groundling.analysis.knowledge import ask
+    from groundling.recipes.ask import ask
 
     return ask
 
@@ -182,19 +182,19 @@ def _vcr() -> Callable[..., Any]:
 
 
 def _similarity() -> Callable[..., Any]:
-    from groundling.recipes.analyse import similarity
+    from groundling.recipes.similarity import similarity
 
     return similarity
 
 
 def _grounded() -> Callable[..., Any]:
-    from groundling.recipes.analyse import grounded
+    from groundling.recipes.grounded import grounded
 
     return grounded
 
 
 def _attention() -> Callable[..., Any]:
-    from groundling.recipes.analyse import attention
+    from groundling.recipes.attention import attention
 
     return attention
 
@@ -295,7 +295,7 @@ def _data(arguments: list[str]) -> int:
     if arguments[:1] == ["counts"]:
         values = _parse("data counts", arguments[1:], _own=config.CountsConfig())
         _quiet()
-        from groundling.analysis.grounded import count
+        from groundling.recipes.count import count
 
         print(count(values.own, values.out))
         return 0
