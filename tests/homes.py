@@ -37,12 +37,14 @@ RECIPES = (
             "regions",
             "pretrain",
             "vcr",
+            "ask",
+            "count",
+            "similarity",
+            "grounded",
+            "attention",
         )
     ),
-    *(f"groundling.recipes.analyse.{name}" for name in ("similarity", "grounded", "attention")),
     "groundling.recipes.sweep.run_sweep",
-    "groundling.analysis.knowledge.ask",
-    "groundling.analysis.grounded.count",
 )
 """What commands call, by place."""
 

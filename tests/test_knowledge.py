@@ -20,11 +20,12 @@ from transformers import (
 )
 
 from groundling.analysis.answers import Part, embedder, embedding, fill_mask, stroop
-from groundling.analysis.knowledge import ask, measure, summary
+from groundling.analysis.knowledge import measure, summary
 from groundling.checkpoint import HEADS
 from groundling.config import AskConfig
 from groundling.data.visual_facts import ANSWERS, VisualFact, read_visual_facts
 from groundling.errors import InputError
+from groundling.recipes.ask import ask
 from groundling.world import World, WorldConfig
 from groundling.world.language import ATTRIBUTES
 
@@ -417,9 +418,7 @@ def test_a_run_writes_answers_and_goes_on(
             np.mean([row["prediction"] == row["label"] for row in colours])
         )
         assert set(result[mode]["relations"]["size"]) == {"all", "train", "dev", "test"}
-    monkeypatch.setattr(
-        "groundling.analysis.knowledge.MODES", dict.fromkeys(settings.modes, homes.never)
-    )
+    monkeypatch.setattr("groundling.recipes.ask.MODES", dict.fromkeys(settings.modes, homes.never))
     again = ask(settings, tmp_path / "run")
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):

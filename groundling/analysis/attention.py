@@ -275,11 +275,11 @@ def _measure_layers(
 
     def measure(_: int, maps: np.ndarray) -> None:
         for place, side in enumerate(sides):
-            own = side.unpadded(maps[place])
+            weights = side.unpadded(maps[place])
             if side.measurable:
-                values = measures(own, side.clip.special, stops[place])
+                values = measures(weights, side.clip.special, stops[place])
             else:
-                values = np.full((len(own), len(MEASURES)), np.nan)
+                values = np.full((len(weights), len(MEASURES)), np.nan)
             layers[place].append(values)
 
     receive_maps(model, inputs, measure)
