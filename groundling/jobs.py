@@ -6,69 +6,106 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 from groundling.errors import InputError
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment of every job's process; has to be there before torch is loaded."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A call to make when the jobs it comes after are done."""
+    """A call to make once the jobs that it comes after are done."""
 
     name: str
+    """Unlike any other job's."""
     call: Callable[..., Any]
+    """A module-level function, so that it can be sent to another process."""
     arguments: tuple[Any, ...]
+    """What it is called with; these are sent along."""
     after: tuple[str, ...] = ()
+    """Names of the jobs that must be done before."""
 
 
-def _alone(parent: int) -> None:
-    import torch
-    from transformers.utils import logging as hf_logging
-
-    def leave_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(
-            1
-        )  # a worker that outlives a killed run would write into the folder of the run that goes on
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (progress bars of side-by-side runs would overwrite each other)
+class _Running(NamedTuple):
+    job: Job
+    began: float
+    """`time.perf_counter()` when it was handed to a process."""
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Results by job name; listed order is priority. The first InputError of a job stops the rest and is raised."""
+    """Call every job, at most `processes` of them side by side, and return their results by job name.
+
+    Of the jobs that are ready, the one listed first starts first; `say` is told of each one that is done.
+
+    Raises:
+        InputError: the first one that a job raises, with the job's name before it; no further job is started.
+        ValueError: if jobs wait for a name that no job has.
+    """
+    os.environ.update(ONE_THREAD)  # new processes inherit it
     results: dict[str, Any] = {}
-    waiting, running, began = list(jobs), {}, {}  # type: ignore[var-annotated]
-    os.environ.update(
-        OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false"
-    )
+    waiting = list(jobs)
+    running: dict[Future[Any], _Running] = {}
     with ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=_alone, initargs=(os.getpid(),)
+        processes,
+        mp_context=get_context("spawn"),
+        initializer=_set_up_process,
+        initargs=(os.getpid(),),
     ) as pool:
         while waiting or running:
-            ready = [job for job in waiting if all(name in results for name in job.after)]
-            for job in ready[: processes - len(running)]:
+            free = processes - len(running)
+            for job in _ready(waiting, results)[:free]:
                 waiting.remove(job)
-                future: Future[Any] = pool.submit(job.call, *job.arguments)
-                running[future], began[job.name] = job, time.perf_counter()
+                future = pool.submit(job.call, *job.arguments)
+                running[future] = _Running(job, time.perf_counter())
             if not running:
-                raise ValueError(
-                    f"jobs wait for names that do not exist: {[job.name for job in waiting]}"
-                )
+                names = [job.name for job in waiting]
+                raise ValueError(f"jobs wait for names that do not exist: {names}")
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                try:
-                    results[job.name] = future.result()
-                except InputError as error:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise InputError(f"{job.name}: {error}") from None
-                say(f"{job.name}: {time.perf_counter() - began[job.name]:.0f} s")
+                job, began = running.pop(future)
+                results[job.name] = _result(job, future, pool)
+                say(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
+
+
+def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:
+    return [job for job in waiting if all(name in done for name in job.after)]
+
+
+def _result(job: Job, future: Future[Any], pool: ProcessPoolExecutor) -> Any:
+    try:
+        return future.result()
+    except InputError as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise InputError(f"{job.name}: {error}") from None
+
+
+def _set_up_process(parent: int) -> None:
+    import torch
+    from transformers.utils import logging as hf_logging
+
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    # Progress bars of side-by-side runs would overwrite each other.
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (stays open as long as the process lives)
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when its parent is gone.
+
+    A worker that outlives a killed run would write into the folder of the run that resumes it.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

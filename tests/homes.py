@@ -37,12 +37,14 @@ RECIPES = (
             "regions",
             "pretrain",
             "vcr",
+            "ask",
+            "count",
+            "similarity",
+            "grounded",
+            "attention",
         )
     ),
-    *(f"groundling.recipes.analyse.{name}" for name in ("similarity", "grounded", "attention")),
     "groundling.recipes.sweep.run_sweep",
-    "groundling.analysis.knowledge.ask",
-    "groundling.analysis.grounded.count",
 )
 """What commands call, by place."""
 
@@ -173,7 +175,9 @@ class Here(ThreadPoolExecutor):
 
     def __init__(self, processes: int, mp_context: Any, **_: Any) -> None:
         assert mp_context.get_start_method() == "spawn"
-        super().__init__(processes)
+        # One thread, however many are asked for: while transformers loads a model it replaces functions of its own
+        # classes, and two loads at a time leave `PreTrainedModel.tie_weights` replaced for good.
+        super().__init__(max_workers=1)
 
     def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
         call, arguments = pickle.loads(pickle.dumps((call, arguments)))

@@ -17,6 +17,7 @@ from groundling.analysis.attention import MEASURES
 from groundling.batch import Example, collate
 from groundling.errors import InputError
 from groundling.models.crossmodal import load_crossmodal
+from groundling.recipes.attention import attention_report
 
 LONG = Example(
     "long",
@@ -163,12 +164,27 @@ def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat)
     assert (js["low"], js["high"]) == pytest.approx(tuple(paired), rel=0.05)
 
 
+def test_every_head_keeps_its_own_values(whole, flat):
+    # C7
+    examples = toys.examples(12)
+    result = attention.compare_maps(whole, flat, examples, draws=20, least=12)
+    scores = attention.diversity(flat, examples).scores
+    for row in result["measures"]:
+        place = MEASURES.index(row["measure"])
+        for side in ("a", "b"):
+            assert len(row["heads"][side]) == 2
+            assert np.mean(row["heads"][side]) == pytest.approx(row[side])
+        assert row["heads"]["b"] == pytest.approx(scores[:, row["layer"] - 1, :, place].mean(0))
+    first = result["measures"][0]["heads"]
+    assert first["a"][0] != pytest.approx(first["a"][1])
+
+
 def test_report_of_two_folders(whole, flat, tmp_path):
     folders = tmp_path / "with", tmp_path / "without$$"
     for folder, model in zip(folders, (whole, flat), strict=True):
         folder.mkdir()
         model.export(folder)
-    report = attention.attention_report(
+    report = attention_report(
         *map(load_crossmodal, folders), FEW, tmp_path / "out", draws=20, least=12
     )
     assert (

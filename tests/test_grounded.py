@@ -15,10 +15,11 @@ from scipy.stats import mannwhitneyu
 from transformers import BertTokenizer
 
 from groundling.analysis.gains import Split, analyse, figure, listing, null_split, split
-from groundling.analysis.grounded import Grounding, count, count_pieces, stop_words
+from groundling.analysis.grounded import Grounding, count_pieces, stop_words
 from groundling.batch import Example
 from groundling.config import CountsConfig
 from groundling.errors import InputError
+from groundling.recipes.count import count
 
 PRINTED = {  # totals of Appendix D's examples that agree with their texts
     21: "Security forces were on high alert after an election campaign in which more than 1,000 people, including "
@@ -139,7 +140,14 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"counts.json: counted with another tokenizer"):
         Grounding.read(tmp_path / "counts.json", words())
     for number, content in enumerate(
-        ("{}", "[]", json.dumps({**table, "pieces": {}}), '{"provenance": {}}')
+        (
+            "{}",
+            "[]",
+            json.dumps({**table, "pieces": {}}),
+            json.dumps({**table, "pieces": ["a"]}),
+            json.dumps({**table, "words": {"a": "often"}}),
+            '{"provenance": {}}',
+        )
     ):
         with pytest.raises(InputError, match=r"no count table; expected filled"):
             Grounding.read(put(tmp_path / f"{number}.json", content), pieces())

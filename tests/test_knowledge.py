@@ -20,11 +20,12 @@ from transformers import (
 )
 
 from groundling.analysis.answers import Part, embedder, embedding, fill_mask, stroop
-from groundling.analysis.knowledge import ask, measure, summary
+from groundling.analysis.knowledge import measure, summary
 from groundling.checkpoint import HEADS
 from groundling.config import AskConfig
 from groundling.data.visual_facts import ANSWERS, VisualFact, read_visual_facts
 from groundling.errors import InputError
+from groundling.recipes.ask import ask
 from groundling.world import World, WorldConfig
 from groundling.world.language import ATTRIBUTES
 
@@ -123,6 +124,22 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
     assert kite.options[kite.target.argmax()] == "rhombus"
 
 
+def test_subjects_may_be_called_as_other_layouts_fields(tmp_path: Path) -> None:
+    # F16: ViComTe's color-dist.jsonl has subjects called "item" and "label".
+    counts = {word: [1] + [0] * 11 for word in ("item", "label", "class_id", "ngram", "sub", "obj")}
+    facts = read_visual_facts(lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
+    assert [f.subject for f in facts] == list(counts)
+    assert {f.relation for f in facts} == {"color"}
+
+
+def test_numbers_too_long_and_brackets_too_deep_are_one_line(tmp_path: Path) -> None:
+    # E14
+    for text in ("[" * 100_000, '{"item": ' + "9" * 5000 + "}"):
+        path = homes.put(tmp_path / "m.jsonl", text + "\n")
+        with pytest.raises(InputError, match="line 1: JSON with a number too long or brackets"):
+            read_visual_facts(path)
+
+
 @pytest.mark.parametrize(
     ("name", "second", "expected"),
     [
@@ -139,6 +156,12 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
             "line 2: label is .*expected 11 numbers",
         ),
         ("m.jsonl", coda("a [MASK].", 3, options=["red", "red"]), "line 2: options is"),
+        ("m.jsonl", coda("a [MASK].", 3, options=["red", 7]), "line 2: options is"),
+        (
+            "m.jsonl",
+            coda("a [MASK].", 3, label=[10**400] * 11),
+            "line 2: label is .*expected 11 numbers",
+        ),
         ("m.jsonl", coda("a [MASK].", 3, object_group=7), "line 2: object_group is 7"),
         (
             "m.jsonl",
@@ -395,9 +418,7 @@ def test_a_run_writes_answers_and_goes_on(
             np.mean([row["prediction"] == row["label"] for row in colours])
         )
         assert set(result[mode]["relations"]["size"]) == {"all", "train", "dev", "test"}
-    monkeypatch.setattr(
-        "groundling.analysis.knowledge.MODES", dict.fromkeys(settings.modes, homes.never)
-    )
+    monkeypatch.setattr("groundling.recipes.ask.MODES", dict.fromkeys(settings.modes, homes.never))
     again = ask(settings, tmp_path / "run")
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):

@@ -22,7 +22,7 @@ from groundling.recipes.quickstart import (
     table_rows,
     verdict,
 )
-from groundling.report import bars, table, write_report
+from groundling.report import Picture, Section, bars, table, write_report
 from groundling.world import World, WorldConfig
 
 CONFIG = QuickstartConfig(scale=0.003, processes=1)
@@ -155,10 +155,12 @@ def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
     write_report(
         tmp_path / "r.html",
         "a < b",
-        [("t & u", rows)],
+        [
+            Section("p", pictures=[Picture(b"png", 'a "red" thing')]),
+            Section("f", figure="<svg></svg>"),
+            Section("t & u", rows=rows),
+        ],
         ["s > t"],
-        figures=[("f", "<svg></svg>")],
-        scenes=[(b"png", 'a "red" thing')],
         notes=["n"],
     )
     page = (tmp_path / "r.html").read_text(encoding="utf-8")

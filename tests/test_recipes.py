@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -519,3 +521,15 @@ def test_jobs_give_results_by_name(processes: int, tmp_path: Path) -> None:
     assert order.index("b") < order.index("c")  # `a` may come anywhere
     with pytest.raises(ValueError, match=r"names that do not exist: \['x'\]"):
         run_jobs([Job("x", homes.note, (path, "x"), after=("nothing",))], processes, lambda _: None)
+
+
+def thread_after_a_while() -> int:
+    time.sleep(0.05)
+    return threading.get_ident()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_jobs_in_this_process_run_one_at_a_time() -> None:
+    jobs = [Job(name, thread_after_a_while, ()) for name in ("a", "b")]
+    results = run_jobs(jobs, 2, lambda _: None)
+    assert results["a"] == results["b"]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.batch import Example, Row, Sample, collate
+from groundling.batch import Example, Row, Sample, collate, needed
 from groundling.checkpoint import start_lm_head
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.data.visual_facts import MASK, VisualFact
@@ -29,8 +29,16 @@ FRAMES = ("{}", "there is a {} .")
 BATCH = 64
 """Texts run at a time."""
 
+HEADLESS = "expected a text encoder with a masked-LM head; --modes embedding stroop need none"
+"""What to do about a model that cannot fill a mask."""
+
 Answers = list[dict[str, np.ndarray]]
 """Per fact and template, a number per option (options,); the highest is the model's answer."""
+
+Notes = dict[str, str | list[str]]
+"""What there is to know of the answers, by name: `head`, `several_pieces`, `unknown_pieces` of `fill_mask`."""
+
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -40,18 +48,270 @@ class Part(NamedTuple):
     start: int
     stop: int
 
+    @property
+    def words(self) -> str:
+        """The stretch itself."""
+        return self.text[self.start : self.stop]
 
-def _put(frame: str, slot: str, word: str) -> Part:
-    at = frame.index(slot)
-    return Part(frame.replace(slot, word), at, at + len(word))
+
+# -- by embedding ------------------------------------------------------------------------------------------------------
+
+
+def embedding(
+    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+) -> tuple[Answers, Notes]:
+    """Cosine of the subject's and each option's embedding, both in the same neutral frame; the frames are templates.
+
+    `source` is a hub id or folder of a text encoder or CLIP-like model. Raises InputError if it is neither, or a text
+    has more than `max_length` pieces.
+    """
+    words: dict[str, None] = {}  # in order, each once
+    for fact in facts:
+        words.update(dict.fromkeys((fact.subject, *fact.options)))
+    parts = [_filled(frame, "{}", word) for frame in FRAMES for word in words]
+    vectors = embedder(source, max_length)(parts)
+    answers = []
+    for fact in facts:
+        by_frame = {}
+        for frame in FRAMES:
+            subject = vectors[_filled(frame, "{}", fact.subject)]
+            options = [vectors[_filled(frame, "{}", option)] for option in fact.options]
+            by_frame[frame] = np.stack(options) @ subject
+        answers.append(by_frame)
+    return answers, {}
+
+
+def stroop(
+    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+) -> tuple[Answers, Notes]:
+    """Cosine of the prompt filled with an option and the prompt with its slot taken out.
+
+    Stroop probing is of "Is BERT Blind?" (Alper et al., CVPR 2023). `source`, `max_length` and errors are those of
+    `embedding`.
+    """
+    parts = []
+    for fact in facts:
+        for prompt in fact.prompts.values():
+            parts += [_whole(prompt, word) for word in ("", *fact.options)]
+    vectors = embedder(source, max_length)(parts)
+    answers = []
+    for fact in facts:
+        by_template = {}
+        for name, prompt in fact.prompts.items():
+            without = vectors[_whole(prompt, "")]
+            filled = [vectors[_whole(prompt, option)] for option in fact.options]
+            by_template[name] = np.stack(filled) @ without
+        answers.append(by_template)
+    return answers, {}
+
+
+def embedder(
+    source: str | Path, max_length: int = 64
+) -> Callable[[Iterable[Part]], dict[Part, np.ndarray]]:
+    """A function from parts of texts to unit vectors (D,).
+
+    A text encoder gives the mean of its last states over the part's own pieces, special ones left out; a CLIP-like
+    tower always the text feature of the whole text (its end token).
+    """
+    if load_config(source).model_type in CLIP_LIKE:
+        vectors_of = _tower_vectors(source)
+    else:
+        vectors_of = _encoder_vectors(source, max_length)
+
+    @torch.no_grad()
+    def embed(parts: Iterable[Part]) -> dict[Part, np.ndarray]:
+        distinct = list(dict.fromkeys(parts))
+        embedded = {}
+        for batch in _batches(distinct):
+            for part, vector in zip(batch, vectors_of(batch), strict=True):
+                embedded[part] = (vector / vector.norm()).numpy()
+        return embedded
+
+    return embed
+
+
+Vectors = Callable[[Sequence[Part]], list[Tensor]]
+"""What makes a vector (D,) on the CPU of each part of a batch."""
+
+
+def _encoder_vectors(source: str | Path, max_length: int) -> Vectors:
+    device = PartialState().device
+    model = load_text_encoder(source).to(device).eval()
+    text_input, _ = model.inputs(max_length)
+
+    def vectors(parts: Sequence[Part]) -> list[Tensor]:
+        samples = _samples(parts, text_input)
+        states = needed(model(collate(samples).to(device)).text, "text", "an embedding")
+        means = []
+        for part, sample, padded in zip(parts, samples, states.float().cpu(), strict=True):
+            row = needed(sample.text, "text", "an embedding")
+            inside = torch.from_numpy(_pieces(part, row))
+            means.append(padded[: len(row.ids)][inside].mean(0))
+        return means
+
+    return vectors
+
+
+def _tower_vectors(source: str | Path) -> Vectors:
+    device = PartialState().device
+    tower, tokenizer = load_clip_text(source)
+    tower.to(device).eval()
+    windows = WindowInput(tokenizer, tower.window, max_windows=1)
+
+    def vectors(parts: Sequence[Part]) -> list[Tensor]:
+        batch = collate(_samples(parts, None, windows)).to(device)
+        _, features = tower(needed(batch.clip, "clip", "an embedding"))
+        return list(features.float().cpu())
+
+    return vectors
+
+
+# -- by masked LM ------------------------------------------------------------------------------------------------------
+
+
+class _Question(NamedTuple):
+    """An option in the place of a prompt's mask."""
+
+    fact: int
+    template: str
+    option: int
+    filled: Part
+
+
+class _Masked(NamedTuple):
+    """A question as the model reads it."""
+
+    row: Row
+    """The filled prompt, its option's pieces replaced by masks."""
+    pieces: np.ndarray
+    """(masks,) int64: the pieces that were there."""
+
+
+@torch.no_grad()
+def fill_mask(
+    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+) -> tuple[Answers, Notes]:
+    """Log-probability of each option in the prompt's place, under as many masks as it has pieces, mean per piece.
+
+    The pieces are those the option has in the filled prompt, so a byte-level tokenizer's space before it counts. Notes
+    tell whose `head` it is, and which options have `several_pieces` or `unknown_pieces`.
+
+    Raises InputError if `source` is no text encoder with a masked-LM head, or a text has more than `max_length` pieces.
+    """
+    text, head, origin = _with_head(source)
+    questions = _questions(facts)
+    masked = _mask(questions, text, max_length)
+    answers: Answers = []
+    for fact in facts:
+        answers.append({template: np.empty(len(fact.options)) for template in fact.prompts})
+    for numbers, logs in _log_probabilities(text, head, masked):
+        for number in numbers:
+            question = questions[number]
+            pieces = masked[number].pieces
+            mean = logs[np.arange(len(pieces)), pieces].mean()
+            answers[question.fact][question.template][question.option] = mean
+    return answers, {"head": origin, **_piece_notes(questions, masked, text)}
+
+
+def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
+    """The encoder and its masked-LM head, ready to run, and whose head it is: an earlier run's or the checkpoint's."""
+    if load_config(source).model_type in CLIP_LIKE:
+        raise InputError(f"{source}: a CLIP-like model fills no mask; {HEADLESS}")
+    text = load_text_encoder(source)
+    if text.tokenizer.mask_token_id is None:
+        raise InputError(f"{source}: the tokenizer has no mask token; {HEADLESS}")
+    head = LMHead(text.sizes.text, text.sizes.word_table)
+    origin = start_lm_head(head, source, text.encoder.config.model_type)
+    if origin == "new":
+        # A head that was trained on joint states, after cross-modal layers, is none: it never read these states.
+        raise InputError(
+            f"{source}: no masked-LM head of this encoder's own is saved there; {HEADLESS}"
+        )
+    device = PartialState().device
+    return text.to(device).eval(), head.to(device).eval(), origin
+
+
+def _questions(facts: Sequence[VisualFact]) -> list[_Question]:
+    questions = []
+    for number, fact in enumerate(facts):
+        for template, prompt in fact.prompts.items():
+            for place, option in enumerate(fact.options):
+                filled = _filled(prompt, MASK, option)
+                questions.append(_Question(number, template, place, filled))
+    return questions
+
+
+def _mask(questions: Sequence[_Question], text: TextEncoder, max_length: int) -> list[_Masked]:
+    parts = [question.filled for question in questions]
+    text_input, _ = text.inputs(max_length)
+    masked = []
+    for part, sample in zip(parts, _samples(parts, text_input), strict=True):
+        row = needed(sample.text, "text", "masked LM")
+        inside = _pieces(part, row)
+        ids = np.where(inside, text.tokenizer.mask_token_id, row.ids)
+        masked.append(_Masked(replace(row, ids=ids), row.ids[inside]))
+    return masked
+
+
+def _log_probabilities(
+    text: TextEncoder, head: LMHead, masked: Sequence[_Masked]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Numbers of questions that share a masked sentence, and its log-probabilities (masks, vocabulary)."""
+    device = PartialState().device
+    mask = text.tokenizer.mask_token_id
+    for sharing in _batches(_sharing(masked)):
+        samples = [Sample(str(numbers[0]), masked[numbers[0]].row) for numbers in sharing]
+        batch = collate(samples).to(device)
+        encoded = text(batch)
+        states = needed(encoded.text, "text", "masked LM")
+        is_mask = needed(batch.text, "text", "masked LM").ids == mask
+        for place, numbers in enumerate(sharing):
+            logits = head(states[place, is_mask[place]], encoded.word_table)
+            yield numbers, logits.float().log_softmax(-1).cpu().numpy()
+
+
+def _sharing(masked: Sequence[_Masked]) -> list[list[int]]:
+    """Numbers of questions with the same masked sentence: options of a prompt that have as many pieces."""
+    same: dict[bytes, list[int]] = {}
+    for number, question in enumerate(masked):
+        same.setdefault(question.row.ids.tobytes(), []).append(number)
+    return list(same.values())
+
+
+def _piece_notes(
+    questions: Sequence[_Question], masked: Sequence[_Masked], text: TextEncoder
+) -> Notes:
+    several = set()
+    unknown = set()
+    for question, read in zip(questions, masked, strict=True):
+        option = question.filled.words
+        if len(read.pieces) > 1:
+            several.add(option)
+        if text.tokenizer.unk_token_id in read.pieces:
+            unknown.add(option)
+    return {"several_pieces": sorted(several), "unknown_pieces": sorted(unknown)}
+
+
+# -- texts and pieces --------------------------------------------------------------------------------------------------
+
+
+def _filled(frame: str, slot: str, word: str) -> Part:
+    """The word in the place of a frame's slot."""
+    start = frame.index(slot)
+    return Part(frame.replace(slot, word), start, start + len(word))
+
+
+def _whole(prompt: str, word: str) -> Part:
+    """The whole prompt, filled with a word or, if that is empty, without its slot."""
+    text = " ".join(prompt.replace(MASK, word).split())
+    return Part(text, 0, len(text))
 
 
 def _samples(
     parts: Sequence[Part], text: TextInput | None, clip: WindowInput | None = None
 ) -> list[Sample]:
-    samples = TextSamples([Example(p.text, p.text) for p in parts], text, clip).get(
-        range(len(parts))
-    )
+    examples = [Example(part.text, part.text) for part in parts]
+    samples = TextSamples(examples, text, clip).get(range(len(examples)))
     for sample in samples:
         if sample.dropped:
             raise InputError(
@@ -63,158 +323,13 @@ def _samples(
 def _pieces(part: Part, row: Row) -> np.ndarray:
     """Which pieces of a row (T,) belong to the words of a part."""
     words = spans(part.text)
-    inside = np.flatnonzero((words[:, 0] < part.stop) & (words[:, 1] > part.start))
-    if not (found := np.isin(row.word, inside)).any():
-        raise InputError(
-            f"{part.text!r}: the tokenizer makes no pieces of {part.text[part.start : part.stop]!r}"
-        )
-    return found
+    overlaps = (words[:, 0] < part.stop) & (words[:, 1] > part.start)
+    inside = np.isin(row.word, np.flatnonzero(overlaps))
+    if not inside.any():
+        raise InputError(f"{part.text!r}: the tokenizer makes no pieces of {part.words!r}")
+    return inside
 
 
-def embedder(
-    source: str | Path, max_length: int = 64
-) -> Callable[[Iterable[Part]], dict[Part, np.ndarray]]:
-    """A function from parts of texts to unit vectors (D,).
-
-    A text encoder gives the mean of its last states over the part's own pieces, special ones left out; a CLIP-like
-    tower always the text feature of the whole text (its end token).
-    """
-    device, mean = PartialState().device, load_config(source).model_type not in CLIP_LIKE
-    model: Any
-    sides: tuple[TextInput | None, WindowInput | None]
-    if mean:
-        model = load_text_encoder(source)
-        sides = model.inputs(max_length)
-    else:
-        model, tokenizer = load_clip_text(source)
-        sides = (None, WindowInput(tokenizer, model.window, max_windows=1))
-    model.to(device).eval()
-
-    @torch.no_grad()
-    def embed(parts: Iterable[Part]) -> dict[Part, np.ndarray]:
-        distinct, found = list(dict.fromkeys(parts)), {}
-        for start in range(0, len(distinct), BATCH):
-            chosen = distinct[start : start + BATCH]
-            samples = _samples(chosen, *sides)
-            batch = collate(samples).to(device)
-            states: Tensor = model(batch).text if mean else model(batch.clip)[1]
-            for part, sample, own in zip(chosen, samples, states.float().cpu(), strict=True):
-                if mean:
-                    assert sample.text is not None
-                    own = own[: len(sample.text.ids)][
-                        torch.from_numpy(_pieces(part, sample.text))
-                    ].mean(0)
-                found[part] = (own / own.norm()).numpy()
-        return found
-
-    return embed
-
-
-def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
-    """The encoder and its masked-LM head, and whose head it is: an earlier run's, or the checkpoint's own."""
-    other = "expected a text encoder with a masked-LM head; --modes embedding stroop need none"
-    if load_config(source).model_type in CLIP_LIKE:
-        raise InputError(f"{source}: a CLIP-like model fills no mask; {other}")
-    text = load_text_encoder(source)
-    if text.tokenizer.mask_token_id is None:
-        raise InputError(f"{source}: the tokenizer has no mask token; {other}")
-    head = LMHead(text.sizes.text, text.sizes.word_table)
-    origin = start_lm_head(head, source, text.encoder.config.model_type)
-    if origin != "new":
-        return text, head, origin
-    raise InputError(f"{source}: no masked-LM head there; {other}")
-
-
-@torch.no_grad()
-def fill_mask(
-    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
-) -> tuple[Answers, dict[str, Any]]:
-    """Log-probability of each option in the prompt's place, under as many masks as it has pieces, mean per piece.
-
-    The pieces are those the option has in the filled prompt, so a byte-level tokenizer's space before it counts.
-    """
-    text, head, origin = _with_head(source)
-    device, mask = PartialState().device, text.tokenizer.mask_token_id
-    text.to(device).eval(), head.to(device).eval()
-    slots = [
-        (f, t, o)
-        for f, fact in enumerate(facts)
-        for t in fact.prompts
-        for o in range(len(fact.options))
-    ]
-    parts = [_put(facts[f].prompts[t], MASK, facts[f].options[o]) for f, t, o in slots]
-    wanted, rows = [], []
-    same: dict[bytes, list[int]] = {}  # options of as many pieces share a masked sentence
-    several: set[str] = set()
-    unknown: set[str] = set()
-    for number, (part, sample) in enumerate(
-        zip(parts, _samples(parts, text.inputs(max_length)[0]), strict=True)
-    ):
-        assert sample.text is not None
-        at = _pieces(part, sample.text)
-        wanted.append(sample.text.ids[at])
-        option = {part.text[part.start : part.stop]}
-        several |= option if len(wanted[-1]) > 1 else set()
-        unknown |= option if text.tokenizer.unk_token_id in wanted[-1] else set()
-        rows.append(replace(sample.text, ids=np.where(at, mask, sample.text.ids)))
-        same.setdefault(rows[-1].ids.tobytes(), []).append(number)
-    answers: Answers = [{t: np.empty(len(fact.options)) for t in fact.prompts} for fact in facts]
-    sharing = list(same.values())
-    for start in range(0, len(sharing), BATCH):
-        chosen = sharing[start : start + BATCH]
-        batch = collate([Sample(str(numbers[0]), rows[numbers[0]]) for numbers in chosen]).to(
-            device
-        )
-        assert batch.text is not None
-        encoded = text(batch)
-        for i, numbers in enumerate(chosen):
-            logits = head(encoded.text[i, batch.text.ids[i] == mask], encoded.word_table)
-            logs = logits.float().log_softmax(-1).cpu().numpy()  # (masks, vocabulary)
-            for number in numbers:
-                f, template, o = slots[number]
-                answers[f][template][o] = logs[np.arange(len(logs)), wanted[number]].mean()
-    return answers, {
-        "head": origin,
-        "several_pieces": sorted(several),
-        "unknown_pieces": sorted(unknown),
-    }
-
-
-def embedding(
-    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
-) -> tuple[Answers, dict[str, Any]]:
-    """Cosine of the subject's and each option's embedding, both in the same neutral frame."""
-    embed = embedder(source, max_length)
-    words = dict.fromkeys(word for fact in facts for word in (fact.subject, *fact.options))
-    at = embed(_put(frame, "{}", word) for frame in FRAMES for word in words)
-
-    def cosines(fact: VisualFact, frame: str) -> np.ndarray:
-        options = np.stack([at[_put(frame, "{}", option)] for option in fact.options])
-        return options @ at[_put(frame, "{}", fact.subject)]
-
-    return [{frame: cosines(fact, frame) for frame in FRAMES} for fact in facts], {}
-
-
-def stroop(
-    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
-) -> tuple[Answers, dict[str, Any]]:
-    """Cosine of the prompt filled with an option and the prompt with its slot taken out (Is BERT Blind?, CVPR 2023)."""
-
-    def sides(prompt: str, options: Sequence[str]) -> list[Part]:
-        texts = [prompt.replace(MASK, option) for option in ("", *options)]
-        return [Part(text, 0, len(text)) for text in (" ".join(text.split()) for text in texts)]
-
-    parts = [
-        {name: sides(prompt, fact.options) for name, prompt in fact.prompts.items()}
-        for fact in facts
-    ]
-    at = embedder(source, max_length)(
-        part for own in parts for some in own.values() for part in some
-    )
-    return [
-        {
-            name: np.stack([at[filled] for filled in some[1:]]) @ at[some[0]]
-            for name, some in own.items()
-        }
-        for own in parts
-    ], {}
+def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), BATCH):
+        yield values[start : start + BATCH]

@@ -3,30 +3,37 @@
 The paper shows one text's maps of head 0, each on a colour scale of its own, two of them all but uniform. Here are all
 heads over many texts, beside what uniform attention would give. Rows are the text's own pieces (without the encoder's
 [CLS] and [SEP]), columns all CLIP pieces, start and end tokens included.
+
+Sizes: L cross-modal layers, H heads, R rows, V columns.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import entr
+from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from groundling.analysis.grounded import stop_words
-from groundling.batch import Example, Row, collate
+from groundling.batch import Batch, Example, Row, collate, needed
 from groundling.data.samples import TextSamples
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.models.crossmodal import CrossModal
 from groundling.report import new_figure, svg_of
-from groundling.runs import disk_errors, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MEASURES = (
     "row_entropy",
@@ -36,126 +43,261 @@ MEASURES = (
     "special_mass",
     "stopword_mass",
 )
+"""In the order of `measures`."""
+
+LEGIBLE = 60
+"""More pieces along an axis than this are not spelt out."""
+
+Receive = Callable[[int, np.ndarray], None]
+"""What takes a layer's number, from 0 up, and its maps (N, H, T, V), padding included."""
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
 
 
 def row_entropy(maps: ArrayLike) -> np.ndarray:
-    """Mean entropy of the rows of maps (..., R, V) as a share of log V: 1 is uniform; NaN for one column."""
+    """Mean entropy of the rows of maps (..., R, V) as a share of log V: 1 is uniform; NaN for one column.
+
+    Raises InputError, as all measures do, for maps that are empty, negative, or whose rows do not sum to 1.
+    """
     rows = _checked(maps)
-    return entr(rows).sum(-1).mean(-1) / (np.log(rows.shape[-1]) or np.nan)
+    columns = rows.shape[-1]
+    most = np.log(columns) if columns > 1 else np.nan
+    return entr(rows).sum(-1).mean(-1) / most
 
 
 def pairwise_js(maps: ArrayLike) -> np.ndarray:
-    """Mean Jensen-Shannon divergence (nats) over all pairs of rows of maps (..., R, V): 0 if alike, at most ln 2."""
+    """Mean Jensen-Shannon divergence (nats) over all pairs of rows of maps (..., R, V).
+
+    0 if the rows are alike, at most ln 2; NaN for one row.
+    """
     rows = _checked(maps)
-    own, count, total = entr(rows).sum(-1), rows.shape[-2], np.zeros(rows.shape[:-2])
-    for i in range(
-        count - 1
-    ):  # one row with all later ones: all pairs at once would take R * R * V numbers a map
-        mixed = entr((rows[..., i : i + 1, :] + rows[..., i + 1 :, :]) / 2).sum(-1)
-        total += (mixed - (own[..., i : i + 1] + own[..., i + 1 :]) / 2).sum(-1)
-    return np.maximum(total, 0) / (count * (count - 1) / 2 or np.nan)
+    count = rows.shape[-2]
+    entropy = entr(rows).sum(-1)
+    total = np.zeros(rows.shape[:-2])
+    # One row with all later ones at a time: all pairs at once would take R * R * V numbers a map.
+    for i in range(count - 1):
+        mixture = (rows[..., i : i + 1, :] + rows[..., i + 1 :, :]) / 2
+        mean_entropy = (entropy[..., i : i + 1] + entropy[..., i + 1 :]) / 2
+        total += (entr(mixture).sum(-1) - mean_entropy).sum(-1)
+    pairs = count * (count - 1) / 2 if count > 1 else np.nan
+    return np.maximum(total, 0) / pairs
 
 
 def effective_rank(maps: ArrayLike) -> np.ndarray:
     """Exponential of the entropy of the normalised singular values of maps (..., R, V) (Roy and Vetterli 2007)."""
     singular = np.linalg.svd(_checked(maps), compute_uv=False)
-    return np.exp(entr(singular / singular.sum(-1, keepdims=True)).sum(-1))
+    shares = singular / singular.sum(-1, keepdims=True)
+    return np.exp(entr(shares).sum(-1))
 
 
 def distinct_argmax(maps: ArrayLike) -> np.ndarray:
     """How many columns are the largest of some row, per row, of maps (..., R, V); ties go to the first column."""
     best = np.sort(_checked(maps).argmax(-1), axis=-1)
-    return (1 + (np.diff(best) > 0).sum(-1)) / best.shape[-1]
+    distinct = 1 + (np.diff(best) > 0).sum(-1)
+    return distinct / best.shape[-1]
 
 
 def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
     """Mean over the rows of maps (..., R, V) of the weight on the marked `columns` (V,)."""
-    return _checked(maps)[..., np.asarray(columns, bool)].sum(-1).mean(-1)
+    marked = np.asarray(columns, bool)
+    return _checked(maps)[..., marked].sum(-1).mean(-1)
 
 
 def measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
     """All MEASURES (..., 6) of maps (..., R, V) whose columns of special tokens and of stop words (V,) are marked."""
-    masses = column_mass(maps, special), column_mass(maps, stop)
-    return np.stack(
-        [
-            row_entropy(maps),
-            pairwise_js(maps),
-            effective_rank(maps),
-            distinct_argmax(maps),
-            *masses,
-        ],
-        -1,
-    )
+    values = [
+        row_entropy(maps),
+        pairwise_js(maps),
+        effective_rank(maps),
+        distinct_argmax(maps),
+        column_mass(maps, special),
+        column_mass(maps, stop),
+    ]
+    return np.stack(values, -1)
 
 
 def _checked(maps: ArrayLike) -> np.ndarray:
+    """Maps in double precision whose rows sum to 1, of which single precision leaves a little."""
     rows = np.asarray(maps, np.float64)
-    if (
-        rows.ndim < 2
-        or 0 in rows.shape
-        or not ((rows >= 0).all() and np.allclose(rows.sum(-1), 1, atol=1e-3))
-    ):
+    sums = rows.sum(-1, keepdims=True) if rows.ndim else rows
+    shaped = rows.ndim >= 2 and 0 not in rows.shape
+    if not shaped or not (rows >= 0).all() or not np.allclose(sums, 1, atol=1e-3):
         raise InputError(
             f"attention map {rows.shape}: expected (..., rows, columns), none negative, rows of sum 1"
         )
-    return rows / rows.sum(-1, keepdims=True)  # single precision leaves a little
+    return rows / sums
+
+
+# -- maps of a model ---------------------------------------------------------------------------------------------------
+
+
+class ExampleMaps(NamedTuple):
+    """An example's attention maps, without padding."""
+
+    number: int
+    """Which of the examples."""
+    text: Row
+    """What the text encoder reads; the maps' rows are its pieces that are not special."""
+    clip: Row
+    """What the CLIP text tower reads; the maps' columns."""
+    weights: np.ndarray
+    """(L, H, R, V); rows sum to 1."""
+
+
+class Diversity(NamedTuple):
+    """MEASURES of N examples' maps."""
+
+    scores: np.ndarray
+    """(N, L, H, 6); NaN for an example with fewer than two rows or columns."""
+    uniform: np.ndarray
+    """(N, 6): of uniform attention over as many rows and columns."""
+    shapes: np.ndarray
+    """(N, 2) int: rows and columns."""
+
+
+def receive_maps(model: CrossModal, batch: Batch, receive: Receive) -> None:
+    """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first."""
+    # The only place that knows how a model gives its maps.
+    for layer, weights in enumerate(model(batch, maps=True).attention):
+        receive(layer, weights.float().cpu().numpy())
 
 
 @torch.no_grad()
 def attention_maps(
     model: CrossModal, examples: Sequence[Example], max_length: int = 128, batch: int = 32
-) -> Iterator[tuple[int, Row, Row, np.ndarray]]:
-    """Each example's number, text row, CLIP row and maps (L layers, H heads, R, V) without padding, shortest first."""
-    if several := [e.id for e in examples if e.choices]:
-        raise InputError(f"example {several[0]} is multiple choice; expected a text, or a pair")
+) -> Iterator[ExampleMaps]:
+    """Each example's maps, shortest examples first; computed in eval mode on the model's device.
+
+    Examples have at most `max_length` pieces and are run `batch` at a time. Raises InputError for multiple choice.
+    """
+    with _eval_mode(model):
+        for inputs, sides in _batches(model, examples, max_length, batch):
+            layers = _all_layers(model, inputs)
+            for place, side in enumerate(sides):
+                weights = np.stack([side.unpadded(maps[place]) for maps in layers])
+                yield ExampleMaps(side.number, side.text, side.clip, weights)
+
+
+@torch.no_grad()
+def diversity(
+    model: CrossModal, examples: Sequence[Example], max_length: int = 128, batch: int = 32
+) -> Diversity:
+    """MEASURES of every example's maps; computed in eval mode on the model's device, one layer at a time.
+
+    Examples have at most `max_length` pieces and are run `batch` at a time. Raises InputError for multiple choice.
+    """
+    scores: dict[int, np.ndarray] = {}
+    uniform = np.full((len(examples), len(MEASURES)), np.nan)
+    shapes = np.zeros((len(examples), 2), np.int64)
+    stopwords = stop_words()
+    with _eval_mode(model):
+        for inputs, sides in _batches(model, examples, max_length, batch):
+            stops = [side.stop_word_columns(examples[side.number], stopwords) for side in sides]
+            measured = _measure_layers(model, inputs, sides, stops)
+            for side, stop, values in zip(sides, stops, measured, strict=True):
+                scores[side.number] = values
+                shapes[side.number] = side.shape
+                rows, columns = side.shape
+                if side.measurable:
+                    flat = np.full((rows, columns), 1 / columns)
+                    uniform[side.number] = measures(flat, side.clip.special, stop)
+    every = [scores[number] for number in range(len(examples))]
+    return Diversity(np.array(every), uniform, shapes)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """What both encoders read of one example."""
+
+    number: int
+    text: Row
+    clip: Row
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the example's maps."""
+        return int((~self.text.special).sum()), len(self.clip.ids)
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there are rows to compare, and columns to choose from."""
+        return min(self.shape) > 1
+
+    def unpadded(self, maps: np.ndarray) -> np.ndarray:
+        """(H, R, V) of maps (H, T, V') that also have special rows and padding."""
+        own_rows = np.flatnonzero(~self.text.special)
+        return maps[:, own_rows, : len(self.clip.ids)]
+
+    def stop_word_columns(self, example: Example, stopwords: Collection[str]) -> np.ndarray:
+        """(V,) bool: CLIP pieces of the example's stop words; every piece of a stop word is one."""
+        is_stop = []
+        for part in (example.text, example.pair or ""):
+            is_stop += [part[start:stop].lower() in stopwords for start, stop in spans(part)]
+        return np.array([word >= 0 and is_stop[word] for word in self.clip.word], bool)
+
+
+def _batches(
+    model: CrossModal, examples: Sequence[Example], max_length: int, size: int
+) -> Iterator[tuple[Batch, list[_Sides]]]:
+    """Examples on the model's device, `size` at a time: equal lengths together need little padding."""
+    for example in examples:
+        if example.choices:
+            raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
     # Of texts from several files, only some may have labels.
-    samples = TextSamples(
-        [replace(e, label=None) for e in examples], *model.inputs(max_length), keep=0
-    )
-    device, training = next(model.parameters()).device, model.training
+    unlabelled = [replace(example, label=None) for example in examples]
+    samples = TextSamples(unlabelled, *model.inputs(max_length), keep=0)
+    device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
+    for start in range(0, len(order), size):
+        numbers = order[start : start + size]
+        rows = samples.get(numbers)
+        sides = []
+        for number, row in zip(numbers, rows, strict=True):
+            text = needed(row.text, "text", "a cross-modal model")
+            clip = needed(row.clip, "clip", "a cross-modal model")
+            sides.append(_Sides(number, text, clip))
+        yield collate(rows).to(device), sides
+
+
+def _all_layers(model: CrossModal, inputs: Batch) -> list[np.ndarray]:
+    """Every layer's maps (N, H, T, V), padding included."""
+    layers: list[np.ndarray] = []
+    receive_maps(model, inputs, lambda _, maps: layers.append(maps))
+    return layers
+
+
+def _measure_layers(
+    model: CrossModal, inputs: Batch, sides: Sequence[_Sides], stops: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """MEASURES of each example's maps (L, H, 6); every layer is measured as it comes, and let go."""
+    layers: list[list[np.ndarray]] = [[] for _ in sides]
+
+    def measure(_: int, maps: np.ndarray) -> None:
+        for place, side in enumerate(sides):
+            weights = side.unpadded(maps[place])
+            if side.measurable:
+                values = measures(weights, side.clip.special, stops[place])
+            else:
+                values = np.full((len(weights), len(MEASURES)), np.nan)
+            layers[place].append(values)
+
+    receive_maps(model, inputs, measure)
+    return [np.stack(values) for values in layers]
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards the model is in the mode it was in."""
+    training = model.training
     model.eval()
     try:
-        for start in range(0, len(order), batch):
-            rows = samples.get(order[start : start + batch])
-            found = (
-                torch.stack(model(collate(rows).to(device), maps=True).attention)
-                .float()
-                .cpu()
-                .numpy()
-            )
-            for place, sample in enumerate(rows):
-                text, clip = sample.text, sample.clip
-                assert text is not None and clip is not None, "a CrossModal reads both sides"
-                own = np.flatnonzero(~text.special)
-                yield order[start + place], text, clip, found[:, place][:, :, own, : len(clip.ids)]
+        yield
     finally:
         model.train(training)
 
 
-def diversity(
-    model: CrossModal, examples: Sequence[Example], max_length: int = 128
-) -> tuple[np.ndarray, ...]:
-    """MEASURES of N examples' maps (N, L, H, 6), those of uniform attention (N, 6), rows and columns (N, 2).
-
-    Computed in eval mode on the model's device; NaN for an example with fewer than two rows or columns.
-    """
-    scores: list[Any] = [np.nan] * len(examples)
-    uniform, shapes, stops = (
-        np.full((len(examples), 6), np.nan),
-        np.zeros((len(examples), 2), np.int64),
-        stop_words(),
-    )
-    for number, _, clip, maps in attention_maps(model, examples, max_length):
-        shapes[number] = rows, columns = maps.shape[-2:]
-        scores[number] = np.full((*maps.shape[:2], 6), np.nan)
-        if min(rows, columns) > 1:
-            parts = examples[number].text, examples[number].pair or ""
-            words = [part[i:j].lower() in stops for part in parts for i, j in spans(part)]
-            stop = [at >= 0 and words[at] for at in clip.word]  # every piece of a stop word is one
-            scores[number] = measures(maps, clip.special, stop)
-            uniform[number] = measures(np.full((rows, columns), 1 / columns), clip.special, stop)
-    return np.array(scores), uniform, shapes
+# -- two models --------------------------------------------------------------------------------------------------------
 
 
 def compare_maps(
@@ -167,56 +309,102 @@ def compare_maps(
     least: int = 200,
     max_length: int = 128,
 ) -> dict[str, Any]:
-    """Per measure and layer: means of `a` and `b` over heads and texts, and b - a with its 95 % interval; for JSON.
+    """Per measure and layer: means of `a` and `b`, and b - a with its 95 % interval; ready for JSON.
 
-    A paired bootstrap over texts, each once however often given: it speaks of these two trainings, not of other seeds.
+    Means are over texts and heads; `heads` has each head's own means over texts. Head h of one training is no
+    counterpart of head h of another, so there are no differences by head.
+
+    Args:
+        a: The model that is subtracted.
+        b: A model with equal tokenizers and equally many layers.
+        examples: Texts or pairs; equal ones count once.
+        draws: Bootstrap samples, paired, over texts: the interval speaks of these two trainings, not of other seeds.
+        seed: Draws the bootstrap samples.
+        least: Fewest different texts of two pieces or more.
+        max_length: Pieces per text.
+
+    Raises InputError if the models do not fit each other, or there are too few texts or draws.
     """
     if len(a.cross) != len(b.cross):
         raise InputError(
             f"models of {len(a.cross)} and {len(b.cross)} cross-modal layers: expected equally many"
         )
-    texts = list({(e.text, e.pair, e.choices): e for e in examples}.values())
-    (first, uniform, shapes), (second, _, theirs) = (
-        diversity(model, texts, max_length) for model in (a, b)
-    )
-    for at in np.flatnonzero((shapes != theirs).any(1)):
+    texts = _distinct(examples)
+    of_a = diversity(a, texts, max_length)
+    of_b = diversity(b, texts, max_length)
+    for number in np.flatnonzero((of_a.shapes != of_b.shapes).any(1)):
         raise InputError(
-            f"example {texts[at].id}: maps of {shapes[at]} and {theirs[at]}; expected equal tokenizers"
+            f"example {texts[number].id}: maps of {of_a.shapes[number]} and {of_b.shapes[number]}; "
+            "expected equal tokenizers"
         )
-    kept, least = np.flatnonzero(shapes.min(1) > 1), max(least, 2)
-    if len(kept) < least or draws < 2:
+    measurable = np.flatnonzero(of_a.shapes.min(1) > 1)
+    least = max(least, 2)
+    if len(measurable) < least or draws < 2:
         raise InputError(
-            f"{len(kept)} different texts of two pieces, {draws} draws; expected at least {least} and 2"
+            f"{len(measurable)} different texts of two pieces, {draws} draws; expected at least {least} and 2"
         )
-    values = [
-        scores[kept].mean(2) for scores in (first, second)
-    ]  # (N, L, 6): heads of one text are no sample
-    gap, rng = values[1] - values[0], generator(seed, "bootstrap")
-    drawn = np.stack([gap[rng.integers(len(kept), size=len(kept))].mean(0) for _ in range(draws)])
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    scores_a = of_a.scores[measurable]
+    scores_b = of_b.scores[measurable]
+    uniform = of_a.uniform[measurable].mean(0)
+    return {
+        "texts": len(measurable),
+        "left_out": len(texts) - len(measurable),
+        "mean_pieces": of_a.shapes[measurable].mean(0).tolist(),
+        "draws": draws,
+        "seed": seed,
+        "measures": _measure_rows(scores_a, scores_b, uniform, draws, seed),
+    }
+
+
+def _distinct(examples: Sequence[Example]) -> list[Example]:
+    """Equal texts once, the last one of them."""
+    by_content = {(example.text, example.pair, example.choices): example for example in examples}
+    return list(by_content.values())
+
+
+def _measure_rows(
+    scores_a: np.ndarray, scores_b: np.ndarray, uniform: np.ndarray, draws: int, seed: int
+) -> list[dict[str, Any]]:
+    """One row for each measure and layer, of scores (N, L, H, 6) and those of uniform attention (6,)."""
+    # Heads of one text are no sample: (N, L, 6).
+    by_text_a = scores_a.mean(2)
+    by_text_b = scores_b.mean(2)
+    difference = by_text_b - by_text_a
+    low, high = _interval_of_mean(difference, draws, seed)
     cells = {
-        "a": values[0].mean(0),
-        "b": values[1].mean(0),
-        "difference": gap.mean(0),
+        "a": by_text_a.mean(0),
+        "b": by_text_b.mean(0),
+        "difference": difference.mean(0),
         "low": low,
         "high": high,
     }
-    rows = [
-        {
-            "measure": name,
-            "layer": layer + 1,
-            "uniform": float(uniform[kept, m].mean()),
-            **{key: float(cell[layer, m]) for key, cell in cells.items()},
-        }
-        for m, name in enumerate(MEASURES)
-        for layer in range(len(a.cross))
-    ]
-    counts = {
-        "texts": len(kept),
-        "left_out": len(texts) - len(kept),
-        "mean_pieces": shapes[kept].mean(0).tolist(),
-    }
-    return {**counts, "draws": draws, "seed": seed, "measures": rows}
+    heads_a = scores_a.mean(0)  # (L, H, 6)
+    heads_b = scores_b.mean(0)
+    rows = []
+    for place, name in enumerate(MEASURES):
+        for layer in range(len(heads_a)):
+            row: dict[str, Any] = {
+                "measure": name,
+                "layer": layer + 1,
+                "uniform": float(uniform[place]),
+            }
+            for key, cell in cells.items():
+                row[key] = float(cell[layer, place])
+            row["heads"] = {
+                "a": heads_a[layer, :, place].tolist(),
+                "b": heads_b[layer, :, place].tolist(),
+            }
+            rows.append(row)
+    return rows
+
+
+def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
+    rng = generator(seed, "bootstrap")
+    count = len(values)
+    means = [values[rng.integers(count, size=count)].mean(0) for _ in range(draws)]
+    low, high = np.quantile(np.stack(means), [0.025, 0.975], axis=0)
+    return low, high
 
 
 def heat_maps(
@@ -228,67 +416,53 @@ def heat_maps(
     path: str | Path | None = None,
     max_length: int = 128,
 ) -> str:
-    """One head's maps, layers by models, on one colour scale with uniform attention marked, as SVG; a PNG at `path`."""
-    (_, text, clip, ours), (_, *_, theirs) = (
-        next(attention_maps(m, [example], max_length)) for m in (a, b)
-    )
-    if ours.shape != theirs.shape or 0 in ours.shape or not 0 <= head < ours.shape[1]:
-        found = f"{ours.shape} and {theirs.shape}"
+    """One head's maps of one text, layers by models, as SVG; also a PNG at `path`, if given.
+
+    All maps are on one colour scale with uniform attention marked. `head` counts from 0. Raises InputError if the
+    models' maps differ in shape, are empty, or have no such head.
+    """
+    _, text, clip, maps_a = next(attention_maps(a, [example], max_length))
+    _, _, _, maps_b = next(attention_maps(b, [example], max_length))
+    empty = 0 in maps_a.shape
+    if maps_a.shape != maps_b.shape or empty or not 0 <= head < maps_a.shape[1]:
         raise InputError(
-            f"example {example.id}: maps of {found}; expected equal ones, not empty, with head {head}"
+            f"example {example.id}: maps of {maps_a.shape} and {maps_b.shape}; "
+            f"expected equal ones, not empty, with head {head}"
         )
-    drawing = new_figure(14, 6 * len(ours))
-    panels: Any = drawing.subplots(len(ours), 2, squeeze=False)
-    top = max(float(maps[:, head].max()) for maps in (ours, theirs))
-    labels = (
-        _spelled(a.clip_tokenizer, clip.ids),
-        _spelled(a.text.tokenizer, text.ids[~text.special]),
-    )
-    for (layer, column), axes in np.ndenumerate(panels):
-        shown = (ours, theirs)[column][layer, head]
-        image = axes.imshow(shown, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
-        # A dollar sign in a name or a piece begins no formula.
-        axes.set_title(f"{names[column]}: layer {layer + 1}, head {head}", parse_math=False)
-        axes.set_xticks(range(len(labels[0])), labels[0], rotation=90, fontsize=6, parse_math=False)
-        axes.set_yticks(range(len(labels[1])), labels[1], fontsize=6, parse_math=False)
+    rows = _spelt(a.text.tokenizer, text.ids[~text.special])
+    columns = _spelt(needed(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.ids)
+    top = max(float(maps_a[:, head].max()), float(maps_b[:, head].max()))
+    uniform = 1 / len(clip.ids)
+    layers = len(maps_a)
+    drawing = new_figure(14, 6 * layers)
+    panels: np.ndarray = drawing.subplots(layers, 2, squeeze=False)
+    for layer in range(layers):
+        for axes, name, maps in zip(panels[layer], names, (maps_a, maps_b), strict=True):
+            weights = maps[layer, head]
+            image = axes.imshow(weights, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
+            # A dollar sign in a name or a piece begins no formula.
+            axes.set_title(f"{name}: layer {layer + 1}, head {head}", parse_math=False)
+            _label(axes, rows, columns)
     bar = drawing.colorbar(image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.ids)})")
-    bar.ax.axhline(1 / len(clip.ids), color="red", linewidth=2)
-    drawing.supxlabel("CLIP pieces"), drawing.supylabel("text pieces")
+    bar.ax.axhline(uniform, color="red", linewidth=2)
+    drawing.supxlabel("CLIP pieces")
+    drawing.supylabel("text pieces")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # pieces are of any script, the font has few
         return svg_of(drawing, path)
 
 
-def _spelled(tokenizer: Any, ids: np.ndarray) -> list[str]:
-    pieces = (
-        tokenizer.convert_ids_to_tokens(ids.tolist()) if len(ids) <= 60 else []
-    )  # more cannot be read
-    return [
-        tokenizer.convert_tokens_to_string([piece]).removesuffix("</w>").strip() or piece
-        for piece in pieces
-    ]
+def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=6, parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, fontsize=6, parse_math=False)
 
 
-def attention_report(
-    a: CrossModal,
-    b: CrossModal,
-    texts: Sequence[Example],
-    out: Path,
-    names: tuple[str, str] = ("a", "b"),
-    head: int = 0,
-    draws: int = 2000,
-    seed: int = 0,
-    least: int = 200,
-    max_length: int = 128,
-) -> dict[str, Any]:
-    """Compare two whole models: `attention.json` (returned), `attention.svg` of a text of median length."""
-    found = compare_maps(a, b, texts, draws, seed, least, max_length)
-    example = sorted(texts, key=lambda e: len(e.text))[len(texts) // 2]
-    svg = heat_maps(a, b, example, head, names, max_length=max_length)
-    shown = {"example": example.id, "head": head}
-    report = {"a": names[0], "b": names[1], **found, "shown": shown}
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "attention.svg").write_text(svg, encoding="utf-8")
-    write_json(out / "attention.json", report)
-    return report
+def _spelt(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[str]:
+    """Pieces as they read; none if there are more than LEGIBLE."""
+    if len(ids) > LEGIBLE:
+        return []
+    spelt = []
+    for piece in tokenizer.convert_ids_to_tokens(ids.tolist()):
+        decoded = tokenizer.convert_tokens_to_string([piece])
+        spelt.append(decoded.removesuffix("</w>").strip() or piece)
+    return spelt

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,38 +22,59 @@ from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.report import new_figure, svg_of
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 DRAWS = 2000
 """Bootstrap samples, and permutations."""
+
+QUARTERS = (0.25, 0.5, 0.75)
+"""Quantiles that cut values into four parts of equal size."""
 
 
 class Split(NamedTuple):
     """Numbers of the examples that more, fewer, and as many seeds of the other model get right."""
 
     improved: np.ndarray
+    """(I,) int."""
     worsened: np.ndarray
+    """(W,) int."""
     on_par: np.ndarray
+    """(P,) int."""
 
 
 def split(base: ArrayLike, other: ArrayLike) -> Split:
-    """Groups of examples by right answers, (S, N) booleans each: seeds by examples in the same order."""
-    ours, theirs = np.asarray(base, bool), np.asarray(other, bool)
+    """Groups of examples by right answers, (S, N) booleans each: seeds by examples in the same order.
+
+    Raises InputError if the two differ in shape.
+    """
+    right_base = np.asarray(base, bool)
+    right_other = np.asarray(other, bool)
     # Unequal numbers of seeds would sort examples by difficulty: of three, one is right more often than of two.
-    if ours.ndim != 2 or ours.shape != theirs.shape:
+    if right_base.ndim != 2 or right_base.shape != right_other.shape:
         raise InputError(
-            f"right answers: expected two equal (seeds, examples), got {ours.shape} and {theirs.shape}"
+            f"right answers: expected two equal (seeds, examples), got {right_base.shape} and {right_other.shape}"
         )
-    gain = theirs.sum(0) - ours.sum(0)
-    return Split(np.flatnonzero(gain > 0), np.flatnonzero(gain < 0), np.flatnonzero(gain == 0))
+    gain = right_other.sum(0) - right_base.sum(0)
+    return Split(
+        improved=np.flatnonzero(gain > 0),
+        worsened=np.flatnonzero(gain < 0),
+        on_par=np.flatnonzero(gain == 0),
+    )
 
 
 def null_split(base: ArrayLike, seed: int = 0) -> Split:
-    """The same groups between two random halves of one model's seeds; of an odd number, one is left out."""
+    """The same groups between two random halves of one model's seeds; of an odd number, one is left out.
+
+    `base` is (S, N) booleans; raises InputError for fewer than 2 seeds.
+    """
     right = np.asarray(base, bool)
     if right.ndim != 2 or len(right) < 2:
         raise InputError(
             f"the null split needs at least 2 seeds by examples of the base model, got {right.shape}"
         )
-    order, half = generator(seed, "null split").permutation(len(right)), len(right) // 2
+    half = len(right) // 2
+    order = generator(seed, "null split").permutation(len(right))
     return split(right[order[:half]], right[order[half : 2 * half]])
 
 
@@ -65,100 +86,138 @@ def analyse(
     labels: ArrayLike,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Improved against worsened examples, between the models (`models`) and between base seeds (`null`).
+    """Improved against worsened examples, between the models (`models`) and between base seeds (`null`); for JSON.
 
-    `ratios` (NaN: undefined), `lengths` and `labels` are (N,), right answers (S, N). What cannot be computed is None.
+    Args:
+        ratios: (N,) visually grounded ratios, NaN where undefined.
+        base: (S, N) booleans: which answers of the base model are right, seeds by examples.
+        other: (S, N) booleans of the other model.
+        lengths: (N,) of the texts, in any unit.
+        labels: (N,) of the examples.
+        seed: Draws bootstrap samples, permutations and the halves of the null split.
+
+    What cannot be computed is None. Raises InputError if the shapes do not fit each other.
     """
-    values, long, kinds = np.asarray(ratios, float), np.asarray(lengths, float), np.asarray(labels)
-    size = np.shape(base)[-1:]
-    if not values.shape == long.shape == kinds.shape == size:
+    ratio = np.asarray(ratios, float)
+    length = np.asarray(lengths, float)
+    label = np.asarray(labels)
+    expected = np.shape(base)[-1:]
+    if not ratio.shape == length.shape == label.shape == expected:
         raise InputError(
-            f"ratios {values.shape}, lengths {long.shape}, labels {kinds.shape}: expected {size}, as base"
+            f"ratios {ratio.shape}, lengths {length.shape}, labels {label.shape}: expected {expected}, as base"
         )
-    parts = {"models": split(base, other), "null": null_split(base, seed)}
-    return {name: _compare(values, part, long, kinds, seed) for name, part in parts.items()}
+    return {
+        "models": _compare(ratio, split(base, other), length, label, seed),
+        "null": _compare(ratio, null_split(base, seed), length, label, seed),
+    }
 
 
 def _compare(
     ratios: np.ndarray, parts: Split, lengths: np.ndarray, labels: np.ndarray, seed: int
 ) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "groups": {name: _summary(ratios[at]) for name, at in parts._asdict().items()}
+    comparison: dict[str, Any] = {
+        "groups": {name: _summary(ratios[group]) for name, group in parts._asdict().items()},
+        "mann_whitney_p": None,
+        "cliffs_delta": None,
+        "interval": None,
+        "controlled": None,
     }
-    up, down = (at[~np.isnan(ratios[at])] for at in (parts.improved, parts.worsened))
-    if not len(up) or not len(down):
-        return {
-            **out,
-            "mann_whitney_p": None,
-            "cliffs_delta": None,
-            "interval": None,
-            "controlled": None,
-        }
+    defined = ~np.isnan(ratios)
+    improved = parts.improved[defined[parts.improved]]
+    worsened = parts.worsened[defined[parts.worsened]]
+    if not len(improved) or not len(worsened):
+        return comparison
+    up = ratios[improved]
+    down = ratios[worsened]
+    comparison["mann_whitney_p"] = float(mannwhitneyu(up, down).pvalue)
+    comparison["cliffs_delta"] = _cliffs_delta(up, down)
+    comparison["interval"] = _bootstrap_interval(up, down, seed)
+    both = np.concatenate([improved, worsened])
+    is_improved = np.repeat([1.0, 0.0], [len(improved), len(worsened)])
+    comparison["controlled"] = _controlled(
+        ratios[both], is_improved, lengths[both], labels[both], seed
+    )
+    return comparison
+
+
+def _summary(ratios: np.ndarray) -> dict[str, float | int | None]:
+    defined = ratios[~np.isnan(ratios)]
+    summary: dict[str, float | int | None] = {
+        "n": len(defined),
+        "undefined": len(ratios) - len(defined),
+        "mean": None,
+        "median": None,
+        "q1": None,
+        "q3": None,
+    }
+    if len(defined):
+        first, median, third = np.quantile(defined, QUARTERS).tolist()
+        summary.update(mean=float(defined.mean()), median=median, q1=first, q3=third)
+    return summary
+
+
+def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
+    """How much more often a value of `up` is the larger of a pair than the smaller."""
+    ordered = np.sort(down)
+    smaller = np.searchsorted(ordered, up, "left")
+    smaller_or_equal = np.searchsorted(ordered, up, "right")
+    return float(np.mean(smaller + smaller_or_equal) / len(ordered) - 1)
+
+
+def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[float]:
+    """The 95 % interval of Cliff's delta."""
     rng = generator(seed, "bootstrap")
     drawn = [
-        _delta(rng.choice(ratios[up], len(up)), rng.choice(ratios[down], len(down)))
-        for _ in range(DRAWS)
+        _cliffs_delta(rng.choice(up, len(up)), rng.choice(down, len(down))) for _ in range(DRAWS)
     ]
-    both, group = np.r_[up, down], np.repeat([1.0, 0.0], [len(up), len(down)])
-    return {
-        **out,
-        "mann_whitney_p": float(mannwhitneyu(ratios[up], ratios[down]).pvalue),
-        "cliffs_delta": _delta(ratios[up], ratios[down]),
-        "interval": [float(x) for x in np.quantile(drawn, [0.025, 0.975])],
-        "controlled": _controlled(ratios[both], group, lengths[both], labels[both], seed),
-    }
-
-
-def _summary(ratios: np.ndarray) -> dict[str, Any]:
-    defined = ratios[~np.isnan(ratios)]
-    mean = float(defined.mean()) if len(defined) else None
-    low, median, high = (
-        np.quantile(defined, [0.25, 0.5, 0.75]).tolist() if len(defined) else [None] * 3
-    )
-    counts = {"n": len(defined), "undefined": len(ratios) - len(defined)}
-    return {**counts, "mean": mean, "median": median, "q1": low, "q3": high}
-
-
-def _delta(up: np.ndarray, down: np.ndarray) -> float:
-    """Cliff's delta: how much more often a value of `up` is the larger of a pair than the smaller."""
-    down = np.sort(down)
-    return float(
-        np.mean(np.searchsorted(down, up, "left") + np.searchsorted(down, up, "right")) / len(down)
-        - 1
-    )
+    return np.quantile(drawn, [0.025, 0.975]).tolist()
 
 
 def _controlled(
     values: np.ndarray, group: np.ndarray, lengths: np.ndarray, labels: np.ndarray, seed: int
-) -> dict[str, Any] | None:
+) -> dict[str, float | int] | None:
     """The difference of means within strata (label by quarter of length), tested by permuting groups within them.
 
-    Within a stratum nothing is assumed of how ratios depend on length, unlike in a regression.
+    `group` is (N,): 1 improved, 0 worsened. Within a stratum nothing is assumed of how ratios depend on length, unlike
+    in a regression. None if no stratum has both groups.
     """
-    quarter = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths)
-    _, stratum = np.unique(
-        np.unique(labels, return_inverse=True)[1] * 4 + quarter, return_inverse=True
-    )
+    stratum = _strata(lengths, labels)
     order = np.argsort(stratum, kind="stable")
-    values, group, stratum = values[order], group[order], stratum[order]
+    values = values[order]
+    group = group[order]
+    stratum = stratum[order]
     size = np.bincount(stratum)
-    share = np.bincount(stratum, group) / size
-    centred = values - (np.bincount(stratum, values) / size)[stratum]
+    share = np.bincount(stratum, group) / size  # of improved examples, by stratum
+    mean = np.bincount(stratum, values) / size
+    centred = values - mean[stratum]
     spread = float((share * (1 - share) * size).sum())
-    if spread < 1e-9:  # no stratum has both groups
+    if spread < 1e-9:
         return None
     effect = float(group @ centred / spread)
     rng = generator(seed, "permutation")
-    # Strata are whole numbers apart, so that sorting with a fraction added shuffles within each.
-    drawn = (
-        np.array(
-            [group[np.argsort(stratum + rng.random(len(group)))] @ centred for _ in range(DRAWS)]
-        )
-        / spread
-    )
-    extreme = int((np.abs(drawn) >= abs(effect) - 1e-12).sum())
-    mixed = int(((share > 0) & (share < 1)).sum())
-    return {"difference": effect, "p": (1 + extreme) / (1 + DRAWS), "strata": mixed}
+    extreme = 0
+    for _ in range(DRAWS):
+        # Strata are whole numbers apart, so that sorting with a fraction added shuffles within each.
+        shuffled = group[np.argsort(stratum + rng.random(len(group)))]
+        if abs(shuffled @ centred / spread) >= abs(effect) - 1e-12:
+            extreme += 1
+    mixed = (share > 0) & (share < 1)
+    return {
+        "difference": effect,
+        "p": (1 + extreme) / (1 + DRAWS),
+        "strata": int(mixed.sum()),
+    }
+
+
+def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Each example's label and quarter of length as one number (N,), from 0 up without gaps."""
+    quarter = np.searchsorted(np.quantile(lengths, QUARTERS), lengths)
+    _, label = np.unique(labels, return_inverse=True)
+    _, stratum = np.unique(label * 4 + quarter, return_inverse=True)
+    return stratum
+
+
+# -- figure and examples -----------------------------------------------------------------------------------------------
 
 
 def figure(
@@ -166,24 +225,30 @@ def figure(
     null_groups: Mapping[str, ArrayLike],
     path: str | Path | None = None,
 ) -> str:
-    """Boxes of the groups' ratios (line: median, green plus: mean), the null split beside, as SVG; a PNG at `path`."""
+    """Boxes of the groups' ratios (line: median, green plus: mean), the null split beside, as SVG; a PNG at `path`.
+
+    Groups are (N,) ratios by name; undefined ones (NaN) are left out.
+    """
     drawing = new_figure(10, 3.8)
-    panels: Any = drawing.subplots(1, 2, sharey=True)
-    titles = "between the models", "null split: between base seeds"
-    for axes, title, content in zip(panels, titles, (groups, null_groups), strict=True):
-        values = [
-            (every := np.asarray(ratios, float))[~np.isnan(every)] for ratios in content.values()
-        ]
-        names = [
-            f"{name.replace('_', ' ')}\nn = {len(defined)}"
-            for name, defined in zip(content, values, strict=True)
-        ]
-        plus = {"marker": "+", "markeredgecolor": "green", "markersize": 10, "markeredgewidth": 2}
-        axes.boxplot(values, tick_labels=names, widths=0.5, showmeans=True, meanprops=plus)
-        axes.set_title(title)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("visually grounded ratio")
+    left, right = drawing.subplots(1, 2, sharey=True)
+    _draw_boxes(left, "between the models", groups)
+    _draw_boxes(right, "null split: between base seeds", null_groups)
+    left.set_ylabel("visually grounded ratio")
     return svg_of(drawing, path)
+
+
+def _draw_boxes(axes: Axes, title: str, groups: Mapping[str, ArrayLike]) -> None:
+    values = []
+    names = []
+    for name, ratios in groups.items():
+        every = np.asarray(ratios, float)
+        defined = every[~np.isnan(every)]
+        values.append(defined)
+        names.append(f"{name.replace('_', ' ')}\nn = {len(defined)}")
+    plus = {"marker": "+", "markeredgecolor": "green", "markersize": 10, "markeredgewidth": 2}
+    axes.boxplot(values, tick_labels=names, widths=0.5, showmeans=True, meanprops=plus)
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def listing(
@@ -195,36 +260,52 @@ def listing(
     variant: Variant = "pieces",
     names: tuple[str, str] = ("base", "other"),
 ) -> str:
-    """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation)."""
+    """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
+
+    Most extreme is the largest gain or loss; on par, all seeds right or all wrong. Equal ones stand in the data's
+    order. `base` and `other` are (S, N) booleans of right answers; raises InputError if there are not N examples.
+    """
     parts = split(base, other)
-    right = [np.asarray(answers, bool).sum(0) for answers in (base, other)]
     seeds = len(np.asarray(base))
-    if len(examples) != len(right[0]):
-        raise InputError(f"{len(examples)} examples, but right answers of {len(right[0])}")
-    # Most extreme: the largest gain or loss; on par, all seeds right or all wrong. Equal ones in the data's order.
-    extreme = np.where(
-        right[0] == right[1], np.abs(2 * right[0] - seeds), np.abs(right[1] - right[0])
-    )
+    right_base = np.asarray(base, bool).sum(0)
+    right_other = np.asarray(other, bool).sum(0)
+    if len(examples) != len(right_base):
+        raise InputError(f"{len(examples)} examples, but right answers of {len(right_base)}")
+    gain = np.abs(right_other - right_base)
+    agreement = np.abs(2 * right_base - seeds)
+    extreme = np.where(gain == 0, agreement, gain)
     lines = []
-    for name, group in parts._asdict().items():
-        lines += [f"## {name.replace('_', ' ').capitalize()}", ""]
-        for at in group[np.argsort(-extreme[group], kind="stable")][:k]:
-            example = examples[at]
-            a, b = grounding.shares(example.text, example.pair, variant)
-            ratio = f"{a}/({a}+{b}) = {a / (a + b):.4f}" if a + b else "undefined"
-            answers = ", ".join(
-                f"{model} right {count[at]}/{seeds}"
-                for model, count in zip(names, right, strict=True)
+    for group_name, group in parts._asdict().items():
+        lines += [f"## {group_name.replace('_', ' ').capitalize()}", ""]
+        order = np.argsort(-extreme[group], kind="stable")
+        for number in group[order[:k]]:
+            counts = (
+                f"{names[0]} right {right_base[number]}/{seeds}, "
+                f"{names[1]} right {right_other[number]}/{seeds}"
             )
-            lines += [f"Example {example.id}: grounded ratio {ratio}; {answers}", ""]
-            for text in (example.text, *(() if example.pair is None else (example.pair,))):
-                lines += [
-                    " ".join(_marked(*token) for token in grounding.tokens(text, variant)),
-                    "",
-                ]
+            lines += _listed(grounding, examples[number], counts, variant)
     return "\n".join(lines)
 
 
+def _listed(grounding: Grounding, example: Example, counts: str, variant: Variant) -> list[str]:
+    """One example's Markdown lines: its ratio and right answers, then its texts."""
+    grounded, rest = grounding.shares(example.text, example.pair, variant)
+    ratio = "undefined"
+    if grounded + rest:
+        ratio = f"{grounded}/({grounded}+{rest}) = {grounded / (grounded + rest):.4f}"
+    lines = [f"Example {example.id}: grounded ratio {ratio}; {counts}", ""]
+    texts = [example.text]
+    if example.pair is not None:
+        texts.append(example.pair)
+    for text in texts:
+        tokens = grounding.tokens(text, variant)
+        marked = " ".join(_marked(token, status) for token, status in tokens)
+        lines += [marked, ""]
+    return lines
+
+
 def _marked(token: str, status: bool | None) -> str:
-    token = re.sub(r"([\\*_`<\[\]])", r"\\\1", token)
-    return {True: f"**{token}**", False: token, None: f"({token})"}[status]
+    escaped = re.sub(r"([\\*_`<\[\]])", r"\\\1", token)
+    if status is None:
+        return f"({escaped})"
+    return f"**{escaped}**" if status else escaped

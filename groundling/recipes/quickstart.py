@@ -25,7 +25,7 @@ from groundling.keyed import seed_of
 from groundling.recipes.adapt import adapt
 from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
-from groundling.report import bars, table, write_report
+from groundling.report import Picture, Section, bars, table, write_report
 from groundling.runs import open_run, read_json, write_json
 from groundling.world import World, WorldConfig
 
@@ -264,7 +264,7 @@ def _report(out: Path, rows: list[dict[str, str]], result: dict[str, Any]) -> No
     for annotation in captions["annotations"]:
         told.setdefault(annotation["image_id"], []).append(annotation["caption"])
     scenes = [
-        (
+        Picture(
             (out / "world" / "images" / image["file_name"]).read_bytes(),
             " / ".join(told[image["id"]]),
         )
@@ -274,33 +274,31 @@ def _report(out: Path, rows: list[dict[str, str]], result: dict[str, Any]) -> No
     chances = [next(iter(arms.values()))[p]["chance"] for p in probes]
     series = {name: [found[p]["test"] for p in probes] for name, found in arms.items()}
     linear = {name: [found[p]["test"] for p in LINEAR] for name, found in arms.items()}
-    figures = [
-        (
+    label = "accuracy, unseen nouns"
+    linear_chances = [next(iter(arms.values()))[p]["chance"] for p in LINEAR]
+    sections = [
+        Section("What the teacher sees", pictures=scenes),
+        Section(
             "Questions answered after fine-tuning",
-            bars(list(probes.values()), series, chances, out / "report.png"),
+            figure=bars(list(probes.values()), series, chances, out / "report.png", label),
         ),
-        (
+        Section(
             "Attributes read from the noun's own state by a linear probe",
-            bars(
-                list(LINEAR.values()),
-                linear,
-                [next(iter(arms.values()))[p]["chance"] for p in LINEAR],
-            ),
+            figure=bars(list(LINEAR.values()), linear, linear_chances, label=label),
         ),
+        Section("Accuracy on nouns no probe was fitted on", rows=rows),
     ]
     recall = ", ".join(f"{k} {v}" for k, v in result["retrieval"].items())
     write_report(
         out / "report.html",
         "Does a text encoder learn to see?",
-        [("Accuracy on nouns no probe was fitted on", rows)],
+        sections,
         [
             "Every noun has a look that only images show, and a category that only text shows. A CLIP teacher sees "
             "the images; the text encoder reads text that never tells a noun's look. Each arm adapts it for the same "
             "number of steps on the same text.",
             verdict(arms),
         ],
-        figures=figures,
-        scenes=scenes,
         notes=[
             f"World and weights of seed {result['seed']}; {result['seconds']:.0f} seconds in all. "
             f"Teacher on held-out scenes: {recall}. The blind teacher saw scenes in which each noun's look was "

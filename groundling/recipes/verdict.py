@@ -16,7 +16,7 @@ from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.metrics import METRICS, Metric
 from groundling.published import PUBLISHED
-from groundling.report import table, write_report
+from groundling.report import Section, table, write_report
 from groundling.runs import finished, write_json
 
 PREDICTIONS = "predictions_{}.jsonl"
@@ -136,10 +136,10 @@ def judge_folders(
     for note in notes:
         say(f"note: {note}")
     sentences = [v["sentence"] for v in result["verdicts"]]
-    tables = [("Median, and every seed", rows)] + (
-        [("Comparisons", comparisons)] if comparisons else []
-    )
-    write_report(out / "verdict.html", f"Against {control}", tables, sentences, notes=notes)
+    sections = [Section("Median, and every seed", rows=rows)]
+    if comparisons:
+        sections.append(Section("Comparisons", rows=comparisons))
+    write_report(out / "verdict.html", f"Against {control}", sections, sentences, notes=notes)
     return result
 
 

@@ -1,0 +1,70 @@
+"""How diverse the attention of two cross-modal models is, as a command (XDBERT, Section 5 and Table 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from groundling.analysis.attention import compare_maps, heat_maps
+from groundling.batch import Example
+from groundling.config import AttentionConfig
+from groundling.data.corpora import corpus
+from groundling.errors import InputError
+from groundling.models.crossmodal import CrossModal, load_crossmodal
+from groundling.runs import disk_errors, open_run, write_json
+
+
+def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
+    """Diversity of two cross-modal models' attention maps, and heat maps of one text, in `out`.
+
+    Writes `attention.json` and `attention.svg`, and the same numbers as `result.json`, which are returned. Raises
+    InputError if a folder holds no whole cross-modal model, or the models do not fit each other.
+    """
+    if not config.a or not config.b:
+        raise InputError(
+            "attention needs --a and --b, each a folder `joint` of `adapt --save-joint`"
+        )
+    folder = open_run(out, "attention", asdict(config), {})
+    a = load_crossmodal(config.a)
+    b = load_crossmodal(config.b)
+    text_input, _ = a.inputs(config.max_length)
+    texts = corpus(config.text, "lines", a.text.tokenizer, text_input.max_length, config.max_texts)
+    names = (config.a, config.b)
+    result = attention_report(a, b, texts, folder, names, max_length=config.max_length)
+    write_json(folder / "result.json", result)
+    return result
+
+
+def attention_report(
+    a: CrossModal,
+    b: CrossModal,
+    texts: Sequence[Example],
+    out: Path,
+    names: tuple[str, str] = ("a", "b"),
+    head: int = 0,
+    draws: int = 2000,
+    seed: int = 0,
+    least: int = 200,
+    max_length: int = 128,
+) -> dict[str, Any]:
+    """Compare two whole models: `attention.json` (returned), `attention.svg` of a text of median length.
+
+    For the numbers see `compare_maps`; `head` is the one shown.
+    """
+    comparison = compare_maps(a, b, texts, draws, seed, least, max_length)
+    by_length = sorted(texts, key=lambda example: len(example.text))
+    example = by_length[len(texts) // 2]
+    svg = heat_maps(a, b, example, head, names, max_length=max_length)
+    report = {
+        "a": names[0],
+        "b": names[1],
+        **comparison,
+        "shown": {"example": example.id, "head": head},
+    }
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "attention.svg").write_text(svg, encoding="utf-8")
+    write_json(out / "attention.json", report)
+    return report

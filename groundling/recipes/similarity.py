@@ -1,0 +1,27 @@
+"""How alike two encoders' word embeddings are, as a command (XDBERT, Table 2)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from groundling.analysis.similarity import similarity as compare_models
+from groundling.config import SimilarityConfig
+from groundling.errors import InputError
+from groundling.published import PWCCA
+from groundling.runs import open_run, write_json
+
+
+def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
+    """Similarity of two models' word embeddings beside the published values; also in `out/result.json`.
+
+    Raises InputError if a model is missing, is none, or shares too few words with the other.
+    """
+    if not config.a or not config.b:
+        raise InputError("similarity needs --a and --b, each a model or `random`")
+    folder = open_run(out, "similarity", asdict(config), {})
+    result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
+    result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}
+    write_json(folder / "result.json", result)
+    return result
