@@ -62,6 +62,8 @@ class Example:
     """What it means, where the answer is a region."""
     official: str = ""
     """What the data set's own files, scorer and server call it."""
+    objects: int = 0
+    """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
 
 
 @dataclass(frozen=True)

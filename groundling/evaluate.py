@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,11 @@ class Scores:
     predictions: np.ndarray  # (N,)
     labels: np.ndarray | None  # (N,), or (N, K, 2) of soft targets
     metrics: dict[str, float]
+    officials: list[str] = field(default_factory=list)
+    """`Example.official` of each; empty: not known."""
 
     def write(self, path: Path) -> None:
-        """One JSON line per example: id, prediction, label, outputs."""
+        """One JSON line per example: id, prediction, label, outputs, and official where it is known."""
         with disk_errors(path), path.open("w", encoding="utf-8") as file:
             for i, name in enumerate(self.ids):
                 label = None if self.labels is None else self.labels[i].tolist()
@@ -44,6 +46,8 @@ class Scores:
                     "label": label,
                     "outputs": [round(float(x), 5) for x in self.outputs[i]],
                 }
+                if self.officials and self.officials[i]:
+                    line["official"] = self.officials[i]
                 file.write(json.dumps(line) + "\n")
 
 

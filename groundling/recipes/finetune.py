@@ -122,16 +122,17 @@ def one_run(
         if split == task.train:
             continue
         found = evaluate(student, objective, task, samples[split])
+        found = replace(found, officials=[example.official for example in splits[split]])
         if state.is_main_process:
             found.write(folder / f"predictions_{split}.jsonl")
             if task.test.get(split):
                 with disk_errors(folder / task.test[split]):
                     (folder / task.test[split]).write_text(
-                        task.submission(split, found.ids, found.predictions), encoding="utf-8"
+                        task.submission(split, found.officials, found.predictions), encoding="utf-8"
                     )
         if found.labels is not None:
             scores[split] = found.metrics | task.official(
-                Path(config.data), split, found.ids, found.predictions
+                Path(config.data), split, found.officials, found.predictions
             )
             if np.ptp(found.predictions) == 0:
                 scores[split]["constant"] = 1.0  # a collapsed run: reported, never dropped
