@@ -446,6 +446,7 @@ def test_faults_of_refcoco(referred: Path) -> None:
         [3],
         [{"split": "val"}],
         [REFS[3] | {"sentences": [{"sent": "x"}]}],
+        [REFS[3] | {"sentences": [{"sent": "x", "sent_id": float("inf")}]}],  # E14
         5,
     ):
         path.write_bytes(pickle.dumps(content, 2))
@@ -608,6 +609,11 @@ def test_recall_told_another_way() -> None:
         (
             "Annotations",
             xml(((7,), 1, "x", 3, 4)),
+            ": not a whole annotation with size and objects",
+        ),
+        (
+            "Annotations",
+            xml(((7,), 1, 2, 3, "9" * 400)),  # E14
             ": not a whole annotation with size and objects",
         ),
         ("Annotations", xml()[:-9], ": not a whole annotation with size and objects"),

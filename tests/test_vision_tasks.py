@@ -628,6 +628,8 @@ TRUE = pair("dev-1-0-0", "True")
         (NLVR2, lines(pair("dev-1-0-0", "yes")), ", line 1: label 'Yes' is none of False, True"),
         (NLVR2, lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is none of"),
         (NLVR2, "[3]\n", ", line 1: no text in field 'identifier'"),
+        (NLVR2, '{"n": ' + "9" * 5000 + "}\n", ", line 1: a number too long"),  # E14
+        (NLVR2, "[" * 100_000 + "\n", ", line 1: a number too long, or too many brackets"),
     ],
 )
 def test_faults_of_json_lines_name_file_and_line(

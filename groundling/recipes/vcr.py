@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -52,18 +52,13 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
         "seeds": seeds,
         "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
     }
-    answer_examples = ANSWER.read(folder, split)
-    rationale_examples = RATIONALE.read(folder, split)
-    predicted = []
-    for seed in seeds:
-        answers = _predictions(answer_files[seed], answer_examples)
-        rationales = _predictions(rationale_files[seed], rationale_examples)
-        predicted.append((answers, rationales))
+    predicted = _predicted(folder, split, [(answer_files[s], rationale_files[s]) for s in seeds])
     if asked[0].answer is None:
-        files = [run / f"{split}-seed-{seed}.csv" for seed in seeds]
-        for path, (answers, rationales) in zip(files, predicted, strict=True):
+        result["files"] = []
+        for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
+            path = run / f"{split}-seed-{seed}.csv"
             _write_leaderboard(path, answers, rationales)
-        result["files"] = [str(path) for path in files]
+            result["files"].append(str(path))
     else:
         scores = _joint_scores(predicted, asked)
         result["scores"] = scores
@@ -84,6 +79,15 @@ class Prediction:
 
 Predictions = dict[str, Prediction]
 """By official id."""
+
+
+def _predicted(
+    folder: Path, split: str, files: Sequence[tuple[Path, Path]]
+) -> list[tuple[Predictions, Predictions]]:
+    """Answers and rationales of every pair of files."""
+    answers = ANSWER.read(folder, split)
+    rationales = RATIONALE.read(folder, split)
+    return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
 
 
 def _joint_scores(

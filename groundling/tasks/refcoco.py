@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -134,22 +134,15 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
             if not _is_of(ref["split"], split):
                 continue
             number = ref["image_id"]
-            note = notes.get(ref["ann_id"])
-            if note is None or note.image != number:
-                owner = None if note is None else note.image
-                raise InputError(
-                    f"{where}: annotation {ref['ann_id']} of image {owner}, not {number}"
-                )
+            box = _box_of(where, ref, notes)
             size = sizes[number]
-            if not _is_inside(note.box, size):
-                outside.append(
-                    f"{where}: box {note.box.tolist()} is empty or outside the image {size}"
-                )
+            if not _is_inside(box, size):
+                outside.append(f"{where}: box {box.tolist()} is empty or outside the image {size}")
             name = image.format(subset="train2014", number=number)
             for sentence in ref["sentences"]:
                 sentence_id = int(sentence["sent_id"])
                 text = str(sentence["sent"])
-                asked.append(Expression(sentence_id, text, name, ref["ann_id"], note.box))
+                asked.append(Expression(sentence_id, text, name, ref["ann_id"], box))
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -167,6 +160,15 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
 def _is_of(name: str, split: str) -> bool:
     """Whether a ref's own split is the one asked for, or one of those that `test` stands for."""
     return name == split or (split == "test" and "test" in name)
+
+
+def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, Instance]) -> np.ndarray:
+    """The box (4,) of a ref's annotation; raises InputError if that is of another image."""
+    note = notes.get(ref["ann_id"])
+    if note is not None and note.image == ref["image_id"]:
+        return note.box
+    owner = None if note is None else note.image
+    raise InputError(f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}")
 
 
 def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
