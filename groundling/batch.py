@@ -64,6 +64,8 @@ class Example:
     """Annotated objects of its image, which the tags number (VCR); 0: the tags number no objects."""
     official: str = ""
     """What the data set's own files, scorer and server call it."""
+    objects: int = 0
+    """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
 
 
 @dataclass(frozen=True)

@@ -373,18 +373,18 @@ def test_every_server_file_has_its_official_name() -> None:
 def test_submission_is_exact(
     task: Task, split: str, predictions: list[float], rows: list[str]
 ) -> None:
-    ids = [f"{task.read.short}-{split}-{n}" for n in (0, 17)]
+    officials = ["0", "17"]
     expected = f"index\tprediction\n0\t{rows[0]}\n17\t{rows[1]}\n"
-    assert task.submission(split, ids, np.array(predictions)) == expected
+    assert task.submission(split, officials, np.array(predictions)) == expected
     with pytest.raises(ValueError, match="shorter"):
-        task.submission(split, ids, predictions[:1])
+        task.submission(split, officials, predictions[:1])
 
 
 def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
     write(root, RTE, "test", table(NLI[:3], ("40", "A.", "B."), ("7", "C.", "D.")))
     examples = RTE.read(root, "test")
     assert [e.label for e in examples] == [None, None]
-    assert RTE.submission("test", [e.id for e in examples], [0, 1]) == (
+    assert RTE.submission("test", [e.official for e in examples], [0, 1]) == (
         "index\tprediction\n40\tentailment\n7\tnot_entailment\n"
     )
 

@@ -105,7 +105,7 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
         (f"swag-test-{n}", None, 4) for n in range(5)
     ]
     assert (
-        REGULAR.submission("test", [e.id for e in test[:2]], [3, 0])
+        REGULAR.submission("test", [e.official for e in test[:2]], [3, 0])
         == "index\tprediction\n0\t3\n1\t0\n"
     )
     assert (REGULAR.train, REGULAR.dev, [m.name for m in REGULAR.metrics]) == (
@@ -204,7 +204,9 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
     )
     test = READABILITY.read(tmp_path, "test")
     assert [(e.text, e.label) for e in test] == [(PASSAGE, None), ("A.", None)]
-    submission = READABILITY.submission("test", [e.id for e in test], np.array([-1.23456, 0.0]))
+    submission = READABILITY.submission(
+        "test", [e.official for e in test], np.array([-1.23456, 0.0])
+    )
     assert submission == "id,target\nc0f722661,-1.235\nf0953f0a5,0.000\n"
     put(path, table(CLEAR, (1, "", PASSAGE, 0.1, 0), (2, "", " ", 0.2, 0)))
     assert (

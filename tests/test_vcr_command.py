@@ -119,6 +119,22 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
     assert Path(again[1]).read_text() == Path(result["files"][1]).read_text()
 
 
+def test_predictions_are_matched_by_what_the_data_set_calls_an_example(
+    config: VcrConfig, tmp_path: Path
+) -> None:
+    """C4: by the field `official`, whatever our ids look like; older files without it are matched by id, as above."""
+    older = vcr(config, tmp_path / "older")
+    for task in ("answer", "rationale"):
+        for path in (tmp_path / task).glob("seed-[01]/predictions_val.jsonl"):
+            rows = [json.loads(line) for line in path.open()]
+            named = [
+                row | {"id": f"renamed {n}", "official": f"val-{n}"} for n, row in enumerate(rows)
+            ]
+            path.write_text("".join(json.dumps(row) + "\n" for row in reversed(named)))
+    newer = vcr(config, tmp_path / "newer")
+    assert newer == older and newer["median"]["Q->AR"] == 0.625
+
+
 def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) -> None:
     folder, model = Path(config.data), str(student(tmp_path / "student"))
     put(folder / "train.jsonl", (folder / "val.jsonl").read_text())
@@ -129,6 +145,10 @@ def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) ->
             path.name for path in (tmp_path / f"tuned/{task}/seed-0").iterdir() if path.is_file()
         }
         assert {"predictions_val.jsonl", "predictions_test.jsonl"} <= files
+        written = tmp_path / f"tuned/{task}/seed-0/predictions_test.jsonl"
+        names = [json.loads(row)["official"] for row in written.open()]
+        several = [f"val-{n}-a{k}" for n in (0, 1) for k in range(4)]
+        assert names == (["val-0", "val-1"] if task == "answer" else several)
         assert not any("submission" in name or name.endswith((".csv", ".tsv")) for name in files)
     with pytest.raises(
         InputError, match="vcr/answer: 'test' has no server file; unlabelled are: none"

@@ -356,7 +356,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         tmp_path / "captions.tsv",
         "".join(f"a dog and {i} cats\t{name}\n" for i, name in enumerate(names)),
     )
-    table = [f"is it red ?,{name},{'yes' if i % 3 else 'no'}" for i, name in enumerate(names)]
+    table = [f"is {i} red ?,{name},{'yes' if i % 3 else 'no'}" for i, name in enumerate(names)]
     homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table]) + "\n")
     homes.student(tmp_path / "bert")
     toys.vit().save_pretrained(tmp_path / "vit")

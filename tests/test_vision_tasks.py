@@ -21,7 +21,9 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Answer
+from groundling.metrics import ACCURACY
 from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import task_texts
 from groundling.tasks import Task, nlvr2, snli_ve, vqa
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.snli_ve import SNLI_VE
@@ -81,6 +83,40 @@ def test_barred_answers_are_never_predicted() -> None:
         == "f.json, line 3: answer 'maybe' is none of the 4"
     )
     assert "use task.at(folder)" in refusal(named("tasks", Task, "vqa").objective, Sizes(text=8))
+
+
+def test_a_question_without_an_answer_of_the_map_has_no_best_answer() -> None:
+    """B2: labels are padded with class -100, which is no place to look for an answer."""
+    few, many = Answer(("yes", "no")), Answer(tuple(map(str, range(3129))))
+    nothing = np.full((2, 2), -100, np.float32)
+    some = np.array([[1, 0.3], [0, 0.9], [-100, -100]], np.float32)
+    for form in (few, many):
+        assert form.best(nothing) == form.best(nothing[:0]) == form.best(None) == ""
+        assert form.best(np.array([[1, 0]], np.float32)) == "", "no credit is no answer"
+        assert form.best(some) == form.best(0) == form.labels[0]
+
+
+def test_padding_of_soft_targets_counts_for_nothing() -> None:
+    """B2: neither in the loss nor in the score, whatever the model predicts."""
+    torch.manual_seed(0)
+    outputs = torch.randn(2, 4)
+    bare = torch.tensor([[[1, 0.9]], [[0, 0.0]]])
+    padded = torch.cat([bare, torch.full((2, 3, 2), -100.0)], 1)
+    padded[1] = -100
+    for kind in ("bce", "kl", "ce"):
+        form = Answer(("a", "b", "c", "d"), kind)
+        assert torch.equal(form.loss(outputs, bare), form.loss(outputs, padded))
+    for said in range(4):
+        expected = 0.45 if said == 1 else 0.0
+        assert VQA.score([said, said], padded.numpy())["score"] == pytest.approx(expected)
+
+
+def test_the_task_phase_reads_a_question_without_an_answer_alone(folder: Path) -> None:
+    """B2: it used to be followed by whatever answer stands at place -100 of the map."""
+    put(folder / "trainval_label2ans.json", json.dumps(["yes", *map(str, range(200))]))
+    texts = task_texts(VQA.at(folder), folder)
+    answered = [{"yes": 1} if n % 4 else {} for n in range(12)]
+    assert [example.pair for example in texts] == ["yes" if said else "" for said in answered]
 
 
 MARKS = set('!?,`@<>-_+=(){}[]/;"\\')
@@ -159,6 +195,20 @@ def test_the_scripts_mistakes_can_be_left_out() -> None:
     }
     for text, both in (cases | {"somebodyd": ("somebodyd", "somebody'd")}).items():
         assert (normalise(text), normalise(text, official=False)) == both
+
+
+def test_digits_are_those_of_ascii_as_in_python_2() -> None:
+    """B26: the official script ran under Python 2, whose patterns know no other digits."""
+    cases = {
+        "٢,٣ t-shirt": "٢ ٣ t shirt",  # no thousands' comma, so marks become spaces
+        "٣.5": "٣.5",
+        "１,０００": "１ ０００",
+        "1,０": "1 ０",
+    }
+    for text, expected in cases.items():
+        assert normalise(text) == normalise(text, official=False) == expected
+    assert normalise("3.٥") == "3٥"  # no digit follows the period
+    assert normalise("٣.", official=False) == "٣"  # and none stands before it
 
 
 def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
@@ -267,8 +317,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_vqa_reads_official_files(folder: Path, student: Any) -> None:
     found = VQA.read(folder, "val")
-    first = ("vqa-val-41001", "is 1 the dog red?", ("COCO_val2014_000000000041",))
-    assert [(e.id, e.text, e.images) for e in found[1:2]] == [first]
+    first = ("vqa-val-41001", "is 1 the dog red?", ("COCO_val2014_000000000041",), "41001")
+    assert [(e.id, e.text, e.images, e.official) for e in found[1:2]] == [first]
     dense = [{MAP[int(c)]: round(float(s), 3) for c, s in e.label if c >= 0} for e in found[:4]]
     assert dense == [
         {"red": 1},
@@ -332,7 +382,7 @@ def test_vqa_reads_lxmerts_lists(folder: Path) -> None:
     assert found[0].images == ("COCO_val2014_000000000042",)
     assert [e.label.round(3).tolist() for e in found] == [[[3, pytest.approx(0.9)]], [[-100, -100]]]
     assert vqa.unknown(questions(folder, "minival"), VQA.at(folder).form) == (1, 1)
-    assert VQA.at(folder).official(folder, "minival", [e.id for e in found], [3, 3]) == {}
+    assert VQA.at(folder).official(folder, "minival", [e.official for e in found], [3, 3]) == {}
     for fault in ({"img_id": "42"}, {"label": {"red": "yes"}}):
         put(path, json.dumps([row | fault]))
         assert f"{path}, questions[0]: expected an img_id like COCO_val2014" in refusal(
@@ -387,7 +437,7 @@ def test_faults_of_vqa_name_file_and_id(
 
 def test_scores_and_submission_of_vqa(folder: Path) -> None:
     task, found = VQA.at(folder), VQA.read(folder, "val")
-    ids, labels = [e.id for e in found], np.stack([e.label for e in found])
+    ids, labels = [e.official for e in found], np.stack([e.label for e in found])
     for said, expected in ((1, [0, 0.3, 0.6, 0.9, 0, 0.3]), (3, [1] * 6), (5, [0] * 6)):
         assert task.score([said] * 6, labels) == {"score": pytest.approx(np.mean(expected))}
         got = task.official(folder, "val", ids, [said] * 6)
@@ -396,24 +446,24 @@ def test_scores_and_submission_of_vqa(folder: Path) -> None:
     # "Two" is no answer of the map as written, but officially "2" is the same.
     assert task.score([4] * 6, labels) == {"score": 0}
     assert task.official(folder, "val", ids, [4] * 6)["official"] == pytest.approx(0.3)
-    sent = json.loads(
-        task.submission("test-dev", ["vqa-test-dev-7000", "vqa-test-dev-7001"], [1, 3])
-    )
+    sent = json.loads(task.submission("test-dev", ["7000", "7001"], [1, 3]))
     assert sent == [{"question_id": 7000, "answer": "yes"}, {"question_id": 7001, "answer": "red"}]
     with pytest.raises(ValueError, match="longer"):
-        task.submission("test-dev", ["vqa-test-dev-7000"], [1, 3])
+        task.submission("test-dev", ["7000"], [1, 3])
 
 
-def test_fine_tuning_on_vqa(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Until `finetune` binds a task to its folder, and `Scores.write` knows soft targets.
-    monkeypatch.setattr("groundling.recipes.finetune.named", lambda *_: VQA.at(folder))
-    monkeypatch.setattr("groundling.evaluate.Scores.write", lambda scores, path: None)
+def test_fine_tuning_on_vqa(folder: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     config = FinetuneConfig(model=str(encoder), task="vqa", data=str(folder), submit=True)
     result = finetune(config, replace(STEPS, steps=2), out)
     assert (result["task"], list(result["median"]["val"])) == ("vqa", ["score"])
     sent = json.loads((out / "seed-0" / "vqa_test-dev.json").read_text())
     assert [entry["question_id"] for entry in sent if entry["answer"] in MAP] == [7000, 7001, 7002]
+    # C4: the predictions name the question as the data set does.
+    written = (out / "seed-0" / "predictions_val.jsonl").read_text().splitlines()
+    assert [json.loads(line)["official"] for line in written] == [
+        str(40_000 + 1001 * n) for n in range(6)
+    ]
     log = homes.log_of(out / "seed-0")
     assert (len(log), log[0]["task"]) == (
         2,
@@ -443,15 +493,15 @@ def test_nlvr2_reads_json_lines(tmp_path: Path) -> None:
     put(tmp_path / "test1.json", lines(pair("test1-1-0-0", None), pair("test1-1-0-1", None)))
     images = ("dev-850-2-img0", "dev-850-2-img1")
     assert NLVR2.read(tmp_path, "dev")[1] == Example(
-        "nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images
+        "nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images, official="dev-850-2-1"
     )
     test = NLVR2.read(tmp_path, "test1")
     assert [(e.label, e.images) for e in test] == [(None, ("test1-1-0-img0", "test1-1-0-img1"))] * 2
     assert (
-        NLVR2.submission("test1", [e.id for e in test], [1, 0])
+        NLVR2.submission("test1", [e.official for e in test], [1, 0])
         == "test1-1-0-0,True\ntest1-1-0-1,False\n"
     )
-    assert NLVR2.official(tmp_path, "test1", [e.id for e in test], [1, 0]) == {}
+    assert NLVR2.official(tmp_path, "test1", [e.official for e in test], [1, 0]) == {}
     path = put(
         tmp_path / "test2.json", lines(pair("test2-1-0-0", "True"), pair("test2-1-0-1", None))
     )
@@ -489,18 +539,17 @@ def test_consistency_is_over_all_pairs_of_a_sentence(tmp_path: Path) -> None:
             f"{part} accuracy": len(good & set(own)) / len(own),
             f"{part} consistency": retold(own),
         }
-    ids = [f"nlvr2-{name}" for name in names]
-    assert NLVR2.official(tmp_path, "dev", ids, said) == expected
+    assert NLVR2.official(tmp_path, "dev", names, said) == expected
     assert 0.2 < expected["consistency"] < 0.8
     assert nlvr2.consistency(dict.fromkeys(names, True)) == (
         1.0,
         len({tuple(n.split("-")[1::2]) for n in names}),
     )
-    message = f"nlvr2: no prediction for {ids[0]} of dev (2 such)"
-    assert refusal(NLVR2.official, tmp_path, "dev", ids[2:], said[2:]) == message
+    message = f"nlvr2: no prediction for {names[0]} of dev (2 such)"
+    assert refusal(NLVR2.official, tmp_path, "dev", names[2:], said[2:]) == message
     path = put(tmp_path / "balanced_dev_identifiers.txt", "dev-1-0-x\n")
     assert (
-        refusal(NLVR2.official, tmp_path, "dev", ids, said)
+        refusal(NLVR2.official, tmp_path, "dev", names, said)
         == f"{path}: 'dev-1-0-x' is not in dev.json (1 such)"
     )
 
@@ -532,7 +581,11 @@ def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
     assert named("tasks", Task, "snli-ve") is SNLI_VE
     assert found[0] == Example(
-        "snli-ve-dev-5.jpg#2r1e", "a claim of 5.jpg#2r1e", label=0, images=("5",)
+        "snli-ve-dev-5.jpg#2r1e",
+        "a claim of 5.jpg#2r1e",
+        label=0,
+        images=("5",),
+        official="5.jpg#2r1e",
     )
     assert SNLI_VE.score([0, 1, 1], [0, 2, 1]) == {"accuracy": pytest.approx(2 / 3)}
 
@@ -575,6 +628,8 @@ TRUE = pair("dev-1-0-0", "True")
         (NLVR2, lines(pair("dev-1-0-0", "yes")), ", line 1: label 'Yes' is none of False, True"),
         (NLVR2, lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is none of"),
         (NLVR2, "[3]\n", ", line 1: no text in field 'identifier'"),
+        (NLVR2, '{"n": ' + "9" * 5000 + "}\n", ", line 1: a number too long"),  # E14
+        (NLVR2, "[" * 100_000 + "\n", ", line 1: a number too long, or too many brackets"),
     ],
 )
 def test_faults_of_json_lines_name_file_and_line(
@@ -584,3 +639,52 @@ def test_faults_of_json_lines_name_file_and_line(
     assert refusal(task.read, tmp_path, "dev").startswith(f"{path}{complaint}")
     path.unlink()
     assert refusal(task.read, tmp_path, "dev") == f"{path}: no such file"
+
+
+def test_every_reader_says_what_the_data_set_calls_an_example(folder: Path, tmp_path: Path) -> None:
+    """C4: an official id is a field; nobody cuts it out of an id of ours."""
+    put(tmp_path / "dev.json", lines(TRUE))
+    put(tmp_path / "snli_ve_dev.jsonl", lines(entailed("5.jpg#2r1e", "entailment", **GOOD)))
+    read = [(VQA, folder, "val"), (NLVR2, tmp_path, "dev"), (SNLI_VE, tmp_path, "dev")]
+    names = [task.read(place, split)[0].official for task, place, split in read]
+    assert names == ["40000", "dev-1-0-0", "5.jpg#2r1e"]
+
+
+class Mood:
+    """A form of one's own, of which the package knows nothing."""
+
+    reads = "first"
+    outputs = 1
+
+    def label(self, text: str, where: str) -> int:
+        return len(text)
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return (outputs[:, 0] - labels).abs().sum()
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, 0].round()
+
+    def spell(self, prediction: float) -> str:
+        return "!" * int(prediction)
+
+
+def test_a_task_may_stand_anywhere() -> None:
+    """A module of one's own holds reader, form and file layout; official ids may look like anything."""
+
+    def read(folder: Path, split: str) -> list[Example]:
+        return [Example(f"{n}", "oh", label=n, official=f"a-{n}-b c") for n in range(3)]
+
+    own = Task(
+        "mine", Mood(), read, (ACCURACY,), "nowhere", test={"test": "m.csv"}, layout=("i", "p", ";")
+    )
+    examples = own.read(Path(), "test")
+    officials = [e.official for e in examples]
+    assert own.at(Path()) is own and own.objective(Sizes(text=8)).form is own.form
+    assert own.submission("test", officials, [0, 1, 2]) == "i;p\na-0-b c;\na-1-b c;!\na-2-b c;!!\n"
+    assert own.score([0, 1, 1], [0, 1, 2]) == {"accuracy": pytest.approx(2 / 3)}
+    assert own.official(Path(), "test", officials, [0, 1, 2]) == {}
+    assert refusal(own.submission, "test", ["x", "", ""], [0, 1, 2]) == (
+        "mine: example 1 of 'test' has no official id, which the server's file needs; "
+        "its reader has to set Example.official"
+    )

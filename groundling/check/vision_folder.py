@@ -169,7 +169,7 @@ def _nlvr2(place: Path, heads: Heads, report: Report) -> Wanted | None:
         examples = examples_of(NLVR2, place, file.stem, report) or []
         wanted[file] = [image for e in examples for image in e.images]
         # Scored with their own labels, for the lists of subsets that this reads.
-        gold = [(e.id, e.label) for e in examples if isinstance(e.label, int)]
+        gold = [(e.official, e.label) for e in examples if isinstance(e.label, int)]
         _each(
             report,
             [partial(NLVR2.official, place, file.stem, *map(list, zip(*gold, strict=True)))]

@@ -2,118 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from groundling.batch import Example
 from groundling.config import VcrConfig
 from groundling.errors import InputError
 from groundling.runs import disk_errors, finished, open_run, write_json
 from groundling.tasks import Task
 from groundling.tasks.nlvr2 import records
-from groundling.tasks.vcr import ANSWER, RATIONALE, items, leaderboard, q_to_ar
+from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Item, items, leaderboard, q_to_ar
 
 
 def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     """Q->A, QA->R and Q->AR, 0..1, of each seed that both runs have, and medians, written to `out/result.json`.
 
-    Of a split without labels the server's csv is written instead, `out/SPLIT-seed-N.csv`. Raises InputError for runs of
-    other tasks, runs without a common seed, and an item without a prediction.
+    Of a split without labels the server's csv is written instead, `out/SPLIT-seed-N.csv`.
+
+    Raises:
+        InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
     """
-    for field in ("answers", "rationales", "data"):
-        if not asdict(config)[field]:
-            raise InputError(f"vcr needs --{field}")
-    folder, split = Path(config.data), config.split
+    for name in ("answers", "rationales", "data"):
+        if not asdict(config)[name]:
+            raise InputError(f"vcr needs --{name}")
+    folder = Path(config.data)
+    split = config.split
     asked = items(folder, split)
-    answered, reasoned = (
-        _seeds(config.answers, ANSWER, split),
-        _seeds(config.rationales, RATIONALE, split),
-    )
-    seeds = sorted(answered.keys() & reasoned.keys())
+    answer_files = _files(config.answers, ANSWER, split)
+    rationale_files = _files(config.rationales, RATIONALE, split)
+    seeds = sorted(answer_files.keys() & rationale_files.keys())
     if not seeds:
-        there = f"{sorted(answered)} and {sorted(reasoned)}"
         raise InputError(
-            f"{config.answers}, {config.rationales}: no finished seed in both; there are {there}"
+            f"{config.answers}, {config.rationales}: no finished seed in both; "
+            f"there are {sorted(answer_files)} and {sorted(rationale_files)}"
         )
-    paths = {
-        f"{name} {seed}": found[seed]
-        for seed in seeds
-        for name, found in (("a", answered), ("r", reasoned))
-    }
-    run = open_run(out, "vcr", asdict(config), {"data": ANSWER.file(folder, split), **paths})
-    result: dict[str, Any] = {"split": split, "items": len(asked), "seeds": seeds}
-    result["left_out_seeds"] = sorted(answered.keys() ^ reasoned.keys())
-    scores = dict[str, list[float]]()
+    inputs: dict[str, str | Path] = {"data": ANSWER.file(folder, split)}
     for seed in seeds:
-        both = ((ANSWER, answered[seed]), (RATIONALE, reasoned[seed]))
-        answers, reasons = (
-            _rows(path, [e.id for e in task.read(folder, split)]) for task, path in both
-        )
-        if asked[0].answer is None:
+        inputs[f"a {seed}"] = answer_files[seed]
+        inputs[f"r {seed}"] = rationale_files[seed]
+    run = open_run(out, "vcr", asdict(config), inputs)
+    result: dict[str, Any] = {
+        "split": split,
+        "items": len(asked),
+        "seeds": seeds,
+        "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
+    }
+    predicted = _predicted(folder, split, [(answer_files[s], rationale_files[s]) for s in seeds])
+    if asked[0].answer is None:
+        result["files"] = []
+        for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
             path = run / f"{split}-seed-{seed}.csv"
-            a, r = (
-                {name: np.array(row["outputs"]) for name, row in own.items()}
-                for own in (answers, reasons)
-            )
-            with disk_errors(path):
-                path.write_text(leaderboard(a, r), encoding="utf-8")
-            result.setdefault("files", []).append(str(path))
-            continue
-        said, why = (
-            {_item(name): int(row["prediction"]) for name, row in own.items()}
-            for own in (answers, reasons)
-        )
-        for name, score in q_to_ar(said, why, asked).items():
-            scores.setdefault(name, []).append(float(score))
-    if scores:
-        result |= {
-            "scores": scores,
-            "median": {name: median(values) for name, values in scores.items()},
-        }
+            _write_leaderboard(path, answers, rationales)
+            result["files"].append(str(path))
+    else:
+        scores = _joint_scores(predicted, asked)
+        result["scores"] = scores
+        result["median"] = {name: median(values) for name, values in scores.items()}
     write_json(run / "result.json", result)
     return result
 
 
-def _seeds(run: str, task: Task, split: str) -> dict[int, Path]:
-    """The predictions of every finished seed of a run folder."""
-    found = dict[int, Path]()
-    for own in sorted(Path(run).glob("seed-*")):
-        if (done := finished(own)) is not None:
-            if done.get("task") != task.name:
-                raise InputError(f"{own}: a run of {done.get('task')}, expected one of {task.name}")
-            found[int(done["seed"])] = own / f"predictions_{split}.jsonl"
-    return found
+@dataclass(frozen=True)
+class Prediction:
+    """What a run says of one example."""
+
+    choice: int
+    """The predicted one, 0 to 3."""
+    scores: np.ndarray
+    """(4,) of the choices."""
 
 
-def _rows(path: Path, wanted: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The prediction of each wanted example, one of 0 to 3, and its `outputs`, a score for each choice.
+Predictions = dict[str, Prediction]
+"""By official id."""
 
-    UNITER has two a choice, wrong and right, of which the second counts.
-    """
+
+def _predicted(
+    folder: Path, split: str, files: Sequence[tuple[Path, Path]]
+) -> list[tuple[Predictions, Predictions]]:
+    """Answers and rationales of every pair of files."""
+    answers = ANSWER.read(folder, split)
+    rationales = RATIONALE.read(folder, split)
+    return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
+
+
+def _joint_scores(
+    predicted: list[tuple[Predictions, Predictions]], asked: list[Item]
+) -> dict[str, list[float]]:
+    """Every score by name, seed after seed."""
+    scores: dict[str, list[float]] = {}
+    for answers, rationales in predicted:
+        chosen_answers = {official: row.choice for official, row in answers.items()}
+        chosen_rationales = {official: row.choice for official, row in rationales.items()}
+        for name, score in q_to_ar(chosen_answers, chosen_rationales, asked).items():
+            scores.setdefault(name, []).append(float(score))
+    return scores
+
+
+def _write_leaderboard(path: Path, answers: Predictions, rationales: Predictions) -> None:
+    answer_scores = {official: row.scores for official, row in answers.items()}
+    rationale_scores = {official: row.scores for official, row in rationales.items()}
+    with disk_errors(path):
+        path.write_text(leaderboard(answer_scores, rationale_scores), encoding="utf-8")
+
+
+def _files(run: str, task: Task, split: str) -> dict[int, Path]:
+    """The file of predictions of every finished seed of a run folder."""
+    files: dict[int, Path] = {}
+    for seed_folder in sorted(Path(run).glob("seed-*")):
+        done = finished(seed_folder)
+        if done is None:
+            continue
+        if done.get("task") != task.name:
+            raise InputError(
+                f"{seed_folder}: a run of {done.get('task')}, expected one of {task.name}"
+            )
+        files[int(done["seed"])] = seed_folder / f"predictions_{split}.jsonl"
+    return files
+
+
+def _predictions(path: Path, examples: list[Example]) -> Predictions:
+    """A file's prediction of every example, in the examples' order, by official id."""
     if not path.is_file():
         raise InputError(
             f"{path}: no such file; `finetune --submit` predicts the unlabelled test split, too"
         )
-    found = dict[str, dict[str, Any]]()
+    # Files of runs before the field `official` was written name an example by its id alone.
+    official_of = {example.id: example.official for example in examples}
+    predictions: Predictions = {}
     for where, row in records(path, ("id",)):
-        scores = row["outputs"] if isinstance(row.get("outputs"), list) else []
-        numbers = len(scores) in (4, 8) and all(isinstance(s, int | float) for s in scores)
-        if not numbers or row.get("prediction") not in range(4):
-            raise InputError(
-                f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
-            )
-        each = len(scores) // 4
-        found[row["id"]] = row | {"outputs": scores[each - 1 :: each]}
-    if absent := [name for name in wanted if name not in found]:
+        official = row.get("official")
+        if not isinstance(official, str):
+            official = official_of.get(row["id"], "")
+        predictions[official] = _prediction(where, row)
+    absent = [example.id for example in examples if example.official not in predictions]
+    if absent:
         raise InputError(
             f"{path}: no prediction for {absent[0]} ({len(absent):,} such); other data, or cut off?"
         )
-    return {name: found[name] for name in wanted}
+    return {example.official: predictions[example.official] for example in examples}
 
 
-def _item(example: str) -> str:
-    return example.removeprefix("vcr-answer-").removeprefix("vcr-rationale-")
+def _prediction(where: str, row: Mapping[str, Any]) -> Prediction:
+    """A line's choice and scores; UNITER has two scores a choice, wrong and right, of which the second counts."""
+    outputs = row.get("outputs")
+    choice = row.get("prediction")
+    has_scores = (
+        isinstance(outputs, list)
+        and len(outputs) in (CHOICES, 2 * CHOICES)
+        and all(isinstance(output, int | float) for output in outputs)
+    )
+    if not has_scores or choice not in range(CHOICES):
+        raise InputError(
+            f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
+        )
+    scores = np.array(outputs, float).reshape(CHOICES, -1)
+    return Prediction(int(row["prediction"]), scores[:, -1])

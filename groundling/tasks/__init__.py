@@ -1,4 +1,7 @@
-"""A task is examples + form + metrics + version; it makes the objective that fine-tunes for it."""
+"""A task is examples + form + metrics + version; it makes the objective that fine-tunes for it.
+
+Any module may hold one, inside this package or not: nothing in `Task` knows where it stands.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,11 @@ class Task:
     """One benchmark, read from its official files."""
 
     name: str
+    """What commands and result files call it."""
     form: Form
+    """The shape of its answer."""
     read: Callable[[Path, str], list[Example]]
-    """(folder, split) to examples; unlabelled splits have label None."""
+    """(folder, split) to examples, whose `official` is what server and scorer call them; label None: unlabelled."""
     metrics: tuple[Metric, ...]
     """The first is the headline."""
     source: str
@@ -35,49 +40,70 @@ class Task:
     version: int = 1
     """Raised whenever scores stop being comparable with earlier ones."""
     train: str = "train"
+    """The split it is learned from."""
     dev: tuple[str, ...] = ("dev",)
     """Labelled splits on which it is evaluated; the first gives the headline."""
     test: Mapping[str, str] = field(default_factory=dict)
     """Unlabelled split to the file name its server expects; empty if one task's predictions are not enough for it."""
-    layout: Sequence[str] | Callable[[Sequence[str], Sequence[str]], str] = (
+    layout: tuple[str, str, str] | Callable[[Sequence[str], Sequence[str]], str] = (
         "index",
         "prediction",
         "\t",
     )
-    """Of that file: heading of the ids, heading of the predictions, separator; or what writes ids and answers."""
-
+    """Of that file: heading of the official ids, heading of the predictions, separator; or what writes its text from
+    official ids and answers."""
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the file that holds the split."""
     listed: Callable[[Path], Form] | None = None
     """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
     mark: Callable[[Example, RegionRow], np.ndarray] | None = None
-    """Which of its regions (R,) are right for an example, 1 or 0, where the answer is a region."""
+    """Which of its R regions are right for an example, (R,) of 1 or 0, where the answer is a region."""
     extra: Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None = None
-    """More of the benchmark's own scores, 0..1, by (folder, split, ids, answers): over groups, or by type."""
+    """More of the benchmark's own scores, 0..1, over groups or by type: (folder, split, official ids, answers)."""
 
     def at(self, folder: Path) -> Task:
         """The task with the answers that its data folder lists; itself if the answers are always the same."""
-        return self if self.listed is None else replace(self, form=self.listed(Path(folder)))
+        if self.listed is None:
+            return self
+        return replace(self, form=self.listed(Path(folder)))
 
     def objective(self, sizes: Sizes, read: Readout = PLAIN) -> Supervised:
         """Head and loss for fine-tuning a model of these sizes."""
         return Supervised(sizes, form=read.form(self.form), at=read.at, between=read.between)
 
     def submission(
-        self, split: str, ids: Sequence[str], predictions: Sequence[float] | np.ndarray
+        self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> str:
-        """The text of the server's file; `ids`, whose ends are the server's, in the order of the split's own file."""
+        """The text of the server's file.
+
+        Args:
+            split: An unlabelled split, one of `test`.
+            officials: `Example.official` of its examples, in the order of the split's own file.
+            predictions: (N,), as `Form.predict` makes them, in the same order.
+
+        Raises:
+            InputError: The split has no server file, or an example has no official id.
+        """
         if not self.test.get(split):
-            there = ", ".join(name for name, file in self.test.items() if file) or "none"
-            raise InputError(f"{self.name}: {split!r} has no server file; unlabelled are: {there}")
-        answers = [self.form.spell(p) for _, p in zip(ids, predictions, strict=True)]
+            offered = [name for name, file in self.test.items() if file]
+            raise InputError(
+                f"{self.name}: {split!r} has no server file; "
+                f"unlabelled are: {', '.join(offered) or 'none'}"
+            )
+        answers = self._answers(officials, predictions)
+        for number, official in enumerate(officials):
+            if not official:
+                raise InputError(
+                    f"{self.name}: example {number} of {split!r} has no official id, which the server's file "
+                    "needs; its reader has to set Example.official"
+                )
         if callable(self.layout):
-            return self.layout(ids, answers)
-        index, prediction, mark = self.layout
-        rows = [
-            f"{i.rsplit('-', 1)[1]}{mark}{answer}" for i, answer in zip(ids, answers, strict=True)
-        ]
-        return "\n".join([f"{index}{mark}{prediction}", *rows]) + "\n"
+            return self.layout(officials, answers)
+        heading, prediction, separator = self.layout
+        lines = [f"{heading}{separator}{prediction}"]
+        for official, answer in zip(officials, answers, strict=True):
+            lines.append(f"{official}{separator}{answer}")
+        return "\n".join(lines) + "\n"
 
     def score(
         self,
@@ -85,21 +111,36 @@ class Task:
         labels: Sequence[float] | np.ndarray,
         outputs: np.ndarray | None = None,
     ) -> dict[str, float]:
-        """Every metric by name; NaN where one is undefined on these predictions. Ranked ones need the `outputs`."""
-        given = {False: np.asarray(predictions), True: outputs}
-        return {
-            m.name: m.compute(values, np.asarray(labels))
-            for m in self.metrics
-            if (values := given[m.ranked]) is not None
-        }
+        """Every metric by name; NaN where one is undefined on these predictions.
+
+        Args:
+            predictions: (N,).
+            labels: (N,), or with the axes that the form's table names.
+            outputs: (N, R), one score per region; without them ranked metrics are left out.
+        """
+        scores = {}
+        for metric in self.metrics:
+            values = outputs if metric.ranked else np.asarray(predictions)
+            if values is not None:
+                scores[metric.name] = metric.compute(values, np.asarray(labels))
+        return scores
 
     def official(
         self,
         folder: Path,
         split: str,
-        ids: Sequence[str],
+        officials: Sequence[str],
         predictions: Sequence[float] | np.ndarray,
     ) -> dict[str, float]:
-        """The scores of `extra` by name; none for a task without."""
-        answers = [self.form.spell(p) for _, p in zip(ids, predictions, strict=True)]
-        return {} if self.extra is None else self.extra(Path(folder), split, ids, answers)
+        """The scores of `extra` by name, 0..1, none for a task without; arguments as for `submission`."""
+        answers = self._answers(officials, predictions)
+        if self.extra is None:
+            return {}
+        return self.extra(Path(folder), split, officials, answers)
+
+    def _answers(
+        self, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
+    ) -> list[str]:
+        """Predictions as the task's files spell them, one for each official id."""
+        pairs = zip(officials, predictions, strict=True)
+        return [self.form.spell(prediction) for _, prediction in pairs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,50 +22,73 @@ from groundling.tasks.refcoco import Overlap, right_regions
 
 SOURCE = "Plummer et al. 2015, Flickr30k Entities, github.com/BryanPlummer/flickr30k_entities"
 OPENING = "[/EN#"
+"""What a marked phrase begins with."""
 PHRASE = re.compile(r"\[/EN#(\d+)/(\S+) ([^\[\]\s][^\[\]]*?) ?\]")
 """Chain, types and words."""
 BAN = Overlap()
-"""At least 0.5, no extra pixel: Kim et al. 2018, and VisualBERT after them."""
+"""At least 0.5, no extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT after them."""
+
+
+def _any_box(boxes: np.ndarray) -> np.ndarray:
+    return boxes
+
+
+def _merged_box(boxes: np.ndarray) -> np.ndarray:
+    upper_left = boxes[:, :2].min(0)
+    lower_right = boxes[:, 2:].max(0)
+    return np.concatenate([upper_left, lower_right])[None]
+
+
 PROTOCOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "any-box": lambda boxes: boxes,
-    "merged-box": lambda boxes: np.concatenate([boxes[:, :2].min(0), boxes[:, 2:].max(0)])[None],
+    "any-box": _any_box,
+    "merged-box": _merged_box,
 }
 """The boxes (G, 4) of which a region has to match one: all of the phrase's (BAN, VisualBERT), or what encloses them."""
 FORM = Pick("phrase", "kl")
 """A row is a phrase."""
-AT = (1, 5, 10)
 
 
 @dataclass(frozen=True)
 class Phrase:
     """Words of a caption that name something."""
 
-    chain: int  # what they name, the same in all captions of an image; 0: nothing visible
+    chain: int
+    """Number of what they name, the same in all captions of an image; 0: nothing visible."""
     types: tuple[str, ...]
-    first: int  # number of its first word: the same words may stand there twice
+    """Kinds of what they name, such as people or clothing."""
+    first: int
+    """Number of its first word: the same words may stand in a caption twice."""
     words: int
-    start: int  # characters of the caption, `stop` not included
+    """How many words it has."""
+    start: int
+    """Its first character in the caption."""
     stop: int
-    boxes: (
-        np.ndarray
-    )  # (G, 4): corners in pixels; none of what is not visible, a scene, or not marked
+    """The character after its last one."""
+    boxes: np.ndarray
+    """(G, 4): corners in pixels; none of what is not visible, a scene, or not marked."""
 
 
 @dataclass(frozen=True)
 class Caption:
     """A caption and its phrases."""
 
-    id: str  # image and number from 0, as in Flickr30k's own list
-    text: str
     image: str
-    size: tuple[int, int]  # width and height in pixels
-    phrases: tuple[Phrase, ...]  # those with boxes: all that count
-    skipped: tuple[Phrase, ...]  # those without
+    """Id of the image."""
+    number: int
+    """Of this caption among the image's, from 0."""
+    text: str
+    """The caption without its marks."""
+    size: tuple[int, int]
+    """Width and height of the image in pixels."""
+    phrases: tuple[Phrase, ...]
+    """Those with boxes: all that count."""
+    skipped: tuple[Phrase, ...]
+    """Those without boxes."""
 
-    def example(self) -> Example:
-        """For a model; its tags are the phrases, by their place in `phrases`."""
-        tags = tuple((phrase.start, phrase.stop, n) for n, phrase in enumerate(self.phrases))
-        return Example(f"flickr-entities-{self.id}", self.text, images=(self.image,), tags=tags)
+    @property
+    def id(self) -> str:
+        """Image and number, as in Flickr30k's own list."""
+        return f"{self.image}#{self.number}"
 
 
 def captions(
@@ -73,138 +96,155 @@ def captions(
 ) -> list[Caption]:
     """The captions of the images of `SPLIT.txt`, in its order; those without a phrase that counts stay.
 
-    `unrelated` off leaves out those listed in `UNRELATED_CAPTIONS`; `official` has boxes begin at 0 as the data set's
-    own reader does, not at 1 as BAN's.
+    Args:
+        folder: With the lists of images, `Sentences` and `Annotations`.
+        split: Name of a list.
+        unrelated: Off leaves out the captions listed in `UNRELATED_CAPTIONS`.
+        official: Boxes begin at 0 as in the data set's own reader, not at 1 as in BAN's.
+
+    Raises:
+        InputError: A file is missing or not as expected; see `captions_of`.
     """
     folder = Path(folder)
-    left_out = (
-        set()
-        if unrelated
-        else {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
-    )
-    found = [
-        caption
-        for image in images(folder, split)
-        for caption in captions_of(folder, image, official)
-    ]
-    return [c for c in found if (c.image, str(int(c.id.rpartition("#")[2]) + 1)) not in left_out]
+    left_out = set()
+    if not unrelated:
+        left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
+    kept = []
+    for image in images(folder, split):
+        for caption in captions_of(folder, image, official):
+            number_from_1 = str(caption.number + 1)
+            if (image, number_from_1) not in left_out:
+                kept.append(caption)
+    return kept
 
 
 def images(folder: Path, split: str) -> list[str]:
-    """The ids that a split lists."""
-    return list(filter(None, map(str.strip, lines_of(Path(folder) / f"{split}.txt"))))
+    """The image ids that a split lists."""
+    lines = lines_of(Path(folder) / f"{split}.txt")
+    return [line.strip() for line in lines if line.strip()]
 
 
 def captions_of(folder: Path, image: str, official: bool = False) -> list[Caption]:
     """The captions of an image, with the boxes of their phrases; raises InputError for what is wrong with one."""
     size, boxes = chains(folder / "Annotations" / f"{image}.xml", official)
-    path, found = folder / "Sentences" / f"{image}.txt", list[Caption]()
-    for number, line in enumerate(filter(str.strip, lines_of(path))):
+    path = folder / "Sentences" / f"{image}.txt"
+    lines = [line for line in lines_of(path) if line.strip()]
+    read = []
+    for number, line in enumerate(lines):
         text, phrases = read_caption(line, boxes, f"{path}, line {number + 1}")
-        some, rest = (
-            tuple(p for p in phrases if bool(len(p.boxes)) == want) for want in (True, False)
-        )
-        found.append(Caption(f"{image}#{number}", text, image, size, some, rest))
-    return found
+        with_boxes = tuple(phrase for phrase in phrases if len(phrase.boxes))
+        without = tuple(phrase for phrase in phrases if not len(phrase.boxes))
+        read.append(Caption(image, number, text, size, with_boxes, without))
+    return read
 
 
 def read_caption(
     line: str, boxes: Mapping[int, np.ndarray], where: str
 ) -> tuple[str, list[Phrase]]:
-    """A line's caption without its marks, and its phrases with the boxes of their chains."""
-    line, text, at, phrases = " ".join(line.split()), "", 0, list[Phrase]()
+    """A line's caption without its marks, and its phrases with the boxes (G, 4) of their chains.
+
+    Raises InputError, naming `where`, for a mark that is not closed or has no words.
+    """
+    line = " ".join(line.split())
+    text = ""
+    phrases = []
+    read_to = 0  # character of the line
     for mark in PHRASE.finditer(line):
-        text += line[at : mark.start()]
-        chain, kinds, words, first, at = (
-            int(mark[1]),
-            mark[2].split("/"),
-            mark[3],
-            len(text.split()),
-            mark.end(),
+        text += line[read_to : mark.start()]
+        chain = int(mark[1])
+        words = mark[3]
+        phrases.append(
+            Phrase(
+                chain=chain,
+                types=tuple(mark[2].split("/")),
+                first=len(text.split()),
+                words=len(words.split()),
+                start=len(text),
+                stop=len(text) + len(words),
+                boxes=boxes.get(chain, np.zeros((0, 4))),
+            )
         )
-        own, end = boxes.get(chain, np.zeros((0, 4))), len(text) + len(words)
-        phrases.append(Phrase(chain, tuple(kinds), first, len(words.split()), len(text), end, own))
         text += words
-    text += line[at:]
+        read_to = mark.end()
+    text += line[read_to:]
     if OPENING in text:
-        raise InputError(
-            f"{where}: {text[text.index(OPENING) :][:40]!r} is not closed or has no words; cut off?"
-        )
+        rest = text[text.index(OPENING) :]
+        raise InputError(f"{where}: {rest[:40]!r} is not closed or has no words; cut off?")
     return text, phrases
 
 
 def chains(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[int, np.ndarray]]:
-    """An image's size and the boxes (G, 4) of every chain that has some; an object may be that of several chains."""
-    content, found = read_text(path), dict[int, list[list[int]]]()
+    """An image's width and height, and the boxes (G, 4) of every chain that has some.
+
+    An object may be that of several chains; `official` is as for `captions`.
+
+    Raises:
+        InputError: Not a whole annotation, an object with neither box nor excuse, or a box outside the image.
+    """
+    content = read_text(path)
+    boxes: dict[int, list[list[int]]] = {}
     try:
         root = ElementTree.fromstring(content)
-        width, height = (int(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
+        size = (int(root.findtext("size/width", "")), int(root.findtext("size/height", "")))
         for entry in root.iter("object"):
             names = [int(name.text or "") for name in entry.findall("name")]
-            marks = next(filter(len, entry.findall("bndbox")), None)
-            if not names or (
-                marks is None and "1" not in (entry.findtext("scene"), entry.findtext("nobndbox"))
-            ):
-                raise InputError(
-                    f"{path}: the object of chains {names} has neither box nor scene nor nobndbox"
-                )
-            if marks is None:
+            box = _box(path, entry, names, size)
+            if box is None:
                 continue
-            box = [int(marks.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")]
-            # They begin at 1 and end with a pixel of their own.
-            if not inside((np.array([box]) - (1, 1, 0, 0)) / ((width, height) * 2))[1].all():
-                raise InputError(
-                    f"{path}: box {box} of chains {names} is empty or outside {width} x {height}"
-                )
+            if official:
+                box = [side - 1 for side in box]
             for name in names:
-                found.setdefault(name, []).append([side - official for side in box])
+                boxes.setdefault(name, []).append(box)
     except InputError:
         raise
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, OverflowError) as error:
         raise InputError(
             f"{path}: not a whole annotation with size and objects ({error})"
         ) from None
-    return (width, height), {name: np.array(own, float) for name, own in found.items()}
+    return size, {name: np.array(rows, float) for name, rows in boxes.items()}
 
 
-def positives(
-    phrase: Phrase, regions: np.ndarray, protocol: str = "any-box", rule: Overlap = BAN
-) -> np.ndarray:
-    """Which regions (R, 4), corners in pixels, are right for a phrase (R,); raises InputError for other protocols."""
-    if protocol not in PROTOCOLS:
-        raise InputError(f"no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
-    return np.asarray(rule(regions, PROTOCOLS[protocol](phrase.boxes)).any(1))
-
-
-def recall(scores: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> dict[str, float]:
-    """R@1, R@5, R@10 and their upper bound, 0..1, from each phrase's scores (R,) and right regions (R,) bool.
-
-    A phrase without a right region is a miss; equal scores rank in the regions' order.
-    """
-    if [len(own) for own in scores] != [len(good) for good in right] or not len(right):
+def _box(
+    path: Path, entry: ElementTree.Element, names: list[int], size: tuple[int, int]
+) -> list[int] | None:
+    """An object's corners as the file has them, from 1; None of a scene, or where the file says that there is none."""
+    marked = [marks for marks in entry.findall("bndbox") if len(marks)]
+    has_excuse = "1" in (entry.findtext("scene"), entry.findtext("nobndbox"))
+    if not names or not (marked or has_excuse):
         raise InputError(
-            f"recall: {len(scores)} scored phrases, and regions that are not those of {len(right)}"
+            f"{path}: the object of chains {names} has neither box nor scene nor nobndbox"
         )
-    ranked = [
-        good[np.argsort(-own, kind="stable")] for own, good in zip(scores, right, strict=True)
-    ]
-    found = {f"R@{k}": float(np.mean([good[:k].any() for good in ranked])) for k in AT}
-    return found | {"upper bound": float(np.mean([good.any() for good in ranked]))}
+    if not marked:
+        return None
+    box = [int(marked[0].findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")]
+    # They begin at 1 and end with a pixel of their own.
+    from_0 = np.array([box], float) - (1, 1, 0, 0)
+    _, good = inside(from_0 / (size * 2))
+    if not good.all():
+        width, height = size
+        raise InputError(
+            f"{path}: box {box} of chains {names} is empty or outside {width} x {height}"
+        )
+    return box
 
 
 def _read(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
     """An example per phrase that counts; its tag is the phrase."""
-    return [
-        Example(
-            f"flickr30k-{split}-{caption.id}-{number}",
-            caption.text,
-            images=(caption.image,),
-            tags=((phrase.start, phrase.stop, 0),),
-            gold=Gold(PROTOCOLS[protocol](phrase.boxes), caption.size),
-        )
-        for caption in captions(folder, split)
-        for number, phrase in enumerate(caption.phrases)
-    ]
+    examples = []
+    for caption in captions(folder, split):
+        for number, phrase in enumerate(caption.phrases):
+            boxes = PROTOCOLS[protocol](phrase.boxes)
+            examples.append(
+                Example(
+                    f"flickr30k-{split}-{caption.id}-{number}",
+                    caption.text,
+                    images=(caption.image,),
+                    tags=((phrase.start, phrase.stop, 0),),
+                    gold=Gold(boxes, caption.size),
+                    official=f"{caption.id}/{number}",
+                )
+            )
+    return examples
 
 
 def _mark(example: Example, row: RegionRow) -> np.ndarray:
@@ -214,5 +254,7 @@ def _mark(example: Example, row: RegionRow) -> np.ndarray:
 FLICKR30K = Task(
     "flickr30k", FORM, _read, (PICKED, *AMONG, UPPER_BOUND), SOURCE, dev=("val", "test"), mark=_mark
 )
+"""R@1 under two names, R@5, R@10 and their upper bound: equal scores rank in the regions' order, and a phrase without
+a right region is a miss."""
 MERGED = replace(FLICKR30K, name="flickr30k/merged", read=partial(_read, protocol="merged-box"))
 """The same phrases, each to be found in the one box that encloses all of its own."""

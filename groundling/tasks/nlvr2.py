@@ -21,13 +21,20 @@ PARTS = ("balanced", "unbalanced")
 
 
 def records(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines and where each stands; every one has a text in each field of `texts`."""
+    """The objects of a file of JSON lines, each after its file and line; each has a text in every field of `texts`.
+
+    Raises:
+        InputError: A line is not JSON, not an object, or has no such text.
+    """
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}: not valid JSON ({error.msg})") from None
+        except (ValueError, RecursionError):
+            # Python refuses numbers of thousands of digits and brackets thousands deep.
+            raise InputError(f"{where}: a number too long, or too many brackets") from None
         for name in texts:
             if not isinstance(row, dict) or not isinstance(row.get(name), str):
                 raise InputError(f"{where}: no text in field {name!r}")
@@ -40,71 +47,104 @@ def _file(folder: Path, split: str) -> Path:
 
 def _read(folder: Path, split: str) -> list[Example]:
     """Examples in file order; their images are the stems of the official file names, left and right."""
-    path, found, twice = _file(folder, split), dict[str, Example](), list[str]()
+    path = _file(folder, split)
+    examples: dict[str, Example] = {}
+    repeated = []
+    has_labels = None
     for where, row in records(path, ("identifier", "sentence")):
-        name = row["identifier"]
-        if name.count("-") != 3:
-            raise InputError(f"{where}: identifier {name!r}; expected split-set-pair-sentence")
-        if name in found:
-            twice.append(f"{where}: identifier {name} stands there before")
-        # The test splits' labels were secret until 2022.
-        known = "label" in row or not split.startswith("test")
-        label = FORM.label(str(row.get("label")).capitalize(), where) if known else None
-        if found and (label is None) != (next(iter(found.values())).label is None):
+        identifier = row["identifier"]
+        if identifier.count("-") != 3:
+            raise InputError(
+                f"{where}: identifier {identifier!r}; expected split-set-pair-sentence"
+            )
+        if identifier in examples:
+            repeated.append(f"{where}: identifier {identifier} stands there before")
+        label = _label(where, row, split)
+        if has_labels is None:
+            has_labels = label is not None
+        if has_labels != (label is not None):
             raise InputError(f"{where}: some lines have a label and some have none")
-        pair = name.rsplit("-", 1)[0]
-        found[name] = Example(
-            f"nlvr2-{name}", row["sentence"], label=label, images=(f"{pair}-img0", f"{pair}-img1")
+        pair = "-".join(identifier.split("-")[:3])
+        examples[identifier] = Example(
+            f"nlvr2-{identifier}",
+            row["sentence"],
+            label=label,
+            images=(f"{pair}-img0", f"{pair}-img1"),
+            official=identifier,
         )
-    if not found:
+    if not examples:
         raise InputError(f"{path}: holds no examples")
-    refuse(twice)
-    return list(found.values())
+    refuse(repeated)
+    return list(examples.values())
+
+
+def _label(where: str, row: Mapping[str, Any], split: str) -> int | None:
+    """The label of a line; the test splits' were secret until 2022, so that there it may be missing."""
+    if "label" not in row and split.startswith("test"):
+        return None
+    return FORM.label(str(row.get("label")).capitalize(), where)
 
 
 def consistency(right: Mapping[str, bool]) -> tuple[float, int]:
-    """Share of the sentences that are judged right with all of their pairs of images, and the number of sentences."""
+    """Share of the sentences that are judged right with all of their pairs of images, and the number of sentences.
+
+    `right` says of each identifier, split-set-pair-sentence, whether the prediction is right.
+
+    Source: lil-lab/nlvr, nlvr2/eval/metrics.py.
+    """
     sentences: dict[tuple[str, str, str], bool] = {}
-    for identifier, good in right.items():
+    for identifier, is_right in right.items():
         split, group, _, sentence = identifier.split("-")
-        sentences[split, group, sentence] = good and sentences.get((split, group, sentence), True)
+        key = (split, group, sentence)
+        sentences[key] = is_right and sentences.get(key, True)
     return sum(sentences.values()) / len(sentences), len(sentences)
 
 
 def _extra(
-    folder: Path, split: str, ids: Sequence[str], answers: Sequence[str]
+    folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
-    said = dict(zip(ids, answers, strict=True))
-    labels = {e.id: FORM.labels[int(e.label)] for e in _read(folder, split) if e.label is not None}
+    """Consistency, and both scores of each part that the folder lists; none of a split without labels."""
+    said = dict(zip(officials, answers, strict=True))
+    labels = {}
+    for example in _read(folder, split):
+        if example.label is not None:
+            labels[example.official] = FORM.spell(int(example.label))
     if not labels:
         return {}
-    if absent := [name for name in labels if name not in said]:
+    absent = [identifier for identifier in labels if identifier not in said]
+    if absent:
         raise InputError(f"nlvr2: no prediction for {absent[0]} of {split} ({len(absent):,} such)")
-    right = {_identifier(name): said[name] == label for name, label in labels.items()}
+    right = {identifier: said[identifier] == label for identifier, label in labels.items()}
     scores = {"consistency": consistency(right)[0]}
-    for path in (Path(folder) / f"{part}_{split}_identifiers.txt" for part in PARTS):
-        names = lines_of(path) if path.is_file() else []
-        if strange := [name for name in names if name not in right]:
-            raise InputError(
-                f"{path}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)"
-            )
-        if names:
-            part, own = path.name.partition("_")[0], {name: right[name] for name in names}
-            scores |= {
-                f"{part} accuracy": sum(own.values()) / len(own),
-                f"{part} consistency": consistency(own)[0],
-            }
+    for part in PARTS:
+        listing = Path(folder) / f"{part}_{split}_identifiers.txt"
+        if listing.is_file():
+            scores |= _part_scores(part, listing, split, right)
     return scores
 
 
-def _identifier(example: str) -> str:
-    return example.removeprefix("nlvr2-")
+def _part_scores(
+    part: str, listing: Path, split: str, right: Mapping[str, bool]
+) -> dict[str, float]:
+    """Accuracy and consistency over the identifiers that a file lists."""
+    identifiers = lines_of(listing)
+    strange = [identifier for identifier in identifiers if identifier not in right]
+    if strange:
+        raise InputError(
+            f"{listing}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)"
+        )
+    right_here = {identifier: right[identifier] for identifier in identifiers}
+    return {
+        f"{part} accuracy": sum(right_here.values()) / len(right_here),
+        f"{part} consistency": consistency(right_here)[0],
+    }
 
 
-def _submission(ids: Sequence[str], answers: Sequence[str]) -> str:
-    return "".join(
-        f"{_identifier(name)},{answer}\n" for name, answer in zip(ids, answers, strict=True)
-    )
+def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
+    lines = [
+        f"{identifier},{answer}\n" for identifier, answer in zip(officials, answers, strict=True)
+    ]
+    return "".join(lines)
 
 
 TEST = {"test1": "nlvr2_test1.csv", "test2": "nlvr2_test2.csv"}

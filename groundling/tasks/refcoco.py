@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from groundling.batch import Example, Gold, RegionRow
+from groundling.batch import Example, Gold, RegionRow, needed
 from groundling.data.regions import inside
 from groundling.errors import InputError, refuse
 from groundling.forms import Pick
@@ -29,37 +29,40 @@ class Overlap:
     """When a box counts as another one: by intersection over union, which the field computes in several ways."""
 
     at: float = 0.5
-    strict: bool = False  # more than `at`, instead of at least
-    inclusive: bool = False  # boxes end with a pixel of their own, so every side is longer by 1
-    thinnest: float = 0  # of intersections that count, as a side in pixels they have to exceed
+    """The least intersection over union that counts."""
+    strict: bool = False
+    """More than `at` counts, instead of at least."""
+    inclusive: bool = False
+    """Boxes end with a pixel of their own, so every side is longer by 1."""
+    thinnest: float = 0
+    """Side in pixels that an intersection has to exceed both ways to count."""
 
     def iou(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """(R, G) of boxes (R, 4) and others (G, 4), corners in pixels; 0 for two that are empty."""
-        one, two = (
-            np.asarray(boxes, float).reshape(-1, 1, 4),
-            np.asarray(others, float).reshape(1, -1, 4),
-        )
-        sides = (
-            np.minimum(one[..., 2:], two[..., 2:])
-            - np.maximum(one[..., :2], two[..., :2])
-            + self.inclusive
-        )
-        both = np.where((sides > self.thinnest).all(-1), sides.prod(-1), 0.0)
-        first, second = (
-            (box[..., 2:] - box[..., :2] + self.inclusive).prod(-1) for box in (one, two)
-        )
-        every = first + second - both
-        return np.divide(both, every, out=np.zeros_like(every), where=every > 0)
+        """Intersection over union (R, G) of boxes (R, 4) and others (G, 4), corners in pixels; 0 for two empty ones."""
+        boxes = np.asarray(boxes, float).reshape(-1, 1, 4)
+        others = np.asarray(others, float).reshape(1, -1, 4)
+        low = np.maximum(boxes[..., :2], others[..., :2])
+        high = np.minimum(boxes[..., 2:], others[..., 2:])
+        sides = high - low + self.inclusive
+        counts = (sides > self.thinnest).all(-1)
+        intersection = np.where(counts, sides.prod(-1), 0.0)
+        union = self._areas(boxes) + self._areas(others) - intersection
+        return np.divide(intersection, union, out=np.zeros_like(union), where=union > 0)
+
+    def _areas(self, boxes: np.ndarray) -> np.ndarray:
+        sides = boxes[..., 2:] - boxes[..., :2] + self.inclusive
+        return sides.prod(-1)
 
     def __call__(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Which boxes (R, 4) count as which of the others (G, 4): (R, G) bool."""
-        found = self.iou(boxes, others)
-        return np.asarray(found > self.at if self.strict else found >= self.at)
+        """Which boxes (R, 4) count as which of the others (G, 4), corners in pixels: (R, G) bool."""
+        overlap = self.iou(boxes, others)
+        return overlap > self.at if self.strict else overlap >= self.at
 
 
 VL_BERT = Overlap(inclusive=True)
+"""Of predictions: jackroos/VL-BERT, refcoco/function/test.py."""
 VL_BERT_LABELS = Overlap(inclusive=True, strict=True)
-"""Of regions in training; `VL_BERT` is for predictions."""
+"""Of regions in training: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
 UNITER = Overlap(strict=True, thinnest=1)
 """MAttNet's, in both tracks."""
 
@@ -69,18 +72,24 @@ class Expression:
     """What somebody wrote to tell one object from the others of an image."""
 
     id: int
+    """The data set's `sent_id`."""
     text: str
+    """The words."""
     image: str
-    object: int  # number of its annotation
-    box: np.ndarray  # (4,): x1, y1, x2, y2 in pixels
+    """Id of the image in a region store."""
+    object: int
+    """Number of the object's annotation, `ann_id`."""
+    box: np.ndarray
+    """(4,): x1, y1, x2, y2 of the object in pixels."""
 
 
 class _Plain(pickle.Unpickler):
     """Builds lists, dicts, texts and numbers, which need no name looked up; there is nothing else that it can call."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
+        asked = f"{module}.{name}"[:80]
         raise InputError(
-            f"this pickle asks for {f'{module}.{name}'[:80]!r}, not only lists, dicts, texts and numbers"
+            f"this pickle asks for {asked!r}, not only lists, dicts, texts and numbers"
         )
 
 
@@ -90,135 +99,150 @@ def read_plain(path: Path) -> Any:
         with Path(path).open("rb") as stream:
             return _Plain(stream, encoding="latin1").load()
     except Exception as error:  # a damaged pickle raises anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        lines = str(error).splitlines()
+        reason = lines[0] if lines else type(error).__name__
         what = "not read" if isinstance(error, InputError | OSError) else "not a whole pickle"
         raise InputError(f"{path}: {what} ({reason})") from None
 
 
+class Instance(NamedTuple):
+    """An annotated object."""
+
+    image: object
+    """Number of its image; whatever the file has."""
+    box: np.ndarray
+    """(4,): x1, y1, x2, y2 in pixels."""
+
+
 def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) -> list[Expression]:
-    """The expressions of a split in file order, from `refs(BY).p` and `instances.json`."""
-    path = where = Path(folder) / f"refs({by}).p"
-    (sizes, notes), found, outside = instances(folder), list[Expression](), list[str]()
+    """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
+
+    `image` is what a region store calls the images, by `subset` (train2014) and `number`.
+
+    Raises:
+        InputError: A file is missing or not as expected, the two do not belong together, a box is empty or outside its
+            image, or the split has no expressions.
+    """
+    path = Path(folder) / f"refs({by}).p"
+    sizes, notes = instances(folder)
+    asked: list[Expression] = []
+    outside = []
+    where = path
     try:
         for place, ref in enumerate(read_plain(path)):
             where = path.with_name(f"{path.name}, refs[{place}]")
-            if ref["split"] != split and not (split == "test" and "test" in ref["split"]):
+            if not _is_of(ref["split"], split):
                 continue
-            owner, box = notes.get(ref["ann_id"], (None, np.zeros(4)))
-            if owner != ref["image_id"]:
-                raise InputError(
-                    f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}"
-                )
-            if not inside(box[None] / (sizes[owner] * 2))[1].all():
-                outside.append(
-                    f"{where}: box {box.tolist()} is empty or outside the image {sizes[owner]}"
-                )
-            name = image.format(subset="train2014", number=owner)
-            for said in ref["sentences"]:
-                found.append(
-                    Expression(int(said["sent_id"]), str(said["sent"]), name, ref["ann_id"], box)
-                )
+            number = ref["image_id"]
+            box = _box_of(where, ref, notes)
+            size = sizes[number]
+            if not _is_inside(box, size):
+                outside.append(f"{where}: box {box.tolist()} is empty or outside the image {size}")
+            name = image.format(subset="train2014", number=number)
+            for sentence in ref["sentences"]:
+                sentence_id = int(sentence["sent_id"])
+                text = str(sentence["sent"])
+                asked.append(Expression(sentence_id, text, name, ref["ann_id"], box))
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})"
         ) from None
     refuse(outside)
-    if not found:
+    if not asked:
         raise InputError(
             f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}"
         )
-    return found
+    return asked
 
 
-def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, tuple[Any, np.ndarray]]]:
-    """Width and height by image, and image and corners (4,) in pixels by annotation, of `instances.json`."""
+def _is_of(name: str, split: str) -> bool:
+    """Whether a ref's own split is the one asked for, or one of those that `test` stands for."""
+    return name == split or (split == "test" and "test" in name)
+
+
+def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, Instance]) -> np.ndarray:
+    """The box (4,) of a ref's annotation; raises InputError if that is of another image."""
+    note = notes.get(ref["ann_id"])
+    if note is not None and note.image == ref["image_id"]:
+        return note.box
+    owner = None if note is None else note.image
+    raise InputError(f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}")
+
+
+def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
+    """Whether a box (4,) in pixels is neither empty nor outside an image of this width and height."""
+    _, good = inside(box[None] / (size * 2))
+    return bool(good.all())
+
+
+def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, Instance]]:
+    """Width and height by image number, and annotated objects by annotation number, of `instances.json`."""
     path = Path(folder) / "instances.json"
     content = read_json(path)
+    sizes = {}
+    notes = {}
     try:
-        sizes = {
-            image["id"]: (int(image["width"]), int(image["height"])) for image in content["images"]
-        }
-        return sizes, {
-            note["id"]: (note["image_id"], _corners(note["bbox"]))
-            for note in content["annotations"]
-        }
-    except (KeyError, TypeError, ValueError) as error:
+        for image in content["images"]:
+            sizes[image["id"]] = (int(image["width"]), int(image["height"]))
+        for note in content["annotations"]:
+            notes[note["id"]] = Instance(note["image_id"], _corners(note["bbox"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not COCO's images and annotations with bbox ({error})") from None
+    return sizes, notes
 
 
 def _corners(box: Sequence[float]) -> np.ndarray:
+    """Corners (4,) of a box x, y, width, height."""
     x, y, width, height = map(float, box)
     return np.array([x, y, x + width, y + height])
 
 
-def annotated(folder: Path, image: str = COCO) -> dict[str, np.ndarray]:
-    """All annotated boxes (R, 4) by image, in file order: the candidates of the track with true regions."""
-    return _by_image(instances(folder)[1].values(), image)
-
-
 def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
-    """Detected boxes (R, 5) with their scores by image, in file order, e.g. MAttNet's `res101_..._dets.json`."""
+    """Detected boxes of a file such as MAttNet's `res101_..._dets.json`, by image, in file order.
+
+    Each image has (R, 5): corners in pixels and the score; empty boxes are left out.
+    """
     content = read_json(Path(path))
+    boxes: dict[str, list[np.ndarray]] = {}
     try:
-        rows = [
-            (row["image_id"], np.array([*_corners(row["box"]), float(row["score"])]))
-            for row in content
-        ]
-    except (KeyError, TypeError, ValueError) as error:
+        for row in content:
+            box = np.array([*_corners(row["box"]), float(row["score"])])
+            name = image.format(subset="train2014", number=row["image_id"])
+            if (box[2:4] > box[:2]).all():
+                boxes.setdefault(name, []).append(box)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{path}: not a list of detections with image_id, box and score ({error})"
         ) from None
-    return _by_image(rows, image)
-
-
-def _by_image(rows: Iterable[tuple[Any, np.ndarray]], image: str) -> dict[str, np.ndarray]:
-    found: dict[Any, list[np.ndarray]] = {}
-    for number, box in rows:
-        if (box[2:4] > box[:2]).all():  # COCO has a few that are empty
-            found.setdefault(number, []).append(box)
-    return {
-        image.format(subset="train2014", number=number): np.stack(own)
-        for number, own in found.items()
-    }
-
-
-def accuracy(
-    said: Mapping[int, np.ndarray | None], asked: Sequence[Expression], rule: Overlap
-) -> float:
-    """Share of the expressions whose predicted box (corners in pixels; None: there was no region) counts as the right.
-
-    Raises InputError for an expression without a prediction.
-    """
-    if absent := [e.id for e in asked if e.id not in said]:
-        raise InputError(
-            f"refcoco: no prediction for expression {absent[0]} ({len(absent):,} such)"
-        )
-    pairs = [(said[e.id], e.box) for e in asked]
-    return sum(box is not None and bool(rule(box, gold).all()) for box, gold in pairs) / len(asked)
+    return {name: np.stack(rows) for name, rows in boxes.items()}
 
 
 def _read(folder: Path, split: str) -> list[Example]:
-    sizes = {
-        COCO.format(subset="train2014", number=n): size for n, size in instances(folder)[0].items()
+    sizes, _ = instances(folder)
+    size_of = {
+        COCO.format(subset="train2014", number=number): size for number, size in sizes.items()
     }
-    return [
-        Example(
-            f"refcoco-{split}-{e.id}",
-            e.text,
-            images=(e.image,),
-            gold=Gold(e.box[None], sizes[e.image]),
+    examples = []
+    for expression in expressions(folder, split):
+        examples.append(
+            Example(
+                f"refcoco-{split}-{expression.id}",
+                expression.text,
+                images=(expression.image,),
+                gold=Gold(expression.box[None], size_of[expression.image]),
+                official=str(expression.id),
+            )
         )
-        for e in expressions(folder, split)
-    ]
+    return examples
 
 
 def right_regions(example: Example, row: RegionRow, rule: Overlap = VL_BERT) -> np.ndarray:
     """Which regions (R,) count as one of an example's gold boxes, 1 or 0."""
-    assert example.gold is not None
-    boxes = row.boxes * np.array(example.gold.size * 2, np.float32)
-    return np.asarray(rule(boxes, example.gold.boxes).any(1), np.int64)
+    gold = needed(example.gold, "gold", "a task whose answer is a region")
+    boxes = row.boxes * np.array(gold.size * 2, np.float32)
+    return np.asarray(rule(boxes, gold.boxes).any(1), np.int64)
 
 
 REFCOCO_PLUS = Task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from groundling.batch import Example
@@ -16,6 +17,8 @@ FORM = Classify(("entailment", "neutral", "contradiction"))
 """In GLUE's order; SNLI-VE has none of its own."""
 IMAGE = ("Flikr30kID", "Flickr30K_ID", "Flickr30kID")
 """The distributed files' key (sic), the generator script's, and that of its relabelled offspring."""
+UNDECIDED = "-"
+"""Label of a line whose annotators did not agree."""
 
 
 def _file(folder: Path, split: str) -> Path:
@@ -26,36 +29,57 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
     """Examples in file order, and how many lines were left out because their annotators did not agree (`-`).
 
     The premise is the image; `sentence1`, a caption of it, is no input. Images are Flickr30k's file names without .jpg.
+
+    Raises:
+        InputError: A line lacks a field, has an unknown label or the pairID of an earlier line, or none is left.
     """
-    lines, twice, examples, dropped = dict[str, str](), list[str](), list[Example](), 0
-    for where, row in records(_file(folder, split), ("pairID", "sentence2", "gold_label")):
-        name = row["pairID"]
-        if name in lines:
-            twice.append(
-                f"{where}: pairID {name} is already that of {lines[name].rpartition(', ')[2]}"
-            )
-        lines[name] = where
-        images = [row[key] for key in IMAGE if isinstance(row.get(key), str)]
-        if not images:
-            raise InputError(f"{where}: names no image; expected one of {', '.join(IMAGE)}")
-        if row["gold_label"] == "-":
-            dropped += 1
+    path = _file(folder, split)
+    examples = []
+    undecided = 0
+    line_of: dict[str, int] = {}
+    repeated = []
+    for number, (where, row) in enumerate(records(path, ("pairID", "sentence2", "gold_label")), 1):
+        pair = row["pairID"]
+        if pair in line_of:
+            repeated.append(f"{where}: pairID {pair} is already that of line {line_of[pair]}")
+        line_of[pair] = number
+        image = _image(where, row)
+        if row["gold_label"] == UNDECIDED:
+            undecided += 1
             continue
-        label = FORM.label(row["gold_label"], where)
-        image = images[0].removesuffix(".jpg")
         examples.append(
-            Example(f"snli-ve-{split}-{name}", row["sentence2"], label=label, images=(image,))
+            Example(
+                f"snli-ve-{split}-{pair}",
+                row["sentence2"],
+                label=FORM.label(row["gold_label"], where),
+                images=(image,),
+                official=pair,
+            )
         )
     if not examples:
-        raise InputError(f"{_file(folder, split)}: holds no examples")
-    refuse(twice)
-    return examples, dropped
+        raise InputError(f"{path}: holds no examples")
+    refuse(repeated)
+    return examples, undecided
+
+
+def _image(where: str, row: Mapping[str, object]) -> str:
+    """The image's id, under any of its three keys."""
+    for key in IMAGE:
+        name = row.get(key)
+        if isinstance(name, str):
+            return name.removesuffix(".jpg")
+    raise InputError(f"{where}: names no image; expected one of {', '.join(IMAGE)}")
+
+
+def _read(folder: Path, split: str) -> list[Example]:
+    examples, _ = load(folder, split)
+    return examples
 
 
 SNLI_VE = Task(
     "snli-ve",
     FORM,
-    lambda folder, split: load(folder, split)[0],
+    _read,
     (ACCURACY,),
     SOURCE,
     dev=("dev", "test"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy.special import softmax
@@ -19,7 +19,9 @@ from groundling.tasks import Task
 from groundling.tasks.nlvr2 import records
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"
-FORM = Choose(("0", "1", "2", "3"))
+CHOICES = 4
+"""Answers to a question, and rationales of an answer."""
+FORM = Choose(tuple(map(str, range(CHOICES))))
 NAMES = (
     "Casey",
     "Riley",
@@ -38,23 +40,30 @@ NAMES = (
     "Quinn",
 )
 """R2C's (one of them twice), given out by object number, so that a person has one name in all texts of an item."""
-EVERYONE = {"everyone", "everyones"}
 Token = str | list[int]
 """A word, or the numbers of one or several objects."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One question with its answers and rationales; the labels are None where they are secret."""
+    """One question with its answers and rationales."""
 
     id: str
-    image: str  # path in `vcr1images`, without .jpg
-    objects: tuple[str, ...]  # classes, by object number
+    """The data set's `annot_id`."""
+    image: str
+    """Path of the image in `vcr1images`, without .jpg."""
+    objects: tuple[str, ...]
+    """Classes of the image's annotated objects, by the number that tags use."""
     question: list[Token]
+    """What is asked."""
     answers: list[list[Token]]
+    """Four answers."""
     rationales: list[list[Token]]
+    """Four rationales of the right answer."""
     answer: int | None
+    """Number of the right answer; None where it is secret."""
     rationale: int | None
+    """Number of the right rationale; None where it is secret."""
 
 
 def _file(folder: Path, split: str) -> Path:
@@ -62,153 +71,227 @@ def _file(folder: Path, split: str) -> Path:
 
 
 def items(folder: Path, split: str) -> list[Item]:
-    """The items of a split in file order; every tag is a number of one of the item's objects."""
-    path, found, twice = _file(folder, split), dict[str, Item](), list[str]()
+    """The items of a split in file order; every tag is a number of one of the item's objects.
+
+    Raises:
+        InputError: A line lacks a field, does not have four answers and rationales, names an object that it does not
+            have, or repeats an annot_id; or only some lines have labels.
+    """
+    path = _file(folder, split)
+    by_id: dict[str, Item] = {}
+    repeated = []
     for where, row in records(path, ("annot_id", "img_fn")):
-        name, image = row["annot_id"], row["img_fn"].removesuffix(".jpg")
-        if name in found:
-            twice.append(f"{where}: annot_id {name} stands there before")
-        try:
-            objects, question = tuple(row["objects"]), row["question"]
-            answers, rationales = row["answer_choices"], row["rationale_choices"]
-            secret = split.startswith("test") and "answer_label" not in row
-            said = [
-                None if secret else FORM.label(str(row[f"{of}_label"]), where)
-                for of in ("answer", "rationale")
-            ]
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{where}: not a line of VCR ({error} is missing)") from None
-        if [len(answers), len(rationales)] != [4, 4]:
-            raise InputError(
-                f"{where}: {len(answers)} answers and {len(rationales)} rationales, expected 4 and 4"
-            )
-        for text in (question, *answers, *rationales):
-            _check(where, text, len(objects))
-        found[name] = Item(name, image, objects, question, answers, rationales, said[0], said[1])
-    if len({item.answer is None for item in found.values()}) > 1:
+        item = _item(where, row, split)
+        if item.id in by_id:
+            repeated.append(f"{where}: annot_id {item.id} stands there before")
+        by_id[item.id] = item
+    is_secret = {item.answer is None for item in by_id.values()}
+    if len(is_secret) > 1:
         raise InputError(f"{path}: some lines have a label and some have none")
-    refuse(twice)
-    return list(found.values())
+    refuse(repeated)
+    return list(by_id.values())
 
 
-def _check(where: str, text: Any, objects: int) -> None:
-    for tag in (
-        [word for word in text if not isinstance(word, str)]
-        if isinstance(text, list) and text
-        else [text]
-    ):
-        if (
-            not isinstance(tag, list)
-            or not tag
-            or not all(type(n) is int and 0 <= n < objects for n in tag)
-        ):
-            raise InputError(
-                f"{where}: {str(tag)[:40]!r}; expected words, and lists of objects from 0 to {objects - 1}"
-            )
+def _item(where: str, row: Mapping[str, Any], split: str) -> Item:
+    """The item of one line."""
+    objects = tuple(_list(where, row, "objects"))
+    question = _value(where, row, "question")
+    answers = _list(where, row, "answer_choices")
+    rationales = _list(where, row, "rationale_choices")
+    answer = None
+    rationale = None
+    is_secret = split.startswith("test") and "answer_label" not in row
+    if not is_secret:
+        answer = FORM.label(str(_value(where, row, "answer_label")), where)
+        rationale = FORM.label(str(_value(where, row, "rationale_label")), where)
+    if len(answers) != CHOICES or len(rationales) != CHOICES:
+        raise InputError(
+            f"{where}: {len(answers)} answers and {len(rationales)} rationales, "
+            f"expected {CHOICES} and {CHOICES}"
+        )
+    for text in (question, *answers, *rationales):
+        _check_text(where, text, len(objects))
+    if not all(isinstance(name, str) for name in objects):
+        raise InputError(f"{where}: not a line of VCR (a name in 'objects' is not a text)")
+    image = row["img_fn"].removesuffix(".jpg")
+    return Item(row["annot_id"], image, objects, question, answers, rationales, answer, rationale)
+
+
+def _value(where: str, row: Mapping[str, Any], name: str) -> Any:
+    if name not in row:
+        raise InputError(f"{where}: not a line of VCR ({name!r} is missing)")
+    return row[name]
+
+
+def _list(where: str, row: Mapping[str, Any], name: str) -> list[Any]:
+    value = _value(where, row, name)
+    if not isinstance(value, list):
+        raise InputError(f"{where}: not a line of VCR ({name!r} is not a list)")
+    return value
+
+
+def _check_text(where: str, text: object, objects: int) -> None:
+    """Raises InputError for what is not a list of words and of lists of numbers below `objects`."""
+    if not isinstance(text, list) or not text:
+        _refuse_token(where, text, objects)
+    for token in text:
+        if not isinstance(token, str) and not _is_tag(token, objects):
+            _refuse_token(where, token, objects)
+
+
+def _is_tag(token: object, objects: int) -> bool:
+    if not isinstance(token, list) or not token:
+        return False
+    return all(type(number) is int and 0 <= number < objects for number in token)
+
+
+def _refuse_token(where: str, token: object, objects: int) -> NoReturn:
+    raise InputError(
+        f"{where}: {str(token)[:40]!r}; expected words, and lists of objects from 0 to {objects - 1}"
+    )
 
 
 def render(text: Sequence[Token], objects: Sequence[str]) -> tuple[str, Tags]:
-    """Words with spaces between, persons by a gender-neutral name and things by their class; where the tags stand."""
+    """A text as a sentence, and the places in it that name objects.
+
+    Words have spaces between them, persons get a gender-neutral name and things are called by their class, as in R2C
+    (rowanz/r2c, dataloaders/vcr.py).
+    """
     parts: list[str] = []
     tags: list[tuple[int, int, int]] = []
-    for one in (one for word in text for one in ([word] if isinstance(word, str) else word)):
-        if isinstance(one, int):
-            start, kind = len(" ".join([*parts, ""])), objects[one]
-            parts.append(NAMES[one % len(NAMES)] if kind == "person" else kind)
-            tags.append((start, start + len(parts[-1]), one))
-        else:
-            parts.append(one)
+    length = 0  # of what `parts` come to, the space behind them included
+    for token in text:
+        if isinstance(token, str):
+            parts.append(token)
+            length += len(token) + 1
+            continue
+        for number in token:
+            name = objects[number]
+            if name == "person":
+                name = NAMES[number % len(NAMES)]
+            tags.append((length, length + len(name), number))
+            parts.append(name)
+            length += len(name) + 1
     return " ".join(parts), tuple(tags)
-
-
-def mentioned(texts: Sequence[Sequence[Token]], objects: Sequence[str]) -> list[int]:
-    """The objects of some texts: those tagged, with "everyone" all persons, and these too if there are none (R2C).
-
-    Where there is no person either, all objects.
-    """
-    words = [word for text in texts for word in text]
-    people = {n for n, kind in enumerate(objects) if kind == "person"}
-    tagged = {n for word in words if isinstance(word, list) for n in word}
-    if any(isinstance(word, str) and word.lower() in EVERYONE for word in words):
-        tagged |= people
-    return sorted(tagged or people or range(len(objects)))
 
 
 def objects_of(folder: Path, item: Item) -> Objects:
     """The objects of an item's image; raises InputError if they are not the item's."""
     path = Path(folder) / "vcr1images" / f"{item.image}.json"
-    found = metadata(path)
-    if found.names != item.objects:
+    objects = metadata(path)
+    if objects.names != item.objects:
         raise InputError(
-            f"{path}: {len(found.names)} names are not those of the {len(item.objects)} objects of {item.id}"
+            f"{path}: {len(objects.names)} names are not those of the {len(item.objects)} objects of {item.id}"
         )
-    return found
+    return objects
+
+
+def after_answer(annot_id: str, answer: int) -> str:
+    """The official id of a rationale that is asked after one of the four answers, as where the right one is secret."""
+    return f"{annot_id}-a{answer}"
 
 
 def _example(
-    name: str, item: Item, text: list[Token], choices: list[list[Token]], label: int | None
+    task: str,
+    official: str,
+    item: Item,
+    text: list[Token],
+    choices: list[list[Token]],
+    label: int | None,
 ) -> Example:
-    (words, tags), rendered = (
-        render(text, item.objects),
-        [render(choice, item.objects) for choice in choices],
-    )
-    texts, places = tuple(one for one, _ in rendered), tuple(own for _, own in rendered)
+    words, tags = render(text, item.objects)
+    rendered = [render(choice, item.objects) for choice in choices]
     return Example(
-        name, words, label=label, choices=texts, images=(item.image,), tags=tags, choice_tags=places
+        f"vcr-{task}-{official}",
+        words,
+        label=label,
+        choices=tuple(choice for choice, _ in rendered),
+        images=(item.image,),
+        tags=tags,
+        choice_tags=tuple(choice_tags for _, choice_tags in rendered),
+        official=official,
+        objects=len(item.objects),
     )
 
 
 def _answer(folder: Path, split: str) -> list[Example]:
-    return [
-        _example(f"vcr-answer-{i.id}", i, i.question, i.answers, i.answer)
-        for i in items(folder, split)
-    ]
+    examples = []
+    for item in items(folder, split):
+        example = _example("answer", item.id, item, item.question, item.answers, item.answer)
+        examples.append(example)
+    return examples
 
 
 def _rationale(folder: Path, split: str) -> list[Example]:
-    """Rationales after question and right answer; where that is secret, after each of the four (ids end in -a0...)."""
-    return [
-        _example(
-            f"vcr-rationale-{i.id}{'' if i.answer == n else f'-a{n}'}",
-            i,
-            text,
-            i.rationales,
-            i.rationale,
-        )
-        for i in items(folder, split)
-        for n, text in enumerate(i.question + answer for answer in i.answers)
-        if i.answer in (None, n)
-    ]
+    """Rationales after question and right answer; where that is secret, after each of the four (see `after_answer`)."""
+    examples = []
+    for item in items(folder, split):
+        if item.answer is not None:
+            asked = {item.id: item.answers[item.answer]}
+        else:
+            asked = {after_answer(item.id, n): answer for n, answer in enumerate(item.answers)}
+        for official, answer in asked.items():
+            text = item.question + answer
+            examples.append(
+                _example("rationale", official, item, text, item.rationales, item.rationale)
+            )
+    return examples
 
 
 def q_to_ar(
     answers: Mapping[str, int], rationales: Mapping[str, int], asked: Sequence[Item]
 ) -> dict[str, float]:
-    """Accuracy, 0..1, of predicted answers, of rationales, and of items with both right; predictions by annot_id."""
-    if absent := [i.id for i in asked if i.id not in answers or i.id not in rationales]:
+    """Accuracy, 0..1, of answers (Q->A), of rationales (QA->R), and of items with both right (Q->AR).
+
+    Args:
+        answers: The predicted answer by annot_id.
+        rationales: The predicted rationale by annot_id, each after the right answer.
+        asked: The items that count.
+
+    Raises:
+        InputError: An item without a prediction.
+    """
+    absent = [item.id for item in asked if item.id not in answers or item.id not in rationales]
+    if absent:
         raise InputError(
             f"vcr: no answer or no rationale predicted for {absent[0]} ({len(absent):,} such)"
         )
-    right = np.array([(answers[i.id] == i.answer, rationales[i.id] == i.rationale) for i in asked])
-    return {"Q->A": right[:, 0].mean(), "QA->R": right[:, 1].mean(), "Q->AR": right.all(1).mean()}
+    answer_right = np.array([answers[item.id] == item.answer for item in asked])
+    rationale_right = np.array([rationales[item.id] == item.rationale for item in asked])
+    return {
+        "Q->A": answer_right.mean(),
+        "QA->R": rationale_right.mean(),
+        "Q->AR": (answer_right & rationale_right).mean(),
+    }
 
 
 def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.ndarray]) -> str:
-    """The server's csv of probabilities, from scores (4,) by the example ids of both tasks on the test split."""
-    groups = ["answer", *(f"rationale_conditioned_on_a{n}" for n in range(4))]
-    lines = [",".join(["annot_id", *(f"{group}_{n}" for group in groups for n in range(4))])]
-    for name, scores in (
-        (example.removeprefix("vcr-answer-"), own) for example, own in answers.items()
-    ):
-        try:
-            rows = [scores, *(rationales[f"vcr-rationale-{name}-a{n}"] for n in range(4))]
-        except KeyError as error:
-            raise InputError(
-                f"vcr: no scores of {error}; rationales are wanted for each of the four answers"
-            ) from None
-        lines.append(
-            ",".join([name, *(f"{share:.6g}" for share in softmax(np.array(rows, float), 1).flat)])
-        )
+    """The server's csv of probabilities, a line for each of `answers`, from scores (4,) of both tasks' test examples.
+
+    Args:
+        answers: By official id, which is the annot_id.
+        rationales: By official id, which `after_answer` makes of it.
+
+    Raises:
+        InputError: Scores of a rationale are missing.
+    """
+    groups = ["answer"]
+    groups += [f"rationale_conditioned_on_a{answer}" for answer in range(CHOICES)]
+    heading = ["annot_id"]
+    for group in groups:
+        heading += [f"{group}_{choice}" for choice in range(CHOICES)]
+    lines = [",".join(heading)]
+    for annot_id, answer_scores in answers.items():
+        scores = [answer_scores]
+        for answer in range(CHOICES):
+            official = after_answer(annot_id, answer)
+            if official not in rationales:
+                raise InputError(
+                    f"vcr: no scores of {official!r}; rationales are wanted for each of the four answers"
+                )
+            scores.append(rationales[official])
+        shares = softmax(np.array(scores, float), axis=1)
+        lines.append(",".join([annot_id, *(f"{share:.6g}" for share in shares.flat)]))
     return "\n".join(lines) + "\n"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,10 +27,23 @@ YEARS = {"train": "train2014", "val": "val2014", "test-dev": "test-dev2015", "te
 COCO = "COCO_{subset}_{number:012d}"
 """An image's id in LXMERT's features; for other stores (`{number}`): `replace(VQA, read=partial(read, image=...))`."""
 QUESTIONS = ("v2_OpenEnded_mscoco_{year}_questions.json", "{split}.json")
+"""Names of a file of questions: the official one, and LXMERT's."""
 ANNOTATIONS = ("v2_mscoco_{year}_annotations.json",)
+"""Names of a file of people's answers."""
+ANSWER_FILES = ("trainval_label2ans.json", "*ans2label.json", "answers_vqa.txt")
+"""Names of a list of answers by class; the first that is there counts."""
+
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
+"""Punctuation that is deleted from an answer, or becomes a space."""
+COMMA_IN_NUMBER = re.compile(r"\d,\d", re.ASCII)
+PERIOD = re.compile(r"\.(?!\d)", re.ASCII)
+LONE_PERIOD = re.compile(r"(?<!\d)\.(?!\d)", re.ASCII)
+"""Digits are those of ASCII: in Python 2, for which the official script was written, these patterns match no others."""
+MOST_PERIODS = 32
+"""How many periods the official script deletes: the value of `re.UNICODE`, which it passes as a count."""
 DIGITS = "zero one two three four five six seven eight nine ten"
-NUMBERS = {"none": "0"} | {word: str(n) for n, word in enumerate(DIGITS.split())}
+NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(DIGITS.split())}
+"""Number words, and the digits that replace them."""
 ARTICLES = {"a", "an", "the"}
 SPELT = """ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd
 he'd've he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've might've mustn't must've needn't
@@ -38,10 +52,25 @@ someone'd someone'd've someone'll someone's something'd something'd've something
 there's they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're what's what've
 when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've wouldn't
 wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've"""
-CONTRACTIONS = {
-    form[:i] + form[i + 1 :]: form for form in SPELT.split() for i, c in enumerate(form) if c == "'"
-}
+"""Contractions as the official script spells them."""
+
+
+def _without_one_apostrophe(spelt: str) -> dict[str, str]:
+    """Contractions by what is left of them when any one of their apostrophes is forgotten."""
+    fixes = {}
+    for contraction in spelt.split():
+        for place, character in enumerate(contraction):
+            if character == "'":
+                fixes[contraction[:place] + contraction[place + 1 :]] = contraction
+    return fixes
+
+
+CONTRACTIONS = _without_one_apostrophe(SPELT)
 """Each with one apostrophe too few; the script's `Im`, `Ive` and `Id've` never meet a lower-cased word."""
+OFFICIAL_CONTRACTIONS = CONTRACTIONS | {"somebody'd": "somebodyd"}
+"""With the script's own mistake: the entry is the wrong way round."""
+MENDED_CONTRACTIONS = CONTRACTIONS | {"somebodyd": "somebody'd"}
+T = TypeVar("T")
 
 
 def normalise(text: str, official: bool = True) -> str:
@@ -49,22 +78,29 @@ def normalise(text: str, official: bool = True) -> str:
 
     They are: a misspelt look-behind, so that a period after a digit goes too; a flag given as a count, so that only the
     first 32 periods go; and "somebody'd", which loses its apostrophe where "somebodyd" should have got one.
+
+    Source: GT-Vision-Lab/VQA, PythonEvaluationTools/vqaEvaluation/vqaEval.py, processPunctuation and
+    processDigitArticle, as Python 2 runs them; only what Unicode learnt since then is lower-cased otherwise.
     """
-    kept = text = _plain(text)
-    thousands = re.search(r"\d,\d", text)
+    text = _plain(text)
+    kept = text
+    has_comma_in_number = COMMA_IN_NUMBER.search(text) is not None
     for mark in MARKS:
         beside_space = f"{mark} " in text or f" {mark}" in text
-        kept = kept.replace(mark, "" if beside_space or thousands else " ")
-    kept = (
-        re.sub(r"\.(?!\d)", "", kept, count=32)
-        if official
-        else re.sub(r"(?<!\d)\.(?!\d)", "", kept)
-    )
-    words = [NUMBERS.get(word, word) for word in kept.lower().split()]
-    fixes = CONTRACTIONS | (
-        {"somebody'd": "somebodyd"} if official else {"somebodyd": "somebody'd"}
-    )
-    return " ".join(fixes.get(word, word) for word in words if word not in ARTICLES)
+        goes = beside_space or has_comma_in_number
+        kept = kept.replace(mark, "" if goes else " ")
+    if official:
+        kept = PERIOD.sub("", kept, count=MOST_PERIODS)
+        contractions = OFFICIAL_CONTRACTIONS
+    else:
+        kept = LONE_PERIOD.sub("", kept)
+        contractions = MENDED_CONTRACTIONS
+    words = []
+    for word in kept.lower().split():
+        word = NUMBERS.get(word, word)
+        if word not in ARTICLES:
+            words.append(contractions.get(word, word))
+    return " ".join(words)
 
 
 def _plain(text: str) -> str:
@@ -74,14 +110,18 @@ def _plain(text: str) -> str:
 def credit(matches: int, people: int = 10) -> float:
     """Mean over the people of min(1, matches among the others / 3): 0, 0.3, 0.6, 0.9, 1 for 0 to 4 of ten."""
     # Of those who gave the answer, each sees one match fewer. One division, so that 3 of 10 is exactly 0.9.
-    return (matches * min(3, matches - 1) + (people - matches) * min(3, matches)) / (3 * people)
+    of_those_who_said_it = matches * min(3, matches - 1)
+    of_the_others = (people - matches) * min(3, matches)
+    return (of_those_who_said_it + of_the_others) / (3 * people)
 
 
 def accuracy(said: str, answers: Sequence[str]) -> float:
-    """The official accuracy of one answer; nothing is normalised where all people agree to the letter."""
-    said, answers = _plain(said), [_plain(answer) for answer in answers]
+    """The official accuracy, 0..1, of one answer; nothing is normalised where all people agree to the letter."""
+    said = _plain(said)
+    answers = [_plain(answer) for answer in answers]
     if len(set(answers)) > 1:
-        said, answers = normalise(said), [normalise(answer) for answer in answers]
+        said = normalise(said)
+        answers = [normalise(answer) for answer in answers]
     return credit(answers.count(said), len(answers))
 
 
@@ -90,8 +130,11 @@ class Question:
     """One question and what is known of its answer."""
 
     id: int
+    """The data set's `question_id`."""
     text: str
+    """As it was asked."""
     image: str
+    """Id of the image in a region store."""
     scores: Mapping[str, float] | None = None
     """Credit of every answer, in the map or not; None where nobody's answer is known."""
     answers: tuple[str, ...] = ()
@@ -101,127 +144,193 @@ class Question:
 
 
 def answers_of(folder: Path) -> tuple[str, ...]:
-    """Answers by class, of `trainval_label2ans.json`, else the one `*ans2label.json`, else `answers_vqa.txt`.
+    """Answers by class, of the first of `ANSWER_FILES`.
 
     All repositories have the same 3,129, each in the order of its own Python 2 dictionary: read, never made anew.
+
+    Raises:
+        InputError: No such file, several, or one that is not a list of different answers without gaps.
     """
-    listed, numbered, lines = (
-        sorted(Path(folder).glob(n))
-        for n in ("trainval_label2ans.json", "*ans2label.json", "answers_vqa.txt")
-    )
-    path = next(iter(listed or numbered or lines), None)
-    if path is None:
-        raise InputError(
-            f"{folder}: no answers; expected trainval_label2ans.json, *ans2label.json or answers_vqa.txt"
-        )
-    if path in numbered and len(numbered) > 1:
-        raise InputError(
-            f"{folder}: {path.name} and {numbered[1].name} may differ in order; keep one"
-        )
-    found: Any = lines_of(path) if path in lines else read_json(path)
-    if isinstance(found, dict):
-        places = sorted(found.items(), key=lambda pair: str(pair[1]).zfill(9))
-        if [place for _, place in places] != list(range(len(places))):
-            raise InputError(
-                f"{path}: expected an object of answers numbered from 0 to {len(places) - 1} without gaps"
-            )
-        found = [answer for answer, _ in places]
-    if not isinstance(found, list) or not all(isinstance(answer, str) for answer in found):
+    path = _answer_file(Path(folder))
+    if path.suffix == ".txt":
+        answers = lines_of(path)
+    else:
+        content = read_json(path)
+        answers = _by_number(path, content) if isinstance(content, dict) else content
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise InputError(f"{path}: expected a list of answers, or an object with a number for each")
-    if twice := [answer for answer, n in Counter(found).items() if n > 1]:
-        raise InputError(f"{path}: answer {twice[0]!r} stands there twice")
-    return tuple(found)
+    for answer, count in Counter(answers).items():
+        if count > 1:
+            raise InputError(f"{path}: answer {answer!r} stands there twice")
+    return tuple(answers)
+
+
+def _answer_file(folder: Path) -> Path:
+    for pattern in ANSWER_FILES:
+        paths = sorted(folder.glob(pattern))
+        if len(paths) > 1:
+            raise InputError(
+                f"{folder}: {paths[0].name} and {paths[1].name} may differ in order; keep one"
+            )
+        if paths:
+            return paths[0]
+    *others, last = ANSWER_FILES
+    raise InputError(f"{folder}: no answers; expected {', '.join(others)} or {last}")
+
+
+def _by_number(path: Path, content: Mapping[str, object]) -> list[str]:
+    """The answers of an object of numbers, in the numbers' order."""
+    answers: dict[int, str] = {}
+    for answer, number in content.items():
+        if not isinstance(number, int) or not 0 <= number < len(content) or number in answers:
+            raise InputError(
+                f"{path}: expected an object of answers numbered from 0 to {len(content) - 1} without gaps"
+            )
+        answers[number] = answer
+    return [answers[number] for number in range(len(content))]
+
+
+class Entry(NamedTuple):
+    """An object of a json file."""
+
+    where: str
+    """File and place, for messages."""
+    fields: dict[str, Any]
+    """As the file has it, unchecked."""
 
 
 def questions(folder: Path, split: str, image: str = COCO) -> list[Question]:
-    """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers."""
-    path, notes_path = file_of(folder, split), file_of(folder, split, ANNOTATIONS)
+    """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
+
+    `image` is what a region store calls the images, by `subset` (train2014, ...) and `number`.
+
+    Raises:
+        InputError: A file or field is missing, or questions and answers do not belong together.
+    """
+    path = file_of(folder, split)
     entries = _entries(path, "questions")
-    if all("sent" in entry for _, entry in entries.values()):
-        return _lxmert(entries, image)
-    labelled = notes_path.is_file() or not split.startswith("test")
-    notes = _entries(notes_path, "annotations") if labelled else {}
-    gaps = list[str]()
-    for file, here, other, there in (
-        (path, entries, notes_path, notes),
-        (notes_path, notes, path, entries),
-    ):
-        if labelled and (alone := [number for number in here if number not in there]):
-            gaps.append(
-                f"{file}: question_id {alone[0]} is not in {other.name} ({len(alone):,} such)"
-            )
-    if gaps:
-        raise InputError("; ".join(gaps))
-    subset = YEARS.get(split, split).replace(
-        "-dev", ""
-    )  # test-dev asks about some of test2015's images
-    found = []
-    for number, (where, entry) in entries.items():
-        name = image.format(subset=subset, number=_field(where, entry, "image_id", int))
-        found.append(question := Question(number, _field(where, entry, "question", str), name))
-        if labelled:
-            where, note = notes[number]
-            said = tuple(
-                _field(where, answer, "answer", str)
-                for answer in _field(where, note, "answers", list)
-            )
-            types = tuple(
-                _field(where, note, kind, str) for kind in ("answer_type", "question_type")
-            )
-            # Counted as they were written: the published targets are, though a comment in their code says otherwise.
-            scores = {answer: credit(n, len(said)) for answer, n in Counter(said).items()}
-            found[-1] = replace(question, scores=scores, answers=said, types=types)
-    return found
+    if all("sent" in entry.fields for entry in entries.values()):
+        return _lxmert_questions(entries, image)
+    # test-dev asks about some of test2015's images.
+    subset = YEARS.get(split, split).replace("-dev", "")
+    notes_path = file_of(folder, split, ANNOTATIONS)
+    if split.startswith("test") and not notes_path.is_file():
+        return [_question(number, entry, subset, image) for number, entry in entries.items()]
+    notes = _entries(notes_path, "annotations")
+    _refuse_alone(path, entries, notes_path, notes)
+    asked = []
+    for number, entry in entries.items():
+        question = _question(number, entry, subset, image)
+        asked.append(_answered(question, notes[number]))
+    return asked
 
 
-def _lxmert(entries: Mapping[int, tuple[str, dict[str, Any]]], image: str) -> list[Question]:
-    found, labelled = [], any("label" in entry for _, entry in entries.values())
-    for number, (where, entry) in entries.items():
-        picture = re.fullmatch(r"COCO_(\w+)_(\d+)", _field(where, entry, "img_id", str))
-        scores = _field(where, entry, "label", dict) if labelled else None
-        if picture is None or not all(
-            isinstance(score, int | float) for score in (scores or {}).values()
-        ):
+def _refuse_alone(
+    path: Path, entries: Mapping[int, Entry], notes_path: Path, notes: Mapping[int, Entry]
+) -> None:
+    """Raises InputError naming questions without answers, and answers without questions."""
+    faults = []
+    unanswered = [number for number in entries if number not in notes]
+    if unanswered:
+        faults.append(
+            f"{path}: question_id {unanswered[0]} is not in {notes_path.name} ({len(unanswered):,} such)"
+        )
+    unasked = [number for number in notes if number not in entries]
+    if unasked:
+        faults.append(
+            f"{notes_path}: question_id {unasked[0]} is not in {path.name} ({len(unasked):,} such)"
+        )
+    if faults:
+        raise InputError("; ".join(faults))
+
+
+def _question(number: int, entry: Entry, subset: str, image: str) -> Question:
+    """A question of an official file, without its answers."""
+    picture = _field(entry.where, entry.fields, "image_id", int)
+    text = _field(entry.where, entry.fields, "question", str)
+    return Question(number, text, image.format(subset=subset, number=picture))
+
+
+def _answered(question: Question, note: Entry) -> Question:
+    """The question with what people answered."""
+    answers = []
+    for answer in _field(note.where, note.fields, "answers", list):
+        answers.append(_field(note.where, answer, "answer", str))
+    answer_type = _field(note.where, note.fields, "answer_type", str)
+    question_type = _field(note.where, note.fields, "question_type", str)
+    # Counted as they were written: the published targets are (hengyuan-hu/bottom-up-attention-vqa,
+    # tools/compute_softscore.py), though a comment there says that they should be normalised.
+    scores = {}
+    for answer, count in Counter(answers).items():
+        scores[answer] = credit(count, len(answers))
+    return Question(
+        question.id,
+        question.text,
+        question.image,
+        scores=scores,
+        answers=tuple(answers),
+        types=(answer_type, question_type),
+    )
+
+
+def _lxmert_questions(entries: Mapping[int, Entry], image: str) -> list[Question]:
+    """The questions of an LXMERT list; all of them have scores if one has."""
+    is_labelled = any("label" in entry.fields for entry in entries.values())
+    asked = []
+    for number, (where, fields) in entries.items():
+        picture = re.fullmatch(r"COCO_(\w+)_(\d{1,18})", _field(where, fields, "img_id", str))
+        scores = _field(where, fields, "label", dict) if is_labelled else None
+        has_numbers = all(isinstance(score, int | float) for score in (scores or {}).values())
+        if picture is None or not has_numbers:
             raise InputError(
                 f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers in label"
             )
         name = image.format(subset=picture[1], number=int(picture[2]))
-        found.append(Question(number, _field(where, entry, "sent", str), name, scores))
-    return found
+        asked.append(Question(number, _field(where, fields, "sent", str), name, scores))
+    return asked
 
 
 def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Path:
-    """The questions of a split: the official file, else LXMERT's."""
-    paths = [
-        Path(folder) / pattern.format(year=YEARS.get(split, split), split=split)
-        for pattern in patterns
-    ]
-    return next((path for path in paths if path.is_file()), paths[0])
+    """The questions of a split: the official file if it is there, else LXMERT's, else where the first should be."""
+    paths = []
+    for pattern in patterns:
+        name = pattern.format(year=YEARS.get(split, split), split=split)
+        paths.append(Path(folder) / name)
+    for path in paths:
+        if path.is_file():
+            return path
+    return paths[0]
 
 
-def _entries(path: Path, key: str) -> dict[int, tuple[str, dict[str, Any]]]:
-    """Where every entry stands, and the entry, by question id; of a list, or of the list under `key`."""
+def _entries(path: Path, key: str) -> dict[int, Entry]:
+    """Every entry by question id; of a list, or of the list under `key`."""
     content = read_json(path)
-    content = content.get(key) if isinstance(content, dict) else content
+    if isinstance(content, dict):
+        content = content.get(key)
     if not isinstance(content, list) or not content:
         raise InputError(f"{path}: expected a list of {key}, bare or under {key!r}")
-    found, twice = dict[int, tuple[str, dict[str, Any]]](), list[str]()
-    for where, entry in ((f"{path}, {key}[{n}]", entry) for n, entry in enumerate(content)):
-        number = _field(where, entry, "question_id", int)
-        if number in found:
-            twice.append(f"{where}: question_id {number} stands there before")
-        found[number] = (where, entry)
-    refuse(twice)
-    return found
+    entries: dict[int, Entry] = {}
+    repeated = []
+    for place, fields in enumerate(content):
+        where = f"{path}, {key}[{place}]"
+        number = _field(where, fields, "question_id", int)
+        if number in entries:
+            repeated.append(f"{where}: question_id {number} stands there before")
+        entries[number] = Entry(where, fields)
+    refuse(repeated)
+    return entries
 
 
-def _field(where: str, entry: Any, name: str, kind: type) -> Any:
-    if not isinstance(entry, dict) or not isinstance(entry.get(name), kind) or entry[name] == []:
-        what = {str: "a text", int: "a whole number", list: "a list of some", dict: "an object"}[
-            kind
-        ]
-        raise InputError(f"{where}: expected {what} in {name!r}")
-    return entry[name]
+EXPECTED = {str: "a text", int: "a whole number", list: "a list of some", dict: "an object"}
+"""What messages call a type; a list may not be empty."""
+
+
+def _field(where: str, fields: object, name: str, kind: type[T]) -> T:
+    """A field of the wanted type; raises InputError if it is missing, of another type, or an empty list."""
+    value = fields.get(name) if isinstance(fields, dict) else None
+    if not isinstance(value, kind) or value == []:
+        raise InputError(f"{where}: expected {EXPECTED[kind]} in {name!r}")
+    return value
 
 
 def form_of(folder: Path) -> Answer:
@@ -230,85 +339,97 @@ def form_of(folder: Path) -> Answer:
 
 
 def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
-    """Examples in file order, with soft targets; those with no answer in the map stay, with none above 0."""
-    form, asked = form_of(folder), questions(folder, split, image)
+    """Examples in file order, with soft targets; those with no answer in the map stay, with none above 0.
+
+    A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
+    are as for `questions`.
+    """
+    form = form_of(folder)
+    asked = questions(folder, split, image)
     targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
-    labels = np.full(
-        (len(asked), max([1, *(len(t) for t in targets if t is not None)]), 2), IGNORE, np.float32
-    )
-    found = []
-    for q, known, label in zip(asked, targets, labels, strict=True):
-        if known is not None:
-            label[: len(known)] = known
-        found.append(
+    width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
+    examples = []
+    for question, pairs in zip(asked, targets, strict=True):
+        label = None
+        if pairs is not None:
+            label = np.full((width, 2), IGNORE, np.float32)
+            label[: len(pairs)] = pairs
+        examples.append(
             Example(
-                f"vqa-{split}-{q.id}",
-                q.text,
-                label=None if known is None else label,
-                images=(q.image,),
+                f"vqa-{split}-{question.id}",
+                question.text,
+                label=label,
+                images=(question.image,),
+                official=str(question.id),
             )
         )
-    return found
+    return examples
 
 
 def unknown(asked: Sequence[Question], form: Answer) -> tuple[int, int]:
     """How many of the people's answers are not in the map, and how many questions have no answer in it."""
-    outside = sum(
-        answer not in form.place for q in asked for answer in (q.answers or q.scores or ())
-    )
-    return outside, sum(
-        q.scores is not None and not form.place.keys() & q.scores.keys() for q in asked
-    )
+    outside = 0
+    without = 0
+    for question in asked:
+        scores = question.scores or {}
+        for answer in question.answers or scores:
+            outside += answer not in form.place
+        if question.scores is not None and not any(answer in form.place for answer in scores):
+            without += 1
+    return outside, without
 
 
 def official(said: Mapping[int, str], asked: Sequence[Question]) -> dict[str, float]:
     """Official accuracy, 0..1, overall, by type of answer and of question; the script prints it x 100 in two decimals.
 
-    Raises InputError for a question without a prediction, and the reverse.
+    Args:
+        said: The predicted answer of each question, by id.
+        asked: The questions, with what people answered.
+
+    Raises:
+        InputError: A question without a prediction, or the reverse.
     """
-    wanted = {q.id for q in asked}
-    for what, alone in (
-        ("no prediction for", wanted - said.keys()),
-        ("nobody asked", said.keys() - wanted),
-    ):
-        if alone:
-            raise InputError(f"vqa: {what} question {min(alone)} ({len(alone):,} such)")
-    groups: dict[str, list[float]] = {"official": []}
-    for q in asked:
-        got = accuracy(said[q.id], q.answers)
-        for name in ("official", *(f"official, {kind}" for kind in q.types)):
-            groups.setdefault(name, []).append(got)
+    ids = {question.id for question in asked}
+    _refuse_ids("no prediction for", ids - said.keys())
+    _refuse_ids("nobody asked", said.keys() - ids)
+    groups: dict[str, list[float]] = defaultdict(list)
+    for question in asked:
+        gained = accuracy(said[question.id], question.answers)
+        groups["official"].append(gained)
+        for name in question.types:
+            groups[f"official, {name}"].append(gained)
     return {name: fsum(values) / len(values) for name, values in groups.items()}
 
 
+def _refuse_ids(fault: str, ids: AbstractSet[int]) -> None:
+    if ids:
+        raise InputError(f"vqa: {fault} question {min(ids)} ({len(ids):,} such)")
+
+
 def _extra(
-    folder: Path, split: str, ids: Sequence[str], answers: Sequence[str]
+    folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
     asked = questions(folder, split)
-    # LXMERT's lists and unlabelled splits say nothing of what the ten people said.
-    return (
-        official(dict(zip(map(_number, ids), answers, strict=True)), asked)
-        if asked[0].answers
-        else {}
-    )
+    if not asked[0].answers:
+        # LXMERT's lists and unlabelled splits say nothing of what the ten people said.
+        return {}
+    said = {int(number): answer for number, answer in zip(officials, answers, strict=True)}
+    return official(said, asked)
 
 
-def _number(example: str) -> int:
-    return int(example.rsplit("-", 1)[1])
-
-
-def _submission(ids: Sequence[str], answers: Sequence[str]) -> str:
-    return json.dumps(
-        [
-            {"question_id": _number(i), "answer": answer}
-            for i, answer in zip(ids, answers, strict=True)
-        ]
-    )
+def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
+    entries = []
+    for number, answer in zip(officials, answers, strict=True):
+        entries.append({"question_id": int(number), "answer": answer})
+    return json.dumps(entries)
 
 
 def _gained(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    right = labels[..., 0] == predictions[:, None]
-    return np.stack([(labels[..., 1] * right).sum(1), np.ones(len(labels))], axis=-1)
+    """(N, 2): the score of each predicted class (N,) among the label's pairs (N, K, 2), and 1."""
+    # Padding has a class below 0, which nothing predicts.
+    is_predicted = labels[..., 0] == predictions[:, None]
+    gained = (labels[..., 1] * is_predicted).sum(1)
+    return np.stack([gained, np.ones(len(labels))], axis=-1)
 
 
 SOURCE = "Goyal et al. 2017, VQA v2, visualqa.org; scored as github.com/GT-Vision-Lab/VQA does"
