@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from groundling.analysis.attention import attention_report
+from groundling.analysis.finished_runs import collect
 from groundling.analysis.gains import analyse, figure, listing, null_split, split
 from groundling.analysis.grounded import Grounding
 from groundling.analysis.similarity import similarity as compare_tables
@@ -19,7 +20,6 @@ from groundling.find import named
 from groundling.models.crossmodal import load_crossmodal
 from groundling.models.loading import load_tokenizer
 from groundling.published import PWCCA
-from groundling.recipes.verdict import collect
 from groundling.report import write_report
 from groundling.runs import disk_errors, open_run, write_json
 from groundling.tasks import Task
