@@ -178,52 +178,88 @@ def _matthews(sums: Values) -> Values:
 
 # -- the metrics -------------------------------------------------------------------------------------------------------
 
-ACCURACY = Metric("accuracy", _equal, _mean)
+ACCURACY = Metric("accuracy", terms=_equal, finish=_mean)
 """Share of right answers."""
 
-F1 = Metric("f1", _class_one, _f1)
+F1 = Metric("f1", terms=_class_one, finish=_f1)
 """Of class 1; 0 where no positive is predicted and none exists, as in scikit-learn, which GLUE's script calls."""
 
-MATTHEWS = Metric("matthews", _moments, _matthews)
+MATTHEWS = Metric("matthews", terms=_moments, finish=_matthews)
 """Of two classes, 0 and 1; 0 where predictions or labels are constant, as in scikit-learn (GLUE's CoLA)."""
 
-PEARSON = Metric("pearson", _moments, _correlation, classes=False)
+PEARSON = Metric(
+    "pearson",
+    terms=_moments,
+    finish=_correlation,
+    classes=False,
+)
 """0 for a constant prediction, NaN for constant labels.
 
 A constant prediction says nothing of the labels, which is what 0 means, and what Matthews makes of the same collapse.
 With NaN (SciPy) a collapsed seed would drop out of the median of its runs and leave only the good ones.
 """
 
-SPEARMAN = Metric("spearman", _moments_of_ranks, _correlation, classes=False)
+SPEARMAN = Metric(
+    "spearman",
+    terms=_moments_of_ranks,
+    finish=_correlation,
+    classes=False,
+)
 """Pearson's of the ranks, equal values sharing their mean rank; constants as for Pearson."""
 
-MSE = Metric("mse", _squared_error, _mean, higher_is_better=False, scale=1.0, classes=False)
+MSE = Metric(
+    "mse",
+    terms=_squared_error,
+    finish=_mean,
+    higher_is_better=False,
+    scale=1.0,
+    classes=False,
+)
 """Mean squared error."""
 
 RMSE = Metric(
     "rmse",
-    _squared_error,
-    _root_of_mean,
+    terms=_squared_error,
+    finish=_root_of_mean,
     higher_is_better=False,
     scale=1.0,
     classes=False,
 )
 """Root of the mean squared error."""
 
-PICKED = Metric("picked", _region_is_right, _mean, graded=True)
+PICKED = Metric("picked", terms=_region_is_right, finish=_mean, graded=True)
 """Share of examples whose predicted region is right: labels (N, R) are 1 where a region is."""
 
-AMONG = (
-    Metric("R@1", _right_region_among(1), _mean, ranked=True, graded=True),
-    Metric("R@5", _right_region_among(5), _mean, ranked=True, graded=True),
-    Metric("R@10", _right_region_among(10), _mean, ranked=True, graded=True),
-)
+
+def _recall(count: int) -> Metric:
+    return Metric(
+        f"R@{count}",
+        terms=_right_region_among(count),
+        finish=_mean,
+        ranked=True,
+        graded=True,
+    )
+
+
+AMONG = (_recall(1), _recall(5), _recall(10))
 """Share of examples with a right region among the best 1, 5 and 10."""
 
-UPPER_BOUND = Metric("upper bound", _any_region_is_right, _mean, ranked=True, graded=True)
+UPPER_BOUND = Metric(
+    "upper bound",
+    terms=_any_region_is_right,
+    finish=_mean,
+    ranked=True,
+    graded=True,
+)
 """Share of examples that have a right region at all."""
 
-SCORE = Metric("score", _score_of_prediction, _mean, classes=False, graded=True)
+SCORE = Metric(
+    "score",
+    terms=_score_of_prediction,
+    finish=_mean,
+    classes=False,
+    graded=True,
+)
 """Mean score of the predicted answer, for answers that are right to a degree: labels (N, K, 2), see `forms.Answer`.
 
 What papers on VQA report as local accuracy, not quite the official one.

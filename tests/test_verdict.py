@@ -31,7 +31,9 @@ from groundling.metrics import (
     MATTHEWS,
     METRICS,
     PEARSON,
+    PICKED,
     RMSE,
+    SCORE,
     SPEARMAN,
 )
 from groundling.published import PUBLISHED
