@@ -227,7 +227,9 @@ class FinetuneConfig:
     form: Literal["auto", "classify", "regress"] = "auto"
     """Your own file: classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
     dev: str = ""
-    """Your own file: another file to evaluate on; empty: every fifth example, chosen by its number."""
+    """Your own file: another file to evaluate on; empty: about a fifth of the rows is held out, see --group."""
+    group: str = ""
+    """Your own file: rows with the same value in this column are held out together; empty: those of one image."""
 
 
 @dataclass(frozen=True)
@@ -453,3 +455,21 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
 
 PROBING = TrainConfig(steps=200, lr=5e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning on a rendered world's questions."""
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """Which columns of one's own csv, tsv or json file make a task."""
+
+    text: str = ""
+    """Column of the text, or columns of two by comma, e.g. `question,answer`."""
+    label: str = ""
+    """Column of the label."""
+    image: str = ""
+    """Column of the image's file name; a text-only control keeps it, so that the same rows are held out."""
+    form: Literal["auto", "classify", "regress"] = "auto"
+    """Classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
+    dev: str = ""
+    """Another file to evaluate on; empty: about a fifth of the rows is held out."""
+    group: str = ""
+    """Rows with the same value in this column are held out together; empty: those of one image, or of the same text."""

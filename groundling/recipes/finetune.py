@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from math import isfinite
@@ -15,7 +16,7 @@ from accelerate import PartialState
 
 from groundling.batch import Example
 from groundling.checkpoint import Checkpoints, load_head, save_heads
-from groundling.config import FinetuneConfig, TrainConfig
+from groundling.config import FinetuneConfig, OwnFile, TrainConfig
 from groundling.data.paired import RegionSamples
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
@@ -33,7 +34,7 @@ from groundling.recipes.adapt import vocabulary
 from groundling.runs import disk_errors, finished, open_run, write_json
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.table import own_task
+from groundling.tasks.table import own_notes, own_task
 from groundling.train import train
 
 
@@ -51,12 +52,16 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
         raise InputError(
             f"--images {config.images}: pass --regions STORE, too, which says where to look"
         )
-    task = (
-        own_task(config)
-        if config.label
-        else named("tasks", Task, config.task).at(Path(config.data))
-    )
+    notes: list[str] = []
+    if config.label:
+        columns = own_file(config)
+        task = own_task(Path(config.data), columns)
+        notes = own_notes(Path(config.data), columns)
+    else:
+        task = named("tasks", Task, config.task).at(Path(config.data))
     state = PartialState(cpu=training.cpu)
+    for note in notes if state.is_main_process else ():
+        print(f"note: {note}", file=sys.stderr)
     inputs = {"model": config.model, "data": config.data} | (
         {"dev": config.dev} if config.dev else {}
     )
@@ -80,9 +85,23 @@ def finetune(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> 
             done = one_run(student, task, splits, replace(training, seed=seed), own, config)
         runs.append(done)
     result = summary(task, runs, config)
+    if notes:
+        result["notes"] = notes
     if state.is_main_process:
         write_json(folder / "result.json", result)
     return result
+
+
+def own_file(config: FinetuneConfig) -> OwnFile:
+    """Which columns of one's own file are read."""
+    return OwnFile(
+        text=config.text,
+        label=config.label,
+        image=config.image,
+        form=config.form,
+        dev=config.dev,
+        group=config.group,
+    )
 
 
 def one_run(
