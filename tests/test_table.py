@@ -200,6 +200,24 @@ def test_equal_texts_are_on_one_side(tmp_path: Path) -> None:
     assert not texts[0] & texts[1]
 
 
+def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> None:
+    # F1: without the photos' column, five questions must not make a dev set of one of them
+    rows = [(f"question {n % 5}?", n % 2) for n in range(200)]
+    path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
+    task = own(path, "q")
+    for split in ("train", "dev"):
+        assert len({e.text for e in task.read(path, split)}) == 5
+    dev = task.read(path, "dev")
+    assert 20 < len(dev) < 60
+    assert notes(path, "q") == [
+        f"{len(dev)} of {len(dev)} dev rows have texts that are in train: "
+        "scores tell what was remembered, too; see --group and --dev"
+    ]
+    before = {e.official for e in dev}
+    put(path, table(("q", "y"), *rows, *rows))
+    assert before == {e.official for e in own(path, "q").read(path, "dev") if int(e.official) < 200}
+
+
 @pytest.mark.parametrize("count", range(2, 8))
 def test_tiny_files_have_rows_on_both_sides(count: int, tmp_path: Path) -> None:
     # F1
@@ -208,10 +226,11 @@ def test_tiny_files_have_rows_on_both_sides(count: int, tmp_path: Path) -> None:
         path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
         task = own(path, "q")
         assert len(task.read(path, "train")) + len(task.read(path, "dev")) == count
-        assert f"rows are held out, by {count} different groups" in notes(path, "q")[0]
-    same = put(tmp_path / "x.csv", table(("q", "y"), *[("text", n % 2) for n in range(count)]))
+        assert f"rows are held out, by {count} groups" in notes(path, "q")[0]
+    rows = [(f"text {n}", "g", n % 2) for n in range(count)]
+    same = put(tmp_path / "x.csv", table(("q", "g", "y"), *rows))
     with pytest.raises(InputError, match="so none can be held out; pass --dev FILE") as caught:
-        own(same, "q").read(same, "dev")
+        own(same, "q", group="g").read(same, "dev")
     assert "\n" not in str(caught.value)
 
 

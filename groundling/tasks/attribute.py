@@ -42,12 +42,15 @@ class LinearProbe:
         split = np.array([row["split"] for row in rows])
         labels = np.array([row[self.column] for row in rows])
         train = split == "train"
-        scaled = StandardScaler().fit(features[train]).transform(features)
+        scaler = StandardScaler()
+        scaler.fit(features[train])
+        scaled = scaler.transform(features)
 
         def accuracy(strength: float, part: str) -> float:
-            fitted = RidgeClassifier(alpha=strength).fit(scaled[train], labels[train])
             asked = split == part
-            return float(fitted.score(scaled[asked], labels[asked]))
+            classifier = RidgeClassifier(alpha=strength)
+            classifier.fit(scaled[train], labels[train])
+            return float(classifier.score(scaled[asked], labels[asked]))
 
         best = max(STRENGTHS, key=lambda strength: accuracy(strength, "dev"))
         return {
@@ -74,13 +77,14 @@ def noun_states(text: TextEncoder, rows: list[dict[str, str]], max_length: int =
     examples = [Example(row["noun"], row["sentence"]) for row in rows]
     samples = TextSamples(examples, TextInput(text.tokenizer, max_length))
     batch = collate(samples.get(range(len(rows))))
-    word_of_piece = needed(batch.text, "text", "the linear probe").word
+    tokens = needed(batch.text, "text", "the linear probe")
     device = next(text.parameters()).device
-    states = needed(text(batch.to(device)).text, "text", "the linear probe").cpu()
+    encoded = text(batch.to(device))
+    states = encoded.text.cpu()
     at_nouns = []
     for number, row in enumerate(rows):
         sentence = row["sentence"]
         words = [sentence[start:stop] for start, stop in spans(sentence)]
-        pieces = word_of_piece[number] == words.index(row["noun"])
+        pieces = tokens.word[number] == words.index(row["noun"])
         at_nouns.append(states[number, pieces].mean(0))
     return torch.stack(at_nouns).numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groundling.batch import Example
@@ -28,7 +28,11 @@ USUAL_SHARES = (0.1, 0.4)
 """A dev split with less or more of the rows than this is reported."""
 
 Group = tuple[str, ...]
-"""What rows that must stay on one side have in common: value of --group, else id of the image, else the texts."""
+"""What rows that must stay on one side have in common: value of --group, else id of the image, else the texts.
+
+A few texts that repeat, such as the same five questions about every photo, are no groups: a text held out would never
+be seen in training. Each of their rows is a group of its own.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,26 +55,26 @@ class OwnRow:
     """What it has in common with rows that must stay on its side."""
 
 
-def own_task(path: Path, own: OwnFile) -> Task:
-    """The task in a file with text columns `own.text` (one, or two by comma) and label `own.label`.
+def own_task(path: Path, options: OwnFile) -> Task:
+    """The task in a file with text columns `options.text` (one, or two by comma) and label `options.label`.
 
-    Column `own.image`, if there is one, names an image file; without its ending it is the image's id in a store.
-    Without `own.dev` about a fifth of the rows is held out, see `held_out`.
+    Column `options.image`, if there is one, names an image file; without its ending it is the image's id in a store.
+    Without `options.dev` about a fifth of the rows is held out, see `held_out`.
 
     Raises:
         InputError: a file, line or column is missing, empty or no label.
     """
-    rows = own_rows(path, own)
-    form = form_of([(row.where, row.label) for row in rows], own.form)
+    rows = own_rows(path, options)
+    form = form_of([(row.where, row.label) for row in rows], options.form)
 
     def read(folder: Path, split: str) -> list[Example]:
-        if split == "dev" and own.dev:
-            file = Path(own.dev)
-            return [_example(row, form, file, split) for row in own_rows(file, own)]
-        rows = own_rows(folder, own)
+        if split == "dev" and options.dev:
+            file = Path(options.dev)
+            return [_example(row, form, file, split) for row in own_rows(file, options)]
+        rows = own_rows(folder, options)
         # All are read, so that a mistake is found on either side.
         examples = [_example(row, form, folder, split) for row in rows]
-        if own.dev:
+        if options.dev:
             return examples
         held = held_out(folder, [row.group for row in rows])
         return [
@@ -145,7 +149,7 @@ def held_out(path: Path, groups: Sequence[Group]) -> set[Group]:
     draws = {group: seed_of("own file", *group) / 2**63 for group in groups}
     if len(draws) < 2:
         raise InputError(
-            f"{path}: all rows have the same group, image or text, so none can be held out; pass --dev FILE"
+            f"{path}: all rows are of one group, so none can be held out; pass --dev FILE"
         )
     held = {group for group, draw in draws.items() if draw < DEV_SHARE}
     if not held:
@@ -155,19 +159,19 @@ def held_out(path: Path, groups: Sequence[Group]) -> set[Group]:
     return held
 
 
-def own_notes(path: Path, own: OwnFile) -> list[str]:
+def own_notes(path: Path, options: OwnFile) -> list[str]:
     """What a reader of the scores must know of the file, a line each; empty if there is nothing.
 
     Labels with spaces around them, classes of one row or on one side only, a dev split that is unusually large, small
     or made of few groups, and dev rows whose image or texts are in train.
     """
-    task = own_task(path, own)
+    task = own_task(path, options)
     train = task.read(path, "train")
     dev = task.read(path, "dev")
-    rows = own_rows(path, own)
+    rows = own_rows(path, options)
     notes = _stray_spaces(path, rows)
-    if own.dev:
-        notes += _stray_spaces(Path(own.dev), own_rows(Path(own.dev), own))
+    if options.dev:
+        notes += _stray_spaces(Path(options.dev), own_rows(Path(options.dev), options))
     else:
         notes += _unusual_split(path, rows, len(dev))
     if isinstance(task.form, Classify):
@@ -188,7 +192,7 @@ def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[st
     if groups >= FEW_GROUPS and low <= dev_rows / len(rows) <= high:
         return []
     return [
-        f"{path}: {dev_rows} of {len(rows)} rows are held out, by {groups} different groups, images or texts; "
+        f"{path}: {dev_rows} of {len(rows)} rows are held out, by {groups} groups, images or texts; "
         "a file of your own for --dev would say more"
     ]
 
@@ -218,14 +222,19 @@ def overlap(train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
     if any(example.images for example in dev):
         return notes  # the same question about another image is another example
     train_texts = {(example.text, example.pair) for example in train}
-    repeated = sum((example.text, example.pair) in train_texts for example in dev)
-    if repeated:
-        notes.append(f"{repeated} of {len(dev)} dev rows have texts that are in train: {advice}")
     train_first = {example.text for example in train if example.pair is not None}
-    shared = sum(example.text in train_first for example in dev) - repeated
-    if shared > 0:
+    same_texts = 0
+    same_first_text = 0
+    for example in dev:
+        if (example.text, example.pair) in train_texts:
+            same_texts += 1
+        elif example.text in train_first:
+            same_first_text += 1
+    if same_texts:
+        notes.append(f"{same_texts} of {len(dev)} dev rows have texts that are in train: {advice}")
+    if same_first_text:
         notes.append(
-            f"{shared} of {len(dev)} dev rows have their first text in common with a training row: "
+            f"{same_first_text} of {len(dev)} dev rows have their first text in common with a training row: "
             "if it tells the answer, pass --group"
         )
     return notes
@@ -234,40 +243,73 @@ def overlap(train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
 # -- rows of a file ----------------------------------------------------------------------------------------------------
 
 
-def own_rows(path: Path, own: OwnFile) -> list[OwnRow]:
+def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
     """The rows of one's own file, in its order.
 
     Raises:
         InputError: the columns asked for do not go together, the file has none of them, or a row lacks a value.
     """
-    text_columns = tuple(name.strip() for name in own.text.split(",") if name.strip())
-    if len(text_columns) not in (1, 2):
-        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
-    if own.group and own.dev:
-        raise InputError(
-            f"--group {own.group} says what is held out together, but --dev {own.dev} holds nothing out; "
-            "leave one of them out"
-        )
-    expected = dict.fromkeys(text_columns, "a text")
-    expected[own.label] = "a label"
-    if own.image:
-        expected[own.image] = "an image file"
-    if own.group:
-        expected.setdefault(own.group, "a group")  # may be one of the others
+    text_columns = _text_columns(options)
+    expected = _expected(text_columns, options)
     rows = []
     for number, (where, values) in enumerate(rows_of(path, tuple(expected))):
         for name, what in expected.items():
             if not values[name].strip():
                 raise InputError(f"{where}: column {name!r} is empty; expected {what}")
         texts = tuple(values[name] for name in text_columns)
-        label = values[own.label].strip()
-        images = (stem(values[own.image]),) if own.image else ()
-        group = (values[own.group],) if own.group else images or texts
-        stripped = label != values[own.label]
+        label = values[options.label].strip()
+        stripped = label != values[options.label]
+        images: tuple[str, ...] = ()
+        group = texts
+        if options.image:
+            images = (stem(values[options.image]),)
+            group = images
+        if options.group:
+            group = (values[options.group],)
         rows.append(OwnRow(where, number, texts, label, stripped, images, group))
     if not rows:
         raise InputError(f"{path}: holds no examples")
+    grouped_by_text = not options.group and not options.image
+    if grouped_by_text and len({row.group for row in rows}) < FEW_GROUPS:
+        return _each_by_itself(rows)
     return rows
+
+
+def _text_columns(options: OwnFile) -> tuple[str, ...]:
+    columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
+    if len(columns) not in (1, 2):
+        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
+    return columns
+
+
+def _expected(text_columns: Sequence[str], options: OwnFile) -> dict[str, str]:
+    """The columns that are read, and what each holds."""
+    if options.group and options.dev:
+        raise InputError(
+            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
+            "leave one of them out"
+        )
+    expected = dict.fromkeys(text_columns, "a text")
+    expected[options.label] = "a label"
+    if options.image:
+        expected[options.image] = "an image file"
+    if options.group:
+        expected.setdefault(options.group, "a group")  # may be one of the others
+    return expected
+
+
+def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
+    """The rows, those that repeat a text told apart by how often it has occurred."""
+    occurred: Counter[tuple[str, ...]] = Counter()
+    apart = []
+    for row in rows:
+        group = row.texts
+        # The first keeps its group, for more rows with other texts make groups of the texts.
+        if occurred[row.texts]:
+            group = (*group, str(occurred[row.texts]))
+        occurred[row.texts] += 1
+        apart.append(replace(row, group=group))
+    return apart
 
 
 def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
