@@ -60,8 +60,6 @@ class Example:
     """The same of every one of `choices`."""
     gold: Gold | None = None
     """What it means, where the answer is a region."""
-    objects: int = 0
-    """Annotated objects of its image, which the tags number (VCR); 0: the tags number no objects."""
     official: str = ""
     """What the data set's own files, scorer and server call it."""
     objects: int = 0

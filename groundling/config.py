@@ -134,20 +134,20 @@ store only boxes and classes are read."""
 
 @dataclass(frozen=True)
 class OwnFile:
-    """A csv, tsv, json or jsonl file of your own as --data, in place of a task's official files."""
+    """Which columns of your own csv, tsv or json file (--data) make a task."""
 
     text: str = ""
-    """Your own file as --data: column or columns of the text, e.g. `question,answer`."""
+    """Your own file: column of the text, or columns of two by comma, e.g. `question,answer`."""
     label: str = ""
     """Your own file: column of the label."""
     image: str = ""
-    """Your own file: column of the image's file name, if --regions are to be read."""
+    """Your own file: column of the image's file name; a text-only control keeps it, to hold out the same rows."""
     form: Literal["auto", "classify", "regress"] = "auto"
     """Your own file: classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
     dev: str = ""
-    """Your own file: another file to evaluate on; empty: about a fifth of the examples is held out."""
+    """Your own file: another file to evaluate on; empty: about a fifth of the rows is held out."""
     group: str = ""
-    """Your own file: column whose equal values stay on one side of that split; empty: the image's, if there is one."""
+    """Your own file: column whose equal values are held out together; empty: the image's, or the text's."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Scores:
         """One JSON line per example: id, official id, prediction, label, outputs."""
         with disk_errors(path), path.open("w", encoding="utf-8") as file:
             for number, name in enumerate(self.ids):
-                line = {"id": name}
+                line: dict[str, object] = {"id": name}
                 if self.officials and self.officials[number]:
                     line["official"] = self.officials[number]
                 line |= {
@@ -59,7 +59,7 @@ class Scores:
 class _Answer(NamedTuple):
     """What a process says of one example."""
 
-    index: int
+    place: int
     outputs: list[float]
     prediction: float
     label: list[float] | float | None
@@ -89,7 +89,7 @@ def evaluate(
     if every and every[0].label is not None:
         labels = _even([answer.label for answer in every], IGNORE)
     metrics = {} if labels is None else task.score(predictions, labels, outputs)
-    ids = [samples.ids[answer.index] for answer in every]
+    ids = [samples.ids[answer.place] for answer in every]
     return Scores(ids, outputs, predictions, labels, metrics, [one.official for one in every])
 
 

@@ -1,7 +1,8 @@
 """What the papers report, so that it stands beside what is measured here: system, then task, in the metric's own units.
 
 XDBERT (Hsu et al., ACL 2022): medians of 5 runs (9 on RTE) on the dev sets, READ on its test set. Different encoders,
-text and sizes from anything run here on two cores: for orientation, never for a test.
+text and sizes from anything run here on two cores: for orientation, never for a test. On QQP the paper's numbers are
+most likely means of accuracy and F1 (the released code's `combined_score`); what is measured here is the accuracy.
 """
 
 TASKS = (
@@ -16,8 +17,9 @@ TASKS = (
     "swag",
     "readability",
 )
+"""The columns of the paper's tables, in their order."""
 
-_ROWS = {
+_ROWS: dict[str, tuple[float | None, ...]] = {
     # Table 1: fine-tuning the text encoder alone
     "CLIP-T": (51.62, 76.20, 22.07, 25.41),
     "BERT-b": (66.43, 87.38, 88.64, 56.52, 92.46, 90.92, 89.51, 84.35, 81.0),
@@ -50,6 +52,8 @@ PUBLISHED = {
     system: {task: value for task, value in zip(TASKS, row, strict=False) if value is not None}
     for system, row in _ROWS.items()
 }
+"""By system and task; a row of the tables may end early."""
+
 PWCCA = {
     ("BERT", "ELECTRA"): 0.5498,
     ("BERT", "CLIP"): 0.4980,

@@ -390,7 +390,8 @@ def test_scores_are_scipys_and_undefined_ones_nan() -> None:
     tied = replace(facts[0], target=np.array([0.5, 0, 0.5, 0, 0, 0]))
     assert [measure([tied], [np.eye(6)[i]])["accuracy"] for i in range(3)] == [1, 0, 1]
     assert summary([tied], [{"p": np.eye(6)[0]}])["chance"] == pytest.approx(1 / 3)
-    assert np.isnan(measure([tied], [np.ones(6)])["spearman"])  # a model without an opinion
+    # A6: a model without an opinion says nothing, and is not left out for it
+    assert measure([tied], [np.ones(6)])["spearman"] == 0
 
 
 def test_a_run_writes_answers_and_goes_on(

@@ -4,8 +4,23 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.exceptions import UndefinedMetricWarning as sk_warning
 
-from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN
+import groundling.metrics
+from groundling.batch import IGNORE
+from groundling.find import instances
+from groundling.metrics import (
+    ACCURACY,
+    F1,
+    MATTHEWS,
+    METRICS,
+    PEARSON,
+    PICKED,
+    SCORE,
+    SPEARMAN,
+    Metric,
+)
+from groundling.tasks import Task
 
 DRAWS = 200
 
@@ -67,17 +82,77 @@ def test_spearman_gives_ties_their_average_rank() -> None:
     assert PEARSON.compute(np.array([2.0, 2.0, 9.0]), np.array([0.0, 4.0, 5.0])) < 1
 
 
-def test_undefined_is_nan_without_a_warning_and_matthews_is_zero() -> None:
+def test_a_constant_prediction_scores_zero_and_constant_labels_are_undefined() -> None:
+    # A6
     ones, mixed = np.ones(4), np.array([0.0, 1.0, 1.0, 0.0])
+    tenths = np.full(7, 0.1)  # whose mean is not exactly 0.1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert np.isnan(F1.compute(np.zeros(4), np.zeros(4)))
-        assert F1.compute(np.zeros(4), ones) == 0.0
         for metric in (PEARSON, SPEARMAN):
-            assert np.isnan(metric.compute(ones, mixed))
+            assert metric.compute(ones, mixed) == 0.0
+            assert metric.compute(tenths, np.arange(7.0)) == 0.0
+            assert metric.compute(1e8 + tenths, np.arange(7.0)) == 0.0
             assert np.isnan(metric.compute(mixed, ones))
+            assert np.isnan(metric.compute(np.arange(7.0), tenths))
+            assert np.isnan(metric.compute(ones, ones))
+            assert np.isnan(metric.compute(np.array([np.nan, 1.0, 2.0, 3.0]), mixed))
         for predictions, labels in ((ones, mixed), (mixed, ones), (ones, ones)):
             assert MATTHEWS.compute(predictions, labels) == 0.0
+
+
+def test_predictions_that_differ_little_are_not_constant() -> None:
+    labels = np.arange(50.0)
+    assert PEARSON.compute(1e-9 * labels, labels) == pytest.approx(1)
+    assert PEARSON.compute(1e6 + 1e-3 * labels, labels) == pytest.approx(1)
+
+
+def test_f1_without_any_positive_is_scikit_learns_zero() -> None:
+    # B26
+    zeros, ones = np.zeros(4), np.ones(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sk_warning)
+        theirs = [sk.f1_score(y, p) for p, y in ((zeros, zeros), (zeros, ones), (ones, zeros))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = [F1.compute(p, y) for p, y in ((zeros, zeros), (zeros, ones), (ones, zeros))]
+    assert ours == theirs == [0.0, 0.0, 0.0]
+
+
+def test_every_metric_has_a_name_of_its_own() -> None:
+    # C4
+    defined = [
+        value
+        for value in vars(groundling.metrics).values()
+        for value in (value if isinstance(value, tuple) else (value,))
+        if isinstance(value, Metric)
+    ]
+    assert {id(metric) for metric in defined} == {id(metric) for metric in METRICS}
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_every_metric_of_a_task_is_listed_or_has_a_name_of_its_own() -> None:
+    # C4
+    listed = {metric.name: metric for metric in METRICS}
+    for task in instances("tasks", Task).values():
+        for metric in task.metrics:
+            assert listed.get(metric.name, metric) is metric, task.name
+
+
+def test_graded_answers_become_what_they_gained() -> None:
+    # C4
+    regions = np.array([[1, 0, IGNORE], [0, 1, 1], [0, 0, IGNORE]])
+    assert PICKED.gained(np.array([0, 0, 1]), regions).tolist() == [1, 0, 0]
+    answers = np.array([[[7, 0.9], [3, 0.3]], [[2, 1.0], [IGNORE, IGNORE]]])
+    gains = SCORE.gained(np.array([3, 5]), answers)
+    assert gains.tolist() == [0.3, 0]
+    for metric, predictions, labels in ((PICKED, [0, 0, 1], regions), (SCORE, [3, 5], answers)):
+        values = np.array(predictions)
+        plain = metric.of_gains()
+        assert (plain.name, plain.graded) == (metric.name, False)
+        gains = metric.gained(values, labels)
+        assert plain.compute(gains, np.ones(len(gains))) == metric.compute(values, labels)
+    with pytest.raises(ValueError, match="pearson is no mean"):
+        PEARSON.gained(np.arange(3.0), np.arange(3.0))
 
 
 def test_a_third_class_is_not_class_one() -> None:

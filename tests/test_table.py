@@ -9,16 +9,20 @@ import toys
 from homes import STEPS, put, table
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig
+from groundling.config import FinetuneConfig, OwnFile
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task
-from groundling.tasks.table import form_of, own_task
+from groundling.tasks.table import form_of, held_out, overlap, own_notes, own_task
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:
-    return own_task(FinetuneConfig(data=str(path), text=text, label="y", **options))
+    return own_task(path, OwnFile(text=text, label="y", **options))
+
+
+def notes(path: Path, text: str = "q,a", **options: str) -> list[str]:
+    return own_notes(path, OwnFile(text=text, label="y", **options))
 
 
 def write(path: Path, *labels: object) -> Path:
@@ -35,10 +39,17 @@ def test_own_files_of_every_kind_say_the_same(suffix: str, tmp_path: Path) -> No
     task = own(path)
     assert (task.name, task.form, task.dev) == ("table/mine", Classify(("0", "1")), ("dev",))
     assert [m.name for m in task.metrics] == ["accuracy", "matthews", "f1"]
-    assert [e.id for e in task.read(path, "dev")] == [f"mine-dev-{n}" for n in (4, 9, 14, 19)]
-    assert len(task.read(path, "train")) == 16
-    assert task.read(path, "dev")[1] == Example("mine-dev-9", "Is it 9?", "Yes, 9.", 1)
-    assert own(path, text="a").read(path, "dev")[1] == Example("mine-dev-9", "Yes, 9.", None, 1)
+    sides = {split: task.read(path, split) for split in ("train", "dev")}
+    numbers = {split: [int(e.official) for e in examples] for split, examples in sides.items()}
+    assert sorted(numbers["train"] + numbers["dev"]) == list(range(20))
+    assert 2 <= len(numbers["dev"]) <= 8
+    for split, examples in sides.items():
+        assert examples == [
+            Example(f"mine-{split}-{n}", f"Is it {n}?", f"Yes, {n}.", n % 2, official=str(n))
+            for n in numbers[split]
+        ]
+    alone = own(path, text="a").read(path, "dev")
+    assert [(e.text, e.pair) for e in alone] == [(f"Yes, {e.official}.", None) for e in alone]
     apart = own(path, dev=str(write(tmp_path / f"held{suffix}", 1, 0, 1)))
     assert [len(apart.read(path, split)) for split in ("train", "dev")] == [20, 3]
     assert [e.id for e in apart.read(path, "dev")] == [f"held-dev-{n}" for n in range(3)]
@@ -77,9 +88,11 @@ def test_labels_are_classes_or_numbers(
     task = own(path := write(tmp_path / "x.csv", *labels), form=form)
     assert (task.form, [m.name for m in task.metrics]) == (expected, metrics)
     assert form_of([("x", str(label)) for label in labels], form) == expected
-    assert [expected.label(str(y), "") for y in labels[4::5]] == [
-        e.label for e in task.read(path, "dev")
-    ]
+    for split in ("train", "dev"):
+        examples = task.read(path, split)
+        assert [e.label for e in examples] == [
+            expected.label(str(labels[int(e.official)]), "") for e in examples
+        ]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +113,21 @@ def test_labels_are_classes_or_numbers(
         ("x.json", '[{"q": "1", "a": "2", "y": 0}, {"q": "1", "y": 0}]', ", entry 1: no field 'a'"),
         ("x.jsonl", '{"q": "1", "a": "2", "y": null}', ", line 1: no field 'y'"),
         ("x.jsonl", '{"q": "1", "a": "2", "y": 0}\n{"q"', ", line 2: not valid JSON"),
+        # E7: none of these is guessed at
+        ("x.csv", "q,a,y,y\n1,2,0,1\n", ", line 1: 2 columns are called 'y'; rename all but one"),
+        ("x.tsv", "q\ta\ty\ty\n1\t2\t0\t1\n", ", line 1: 2 columns are called 'y'"),
+        ("x.jsonl", '{"q": "1", "y": 0, "a": "2", "y": 1}', ", line 1: 2 fields are called 'y'"),
+        ("x.json", '[{"q": "1", "q": "2", "y": 1}]', ": 2 fields are called 'q'"),
+        (
+            "x.jsonl",
+            '{"q": ["1"], "a": "2", "y": 0}',
+            """, line 1: field 'q' is ["1"]; expected a""",
+        ),
+        ("x.json", '[{"q": "1", "a": "2", "y": true}]', ", entry 0: field 'y' is true; expected"),
+        ("x.json", '[{"q": "1", "a": {}, "y": 1}]', ", entry 0: field 'a' is {}; expected"),
+        ("x.jsonl", "[" * 100_000, ", line 1: nested too deep"),
+        ("x.json", "[" + "1" * 9_000 + "]", ": nested too deep, or a number of too many digits"),
+        ("x.tsv", "q\ta\ty\r1\t2\t0\r", ": lines end in carriage returns alone"),
     ],
 )
 def test_faults_of_own_files(name: str, content: str, complaint: str, tmp_path: Path) -> None:
@@ -110,7 +138,178 @@ def test_faults_of_own_files(name: str, content: str, complaint: str, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
-def test_fine_tuning_on_an_own_file(tmp_path: Path) -> None:
+# -- what is held out (F1) -------------------------------------------------------------------------------------------
+
+
+def photos(path: Path, count: int = 79, questions: int = 5) -> Path:
+    """Every photo with the same questions in the same order, and a label by photo that its number gives away."""
+    rows = [
+        (f"photo {photo}: question {n}?", f"{photo:03d}.jpg", "yes" if photo % 2 else "no")
+        for photo in range(count)
+        for n in range(questions)
+    ]
+    return put(path, table(("q", "photo", "y"), *rows))
+
+
+@pytest.mark.parametrize("option", [{"image": "photo"}, {"group": "photo"}])
+def test_rows_of_one_image_or_group_are_on_one_side(option: dict[str, str], tmp_path: Path) -> None:
+    # F1
+    path = photos(tmp_path / "x.csv")
+    task = own(path, "q", **option)
+    sides = {split: task.read(path, split) for split in ("train", "dev")}
+    shown = {
+        split: {e.text.partition(":")[0] for e in examples} for split, examples in sides.items()
+    }
+    assert not shown["train"] & shown["dev"]
+    assert len(sides["train"]) + len(sides["dev"]) == 79 * 5
+    assert 0.1 < len(sides["dev"]) / (79 * 5) < 0.3
+    for examples in sides.values():
+        assert {e.text[-2] for e in examples} == set("01234")  # every question is on both sides
+    assert notes(path, "q", **option) == []
+
+
+def test_a_group_may_be_a_column_of_the_text(tmp_path: Path) -> None:
+    # F1
+    rows = [(f"premise {n // 3}", f"claim {n}", n % 2) for n in range(90)]
+    path = put(tmp_path / "x.csv", table(("q", "a", "y"), *rows))
+    told = notes(path)
+    assert len(told) == 1
+    assert "have their first text in common with a training row" in told[0]
+    task = own(path, group="q")
+    first = {split: {e.text for e in task.read(path, split)} for split in ("train", "dev")}
+    assert not first["train"] & first["dev"]
+    assert notes(path, group="q") == []
+
+
+def test_appended_rows_move_no_others(tmp_path: Path) -> None:
+    # F1
+    path = write(tmp_path / "x.csv", *(n % 2 for n in range(60)))
+    before = {e.official for e in own(path).read(path, "dev")}
+    write(path, *(n % 2 for n in range(200)))
+    after = {e.official for e in own(path).read(path, "dev")}
+    assert before == {name for name in after if int(name) < 60}
+    assert len(before) < len(after)
+
+
+def test_equal_texts_are_on_one_side(tmp_path: Path) -> None:
+    # F1
+    rows = [(f"text {n % 30}", n % 2) for n in range(120)]
+    path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
+    task = own(path, "q")
+    texts = [{e.text for e in task.read(path, split)} for split in ("train", "dev")]
+    assert not texts[0] & texts[1]
+
+
+def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> None:
+    # F1: without the photos' column, five questions must not make a dev set of one of them
+    rows = [(f"question {n % 5}?", n % 2) for n in range(200)]
+    path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
+    task = own(path, "q")
+    for split in ("train", "dev"):
+        assert len({e.text for e in task.read(path, split)}) == 5
+    dev = task.read(path, "dev")
+    assert 20 < len(dev) < 60
+    assert notes(path, "q") == [
+        f"{len(dev)} of {len(dev)} dev rows have texts that are in train: "
+        "scores tell what was remembered, too; see --group and --dev"
+    ]
+    before = {e.official for e in dev}
+    put(path, table(("q", "y"), *rows, *rows))
+    assert before == {e.official for e in own(path, "q").read(path, "dev") if int(e.official) < 200}
+
+
+@pytest.mark.parametrize("count", range(2, 8))
+def test_tiny_files_have_rows_on_both_sides(count: int, tmp_path: Path) -> None:
+    # F1
+    for shift in range(20):
+        rows = [(f"text {shift} {n}", n % 2) for n in range(count)]
+        path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
+        task = own(path, "q")
+        assert len(task.read(path, "train")) + len(task.read(path, "dev")) == count
+        assert f"rows are held out, by {count} groups" in notes(path, "q")[0]
+    rows = [(f"text {n}", "g", n % 2) for n in range(count)]
+    same = put(tmp_path / "x.csv", table(("q", "g", "y"), *rows))
+    with pytest.raises(InputError, match="so none can be held out; pass --dev FILE") as caught:
+        own(same, "q", group="g").read(same, "dev")
+    assert "\n" not in str(caught.value)
+
+
+def test_all_groups_are_never_held_out() -> None:
+    # F1
+    drawn = held_out(Path("x.csv"), [(f"text {n}",) for n in range(1000)])
+    assert 150 < len(drawn) < 250
+    some = sorted(drawn)[:3]
+    assert len(held_out(Path("x.csv"), some)) == 2
+    assert (
+        len(
+            held_out(
+                Path("x.csv"), [(f"text {n}",) for n in range(1000) if (f"text {n}",) not in drawn]
+            )
+        )
+        == 1
+    )
+
+
+def test_an_overlap_with_a_dev_file_is_told(tmp_path: Path) -> None:
+    # F1
+    path = photos(tmp_path / "x.csv")
+    rows = [("another question?", f"{n:03d}.jpg", "yes") for n in (77, 78, 79, 80)]
+    held = put(tmp_path / "held.csv", table(("q", "photo", "y"), *rows))
+    assert notes(path, "q", image="photo", dev=str(held)) == [
+        "class 'no' is in train (200 rows), but not in dev",
+        "2 of 4 dev rows show an image that is in train: "
+        "scores tell what was remembered, too; see --group and --dev",
+    ]
+    held = put(
+        tmp_path / "held.csv", table(("q", "photo", "y"), ("photo 3: question 2?", "", "no"))
+    )
+    assert "1 of 1 dev rows have texts that are in train" in notes(path, "q", dev=str(held))[1]
+    with pytest.raises(InputError, match="--group photo says what is held out together, but --dev"):
+        own(path, "q", dev=str(held), group="photo")
+
+
+def test_an_overlap_is_counted_by_rows() -> None:
+    # F1
+    train = [Example("a", "one", "two", 0), Example("b", "three", "four", 1)]
+    assert overlap(train, [Example("c", "one", "four", 0), Example("d", "five", "two", 0)]) == [
+        "1 of 2 dev rows have their first text in common with a training row: "
+        "if it tells the answer, pass --group"
+    ]
+    pictured = [Example("a", "is it red?", images=("1", "2"))]
+    assert overlap(pictured, [Example("b", "is it red?", images=("3",))]) == []
+    assert (
+        "1 of 1 dev rows show an image" in overlap(pictured, [Example("b", "", images=("2",))])[0]
+    )
+
+
+def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
+    # F1, E7
+    labels = ["yes" if n % 2 else "no" for n in range(60)]
+    path = write(tmp_path / "x.csv", *labels)
+    assert notes(path) == []
+    labels[:4] = ["yse", "yes ", " no", "yes"]
+    path = write(tmp_path / "x.csv", *labels)
+    assert own(path).form == Classify(("no", "yes", "yse"))
+    assert notes(path) == [
+        f"{path}: 2 of 60 labels had spaces around them, which are left out",
+        "class 'yse' has one row; is it spelt as it should be?",
+    ]
+    held = write(tmp_path / "held.csv", "no ", "no")
+    assert f"{held}: 1 of 2 labels had spaces around them, which are left out" in notes(
+        path, dev=str(held)
+    )
+
+
+def test_an_empty_group_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.csv", table(("q", "g", "y"), ("a", "1", 0), ("b", " ", 1)))
+    with pytest.raises(InputError, match=r"line 3: column 'g' is empty; expected a group"):
+        own(path, "q", group="g")
+
+
+# -- a whole run -----------------------------------------------------------------------------------------------------
+
+
+def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     rows = [(text, n % 3 / 2) for n, text in enumerate(toys.sentences()[:20])]
     mine, held = (put(tmp_path / f"{n}.csv", table(("q", "y"), *rows[:n])) for n in (20, 6))
@@ -121,6 +320,11 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path) -> None:
         "pearson",
         True,
     )
+    assert result["notes"] == [
+        "6 of 6 dev rows have texts that are in train: "
+        "scores tell what was remembered, too; see --group and --dev"
+    ]
+    assert "note: 6 of 6 dev rows" in capsys.readouterr().err
     lines = homes.answers(out / "seed-0" / "predictions_dev.jsonl")
     assert [line["label"] for line in lines] == [n % 3 / 2 for n in range(6)]
     put(held, table(("q", "y"), *rows[:7]))

@@ -98,7 +98,9 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
     assert f'"{COMMA}"' in (swag / "val.csv").read_text()
     found = REGULAR.read(swag, "val")
     choices = ("He sings 3.", f"He {COMMA}", 'He says "no", twice.', "He waits.")
-    assert found[3] == Example("swag-val-3", "A dog runs 3.", label=3, choices=choices)
+    assert found[3] == Example(
+        "swag-val-3", "A dog runs 3.", label=3, choices=choices, official="3"
+    )
     assert [e.label for e in found] == [0, 1, 2, 3] * 2
     test = REGULAR.read(swag, "test")
     assert [(e.id, e.label, len(e.choices)) for e in test] == [
@@ -204,6 +206,7 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
     )
     test = READABILITY.read(tmp_path, "test")
     assert [(e.text, e.label) for e in test] == [(PASSAGE, None), ("A.", None)]
+    assert [e.official for e in test] == ["c0f722661", "f0953f0a5"]  # C4
     submission = READABILITY.submission(
         "test", [e.official for e in test], np.array([-1.23456, 0.0])
     )

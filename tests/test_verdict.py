@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from groundling.analysis.finished_runs import collect, read_predictions
 from groundling.analysis.verdict import (
     Runs,
     bootstrap,
@@ -24,9 +25,19 @@ from groundling.analysis.verdict import (
 from groundling.cli import main
 from groundling.errors import InputError
 from groundling.keyed import generator
-from groundling.metrics import ACCURACY, F1, MATTHEWS, METRICS, PEARSON, RMSE, SPEARMAN
+from groundling.metrics import (
+    ACCURACY,
+    F1,
+    MATTHEWS,
+    METRICS,
+    PEARSON,
+    PICKED,
+    RMSE,
+    SCORE,
+    SPEARMAN,
+)
 from groundling.published import PUBLISHED
-from groundling.recipes.verdict import collect, judge_folders
+from groundling.recipes.judging import judge_folders
 
 
 def runs(
@@ -103,9 +114,11 @@ def test_accumulated_wins_are_those_of_common_seeds() -> None:
     assert judge(a, b, RMSE, draws=50).wins is None
 
 
-BOOTSTRAPPED = {
-    m.name: m for m in METRICS.values() if m is not SPEARMAN
-}.values()  # whose ranks change
+BOOTSTRAPPED = [
+    metric.of_gains() if metric.graded else metric
+    for metric in METRICS
+    if metric is not SPEARMAN  # whose ranks change
+]
 
 
 @pytest.mark.parametrize("metric", BOOTSTRAPPED, ids=lambda m: m.name)
@@ -233,26 +246,62 @@ def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
     )
 
 
-def test_an_undefined_metric_is_no_zero() -> None:
+def test_a_collapsed_seed_of_a_correlation_counts_as_zero() -> None:
+    # A6
     rng = np.random.default_rng(0)
     labels = rng.normal(size=50)
     good = labels + rng.normal(size=(5, 50))
     flat = np.array(good)
     flat[1] = 0.25
     found = judge(runs("good", good, labels), runs("flat", flat, labels), PEARSON)
-    assert any("pearson is undefined for seed 1" in note for note in found.notes)
+    assert found.notes == ["flat: seed 1 collapsed to one answer; it counts all the same"]
+    correlations = [stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]]
     assert found.difference == pytest.approx(
-        np.mean([stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]])
-        - np.mean([stats.pearsonr(p, labels)[0] for p in good])
+        np.mean([*correlations, 0]) - np.mean([stats.pearsonr(p, labels)[0] for p in good])
     )
     dead = judge(runs("good", good, labels), runs("dead", np.zeros((5, 50)), labels), PEARSON)
+    assert "worse by" in dead.sentence
+    assert dead.difference == pytest.approx(-np.mean([stats.pearsonr(p, labels)[0] for p in good]))
+
+
+def test_an_undefined_metric_is_no_zero() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=50)
+    good = labels + rng.normal(size=(5, 50))
+    broken = np.array(good)
+    broken[1, 3] = np.nan
+    found = judge(runs("good", good, labels), runs("broken", broken, labels), PEARSON)
+    assert found.notes == ["broken: pearson is undefined for seed 1, left out of means"]
+    assert found.difference == pytest.approx(
+        np.mean([stats.pearsonr(p, labels)[0] for p in broken[[0, 2, 3, 4]]])
+        - np.mean([stats.pearsonr(p, labels)[0] for p in good])
+    )
+    constant = np.ones(50)
+    dead = judge(runs("good", good, constant), runs("same", good, constant), PEARSON)
     assert "undefined in every run" in dead.sentence
     assert not dead.reliable
 
 
-def test_constant_predictions_are_zero_for_matthews_by_definition_and_undefined_for_f1() -> None:
+def test_a_resample_of_equal_predictions_scores_zero_in_the_bootstrap_too() -> None:
+    # A6
+    labels = np.array([0.0, 1.0, 2.0, 3.0])
+    control = np.array([[0.1, 0.1, 0.1, 0.7]] * 2)  # constant in many a resample of four
+    other = np.array([[0.1, 0.4, 0.5, 0.7]] * 2)
+    found = bootstrap(control, other, labels, PEARSON, draws=100, seed=5)
+    draw = generator(5, "verdict", "pearson")
+    picked = draw.integers(4, size=(100, 4))
+    plain = [
+        PEARSON.compute(other[0, at], labels[at]) - PEARSON.compute(control[0, at], labels[at])
+        for at in picked
+    ]
+    plain = [value for value in plain if np.isfinite(value)]  # resamples of one label
+    assert 80 < len(plain) < 100
+    np.testing.assert_allclose(found, plain, atol=1e-9)
+
+
+def test_constant_predictions_are_zero_by_definition() -> None:
     assert MATTHEWS.compute(np.ones(4), np.array([0, 1, 1, 0])) == 0
-    assert np.isnan(F1.compute(np.zeros(4), np.zeros(4)))
+    assert F1.compute(np.zeros(4), np.zeros(4)) == 0  # B26
 
 
 def test_other_examples_are_refused() -> None:
@@ -268,12 +317,19 @@ def test_other_examples_are_refused() -> None:
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, made: Runs, task: str = "glue/rte", metric: str = "accuracy") -> Path:
+def write(
+    folder: Path,
+    made: Runs,
+    task: str = "glue/rte",
+    metric: str = "accuracy",
+    graded: list[object] | None = None,
+) -> Path:
+    """Run folders of these predictions; `graded` is every example's label, if it is a list."""
     for seed, predictions in zip(made.seeds, made.predictions, strict=True):
         own = folder / task.replace("/", "-") / f"seed-{seed}"
         own.mkdir(parents=True)
         lines = [
-            json.dumps({"id": i, "prediction": p, "label": y})
+            json.dumps({"id": i, "prediction": p, "label": y if graded is None else graded})
             for i, p, y in zip(made.ids, predictions.tolist(), made.labels.tolist(), strict=True)
         ]
         (own / "predictions_dev.jsonl").write_text("\n".join(lines) + "\n")
@@ -308,6 +364,69 @@ def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
     page = (out / "verdict.html").read_text()
     assert "66.43" in page and "69.31" in page and found["sentence"].replace("±", "±") in page
     assert PUBLISHED["XDBERT-b"]["glue/rte"] == 69.31
+
+
+def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
+    # C4
+    made = both(0.0)[0]
+    for task, metric in (("refcoco+", PICKED), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
+        labels = {PICKED: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
+        folder = write(tmp_path / metric.name, made, task, metric.name, labels)
+        found, judged = collect("a", folder)[task]
+        assert (judged.name, judged.scale, judged.classes) == (
+            metric.name,
+            metric.scale,
+            metric.classes,
+        )
+        assert found.scores(judged) == pytest.approx(
+            [metric.compute(p, np.array([labels] * 277)) for p in made.predictions]
+            if labels
+            else made.scores(metric)
+        )
+    path = tmp_path / "picked" / "refcoco+" / "seed-0" / "predictions_dev.jsonl"
+    assert read_predictions(path).labels.shape == (277, 3)
+
+
+def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
+    # C4
+    made = both(0.0)[0]
+    folder = write(tmp_path / "a", made, "table/mine", "matthews")
+    assert collect("a", folder)["table/mine"][1] is MATTHEWS
+    folder = write(tmp_path / "b", made, "their.module:TASK", "rmse")
+    assert collect("b", folder)["their.module:TASK"][1] is RMSE
+    folder = write(tmp_path / "c", made, "table/mine", "bleu")
+    with pytest.raises(
+        InputError, match=r"result.json: table/mine has no metric 'bleu'; there are"
+    ):
+        collect("c", folder)
+    folder = write(tmp_path / "d", made, "refcoco+", "picked")
+    with pytest.raises(InputError, match="picked is computed from labels that are a list each"):
+        collect("d", folder)
+
+
+def test_models_with_other_regions_are_compared_by_what_they_gained(tmp_path: Path) -> None:
+    # C4
+    made = both(0.0)[0]
+    write(tmp_path / "a", made, "refcoco+", "picked", [1, 0, 0])
+    write(tmp_path / "b", made, "refcoco+", "picked", [0, 1])
+    groups = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    (found,) = judge_folders(groups, tmp_path / "out", lambda _: None)["verdicts"]
+    right = int((made.predictions == 1).sum())
+    assert (found["metric"], found["wins"]) == ("picked", right - (5 * 277 - right))
+    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["verdicts"] == [
+        found | {"interval": list(found["interval"])}
+    ]
+
+
+def test_a_run_that_is_always_right_has_not_collapsed(tmp_path: Path) -> None:
+    # C4: gains of 1 throughout are no single answer
+    made = both(0.0)[0]
+    assert not collect("a", write(tmp_path / "a", made, "refcoco+", "picked", [1, 1]))["refcoco+"][
+        0
+    ].collapsed()
+    same = replace(made, predictions=np.ones_like(made.predictions))
+    folder = write(tmp_path / "b", same, "refcoco+", "picked", [1, 1])
+    assert collect("b", folder)["refcoco+"][0].collapsed() == [0, 1, 2, 3, 4]
 
 
 def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:

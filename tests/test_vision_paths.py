@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from groundling.joins.readouts import READOUTS, answer_rows, readout
 from homes import STEPS
 from PIL import Image
 from test_pretrain import store
@@ -24,7 +25,6 @@ from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify, Pick
-from groundling.joins.readouts import READOUTS, answer_rows, readout
 from groundling.models.heads import PairPooler
 from groundling.models.single_stream import BUILDERS, load_single_stream
 from groundling.objectives.masked_regions import MaskedRegions

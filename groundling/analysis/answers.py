@@ -13,13 +13,13 @@ from accelerate import PartialState
 from torch import Tensor
 
 from groundling.batch import Example, Row, Sample, collate, needed
-from groundling.checkpoint import start_lm_head
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.data.visual_facts import MASK, VisualFact
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.heads import LMHead
+from groundling.models.saved_heads import start_lm_head
 from groundling.models.loading import load_config
 from groundling.models.text import TextEncoder, load_text_encoder
 
@@ -220,7 +220,8 @@ def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
     text = load_text_encoder(source)
     if text.tokenizer.mask_token_id is None:
         raise InputError(f"{source}: the tokenizer has no mask token; {HEADLESS}")
-    head = LMHead(text.sizes.text, text.sizes.word_table)
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
     origin = start_lm_head(head, source, text.encoder.config.model_type)
     if origin == "new":
         # A head that was trained on joint states, after cross-modal layers, is none: it never read these states.

@@ -75,7 +75,8 @@ class CaptionSamples:
         Raises:
             InputError: an image does not decode.
         """
-        self.images = images
+        self.captioned = images
+        self.images = [(image.id,) for image in images]
         self.augment = augment
         self.shift = round(shift * size)
         self.flip = flip
@@ -91,7 +92,7 @@ class CaptionSamples:
         self.lengths = self.texts.lengths[self.first[:-1]]
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.captioned)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `clip`, `pixels` and the label `image` (its number, to tell false negatives).
@@ -104,7 +105,7 @@ class CaptionSamples:
         if self.augment:
             # The caption is drawn before the view, or a resumed run would draw otherwise.
             for place, index in enumerate(indices):
-                captions[place] += int(rngs[place].integers(len(self.images[index].captions)))
+                captions[place] += int(rngs[place].integers(len(self.captioned[index].captions)))
         samples = []
         for place, (index, text) in enumerate(zip(indices, self.texts.get(captions), strict=True)):
             pixels = self.pixels[index]

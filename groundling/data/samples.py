@@ -96,9 +96,12 @@ class TextInput:
             texts, words, self.engine.encode_batch(plain), strict=True
         ):
             dropped = max(0, len(encoding.ids) - self.max_length)
-            kept = self.cutter.encode(*parts) if dropped else encoding
+            kept = self._cut(parts) if dropped else encoding
             out.append((self._row(kept, spans_of_parts), dropped))
         return out
+
+    def _cut(self, parts: tuple[str, ...]) -> Encoding:
+        return self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
 
     def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> Row:
         segment = np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int64)

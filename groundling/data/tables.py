@@ -32,63 +32,92 @@ def read_text(path: str | Path) -> str:
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """Lines of a text file, split at newlines only (other separators occur inside real sentences)."""
-    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+    """Lines of a text file, split at newlines only (other separators occur inside real sentences).
+
+    Raises:
+        InputError: as `read_text`, or lines end in a carriage return alone, which would make the file one line.
+    """
+    text = read_text(path)
+    if "\n" not in text and "\r" in text.rstrip("\r"):
+        raise InputError(
+            f"{path}: lines end in carriage returns alone (old Mac); convert the file to newlines"
+        )
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_tsv(
     path: str | Path, columns: Sequence[str], header: bool = True, skip_short: bool = False
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a TSV with quoting off, as (line number, {column: value}); `columns` must be there.
+    """Rows of a TSV with quoting off, as (line number, {column: value}).
 
-    Without a header, `columns` names the fields in order. A row with too few fields raises InputError, or is left out
-    with `skip_short` (the rule of every QQP reader; callers count what is missing).
+    Args:
+        path: the file.
+        columns: columns that must be there, once each; without a header, the names of the fields in order.
+        header: whether the first line names the columns.
+        skip_short: leave out rows with too few fields (the rule of every QQP reader; callers count what is missing).
+
+    Raises:
+        InputError: the file cannot be read, a column is missing or there twice, or a row has too few fields.
     """
     lines = lines_of(path)
-    names = lines[0].split("\t") if header else list(columns)
-    missing = [c for c in columns if c not in names]
-    if missing:
-        raise InputError(
-            f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(names)}"
-        )
+    first_row = 0
+    names = list(columns)
+    if header:
+        first_row = 1
+        names = lines[0].split("\t")
+        _require(path, columns, names)
     place = {name: names.index(name) for name in columns}
-    needed = max(place.values()) + 1
-    for number, line in enumerate(lines[1:] if header else lines, start=2 if header else 1):
+    fewest = max(place.values()) + 1
+    for number, line in enumerate(lines[first_row:], start=first_row + 1):
         fields = line.split("\t")
-        if len(fields) < needed:
+        if len(fields) < fewest:
             if skip_short:
                 continue
             raise InputError(
-                f"{path}, line {number}: {len(fields)} fields, expected at least {needed}"
+                f"{path}, line {number}: {len(fields)} fields, expected at least {fewest}"
             )
-        yield number, {name: fields[at] for name, at in place.items()}
+        yield number, {name: fields[position] for name, position in place.items()}
 
 
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}); `columns` must be there."""
+    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}).
+
+    Args:
+        path: the file.
+        columns: columns that must be there, once each.
+
+    Raises:
+        InputError: the file cannot be read, a column is missing or there twice, or a row is too short or long.
+    """
     text = read_text(path)
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        names = reader.fieldnames or []
-        missing = [c for c in columns if c not in names]
-        if missing:
-            raise InputError(
-                f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(names)}"
-            )
+        names = list(reader.fieldnames or [])
+        _require(path, columns, names)
         for row in reader:
-            absent = [c for c in columns if row[c] is None]
-            if absent:
-                raise InputError(
-                    f"{path}, line {reader.line_num}: no value for column {absent[0]!r}"
-                )
-            if None in row:
-                about = f"{len(names) + len(row[None])} values for {len(names)} columns"
-                raise InputError(
-                    f"{path}, line {reader.line_num}: {about}; a comma inside a value needs quotes"
-                )
-            yield reader.line_num, {c: row[c] for c in columns}
+            where = f"{path}, line {reader.line_num}"
+            for name in columns:
+                if row[name] is None:
+                    raise InputError(f"{where}: no value for column {name!r}")
+            surplus = row.get(None)
+            if surplus:
+                about = f"{len(names) + len(surplus)} values for {len(names)} columns"
+                raise InputError(f"{where}: {about}; a comma inside a value needs quotes")
+            yield reader.line_num, {name: row[name] for name in columns}
     except csv.Error as error:
-        raise InputError(
-            f"{path}, line {reader.line_num + 1}: quotes are not in order ({error})"
-        ) from None
+        where = f"{path}, line {reader.line_num + 1}"
+        raise InputError(f"{where}: quotes are not in order ({error})") from None
+
+
+def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Raises InputError unless every column is among the header's names once."""
+    for column in columns:
+        if column not in names:
+            raise InputError(
+                f"{path}, line 1: no column {column!r}; the header has {', '.join(names)}"
+            )
+        if names.count(column) > 1:
+            raise InputError(
+                f"{path}, line 1: {names.count(column)} columns are called {column!r}; rename all but one"
+            )

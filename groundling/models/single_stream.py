@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -199,7 +199,7 @@ def described_join(folder: str | Path) -> dict[str, Any]:
     return described
 
 
-def load_single_stream(folder: str | Path, join: type[Join]) -> SingleStream:
+def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleStream:
     """A single-stream model with this kind of join from a folder written by its `export`."""
     folder = Path(folder)
     described = described_join(folder)

@@ -157,7 +157,7 @@ def _inside(scores: Tensor, batch: Batch) -> Tensor:
 
 
 class PairPooler(nn.Module):
-    """Two sequences read each other and are pooled to a vector each, side by side (ChenRocks/UNITER, model/nlvr2.py)."""
+    """Two sequences read each other and are pooled to one vector each (ChenRocks/UNITER, model/nlvr2.py)."""
 
     def __init__(self, width: int, dropout: float = 0.1) -> None:
         """`width` of the states; attention heads of 64, as BERT's."""

@@ -26,6 +26,7 @@ from groundling.find import is_outside, named
 from groundling.joins.end_to_end import EndToEnd
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
+from groundling.metrics import collapsed
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import load_head, save_heads
 from groundling.models.single_stream import SingleStream
@@ -46,7 +47,7 @@ from groundling.recipes.teaching import (
 from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.table import notes_on, own_task
+from groundling.tasks.table import own_notes, own_task
 from groundling.train import train
 
 Splits = Mapping[str, Sequence[Example]]
@@ -73,6 +74,10 @@ def finetune(
     if task is None:
         task = _task(config)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
+    notes = own_notes(Path(config.data), config.own) if config.own.label else []
+    if run.state.is_main_process:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
     splits: dict[str, list[Example]] = {}
     runs = []
     for seed in range(training.seed, training.seed + config.seeds):
@@ -86,6 +91,8 @@ def finetune(
             )
         runs.append(done)
     result = summary(task, runs, config)
+    if notes:
+        result["notes"] = notes
     return run.finish(result)
 
 
@@ -184,7 +191,7 @@ def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, 
     """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
     official = task.official(folder, split, answers.officials, answers.predictions)
     scores = answers.metrics | official
-    if np.ptp(answers.predictions) == 0:
+    if collapsed(answers.predictions):
         scores["constant"] = 1.0  # reported, never dropped
     return scores
 
@@ -285,10 +292,9 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         present = [run["scores"][split] for run in runs if split in run["scores"]]
         names = [metric.name for metric in task.metrics]
         every[split] = {name: [scores[name] for scores in present] for name in names}
-        for name, values in every[split].items():
-            defined = [value for value in values if isfinite(value)]
-            medians.setdefault(split, {})[name] = median(defined) if defined else float("nan")
-    collapsed = [
+        # No seed is left out: where a metric is undefined (constant labels), so is its median.
+        medians[split] = {name: _median(values) for name, values in every[split].items() if values}
+    collapsed_seeds = [
         run["seed"]
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
@@ -301,9 +307,13 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "seeds": [run["seed"] for run in runs],
         "scores": every,
         "median": medians,
-        "collapsed_seeds": collapsed,
+        "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
     }
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if all(isfinite(value) for value in values) else float("nan")
 
 
 def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
@@ -321,7 +331,4 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     if config.max_train and config.max_train < len(examples):
         keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
         splits[task.train] = [examples[place] for place in keep]
-    if config.own.label:
-        for note in notes_on(splits[task.train], splits[task.dev[0]]):
-            print(f"note: {note}", file=sys.stderr)
     return splits

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from groundling.analysis.finished_runs import collect
 from groundling.analysis.gains import Split, analyse, figure, listing, null_split, split
 from groundling.analysis.grounded import Grounding
 from groundling.analysis.verdict import Runs
@@ -17,7 +18,6 @@ from groundling.config import GroundedConfig
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.loading import load_tokenizer
-from groundling.recipes.verdict import collect
 from groundling.report import Section, write_report
 from groundling.runs import disk_errors, open_run, write_json
 from groundling.tasks import Task

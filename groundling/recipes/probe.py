@@ -30,7 +30,7 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
             f"{config.data}: no rendered world; expected a folder `probes` (see `groundling data world`)"
         )
     settings = {**asdict(config), "train": asdict(training)}
-    inputs = {"model": config.model, "data": world / "probes"}
+    inputs: dict[str, str | Path] = {"model": config.model, "data": world / "probes"}
     run = Run(out, "probe", settings, inputs, training.cpu)
     if run.result is not None:
         return run.result

@@ -12,18 +12,16 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from groundling.analysis.retrieval import retrieval
-from groundling.checkpoint import Checkpoints
-from groundling.config import TeachConfig, TrainConfig
+from groundling.config import TeachConfig, TrainConfig, need
 from groundling.data.caption_samples import CaptionSamples
 from groundling.data.captions import Captioned, keep_listed, present, read_captions
 from groundling.data.samples import WindowInput
-from groundling.errors import InputError
 from groundling.keyed import seed_of
 from groundling.models.clip import TwoTowers
 from groundling.models.loading import load_tokenizer
 from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
-from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.recipes.lifecycle import Run
 from groundling.train import train
 
 
@@ -33,19 +31,16 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     Raises:
         InputError: captions or images are missing or malformed, or `out` holds another run.
     """
-    state = PartialState(cpu=training.cpu)
-    if not config.captions or not config.images:
-        raise InputError("teach needs --captions FILE and --images FOLDER")
+    need(config, "teach", "captions", "images")
+    settings = {**asdict(config), "train": asdict(training)}
     inputs = {"captions": config.captions, "images": config.images}
-    with state.main_process_first():
-        folder = open_run(out, "teach", {**asdict(config), "train": asdict(training)}, inputs)
-    done = finished(folder)
-    if done is not None:
-        return done
+    run = Run(out, "teach", settings, inputs, training.cpu)
+    if run.result is not None:
+        return run.result
 
     images, held_out, gaps = _images(config)
-    with state.main_process_first():
-        tokenizer = _tokenizer(folder / "tokenizer", images, config, state)
+    with run.state.main_process_first():
+        tokenizer = _tokenizer(run.folder / "tokenizer", images, config, run.state)
     torch.manual_seed(seed_of(training.seed, "init"))
     model = TwoTowers(small_clip(config, tokenizer), tokenizer)
     texts = WindowInput(tokenizer, config.window, max_windows=1)
@@ -59,17 +54,11 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         "parameters": parameters,
     }
     if not config.untrained:
-        result |= train(model, [Contrast(model.sizes)], samples, training, folder)
+        result |= train(model, [Contrast(model.sizes)], samples, training, run.folder)
     if held_out:
         unseen = CaptionSamples(held_out, config.images, config.size, texts, augment=False)
         result["retrieval"] = retrieval(model, unseen)
-    if state.is_main_process:
-        with disk_errors(folder / "model"):
-            model.export(folder / "model")
-        write_json(folder / "result.json", result)
-        Checkpoints(folder / "checkpoints").clear()
-    state.wait_for_everyone()
-    return result
+    return run.finish(result, lambda folder: model.export(folder / "model"))
 
 
 def _images(config: TeachConfig) -> tuple[list[Captioned], list[Captioned], int]:

@@ -60,7 +60,7 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
 
 
 def load_teacher(source: str, options: Distilling) -> Teacher:
-    """A CLIP-like text tower by hub id or folder, or a teacher of your own, MODULE:NAME (an object or what makes it)."""
+    """A CLIP-like text tower by hub id or folder, or MODULE:NAME of a teacher of your own or of what makes it."""
     if not is_outside(source):
         clip, tokenizer = load_clip_text(source)
         standardise = options.l1_targets == "standard"

@@ -14,7 +14,7 @@ import numpy as np
 from groundling.batch import Example, RegionRow, Sizes
 from groundling.errors import InputError
 from groundling.forms import Form
-from groundling.joins.readouts import PLAIN, Readout
+from groundling.models.task_heads import TaskHead
 from groundling.metrics import Metric
 from groundling.objectives.supervised import Supervised
 
@@ -67,9 +67,9 @@ class Task:
             return self
         return replace(self, form=self.listed(Path(folder)))
 
-    def objective(self, sizes: Sizes, read: Readout = PLAIN) -> Supervised:
-        """Head and loss for fine-tuning a model of these sizes."""
-        return Supervised(sizes, form=read.form(self.form), at=read.at, between=read.between)
+    def objective(self, sizes: Sizes, head: TaskHead | None = None) -> Supervised:
+        """Head and loss for fine-tuning a model of these sizes; without a `head`, the plain one."""
+        return Supervised(sizes, form=self.form, head=head)
 
     def submission(
         self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray

@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
-from groundling.batch import Example, collate
+from groundling.batch import Example, collate, needed
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.tables import read_tsv
 from groundling.data.words import spans
@@ -23,25 +23,36 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A question put to frozen states; `chance` is that of guessing."""
+    """A question put to frozen states."""
 
     name: str
+    """By which it is found, `linear/...`."""
     column: str
+    """Of `attribute.tsv`: what is asked for."""
     version: int = 1
+    """Raised whenever scores stop being comparable with earlier ones."""
 
     def score(self, features: np.ndarray, rows: list[dict[str, str]]) -> dict[str, float]:
-        """Accuracy on dev and test nouns, and chance; `features` (nouns, D) belong to `rows` of `attribute.tsv`."""
+        """Accuracy on dev and test nouns, and the chance of guessing.
+
+        Args:
+            features: (nouns, D).
+            rows: of `attribute.tsv`, one per noun.
+        """
         split = np.array([row["split"] for row in rows])
         labels = np.array([row[self.column] for row in rows])
-        scaled = StandardScaler().fit(features[split == "train"]).transform(features)
+        train = split == "train"
+        scaler = StandardScaler()
+        scaler.fit(features[train])
+        scaled = scaler.transform(features)
 
-        def accuracy(strength: float, on: str) -> float:
-            fitted = RidgeClassifier(alpha=strength).fit(
-                scaled[split == "train"], labels[split == "train"]
-            )
-            return float(fitted.score(scaled[split == on], labels[split == on]))
+        def accuracy(strength: float, part: str) -> float:
+            asked = split == part
+            classifier = RidgeClassifier(alpha=strength)
+            classifier.fit(scaled[train], labels[train])
+            return float(classifier.score(scaled[asked], labels[asked]))
 
-        best = max(STRENGTHS, key=lambda s: accuracy(s, "dev"))
+        best = max(STRENGTHS, key=lambda strength: accuracy(strength, "dev"))
         return {
             "dev": accuracy(best, "dev"),
             "test": accuracy(best, "test"),
@@ -63,14 +74,17 @@ def read_nouns(folder: Path) -> list[dict[str, str]]:
 def noun_states(text: TextEncoder, rows: list[dict[str, str]], max_length: int = 32) -> np.ndarray:
     """The encoder's last states at each noun, averaged over its pieces: (nouns, D)."""
     text.eval()
-    samples = TextSamples(
-        [Example(r["noun"], r["sentence"]) for r in rows], TextInput(text.tokenizer, max_length)
-    )
+    examples = [Example(row["noun"], row["sentence"]) for row in rows]
+    samples = TextSamples(examples, TextInput(text.tokenizer, max_length))
     batch = collate(samples.get(range(len(rows))))
-    assert batch.text is not None
-    states = text(batch.to(next(text.parameters()).device)).text.cpu()
-    out = []
-    for i, row in enumerate(rows):
-        words = [row["sentence"][start:stop] for start, stop in spans(row["sentence"])]
-        out.append(states[i, batch.text.word[i] == words.index(row["noun"])].mean(0))
-    return torch.stack(out).numpy()
+    tokens = needed(batch.text, "text", "the linear probe")
+    device = next(text.parameters()).device
+    encoded = text(batch.to(device))
+    states = encoded.text.cpu()
+    at_nouns = []
+    for number, row in enumerate(rows):
+        sentence = row["sentence"]
+        words = [sentence[start:stop] for start, stop in spans(sentence)]
+        pieces = tokens.word[number] == words.index(row["noun"])
+        at_nouns.append(states[number, pieces].mean(0))
+    return torch.stack(at_nouns).numpy()

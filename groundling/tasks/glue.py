@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Reader:
     folder: str
     """Its folder inside the GLUE root."""
     form: Form
+    """Classes in the order of their numbers, or a range of scores."""
     texts: tuple[str, ...]
     """Columns of the sentence or the two sentences."""
     label: str
@@ -43,30 +44,50 @@ class Reader:
 
     def path(self, folder: Path, split: str) -> Path:
         """The file of a split, under the GLUE root or under the task's own folder."""
-        inner = Path(folder) / self.folder
-        return (inner if inner.is_dir() else Path(folder)) / f"{split}.tsv"
+        folder = Path(folder)
+        inner = folder / self.folder
+        if inner.is_dir():
+            folder = inner
+        return folder / f"{split}.tsv"
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
-        """Examples in file order; those of a `test` split are unlabelled and numbered by the server's index."""
-        path, labelled = self.path(folder, split), not split.startswith("test")
-        header = not (labelled and self.headless)
-        columns = (*self.texts, self.label if labelled else self.index) if header else self.headless
+        """Examples in file order; those of a `test` split are unlabelled and numbered by the server's index.
+
+        Raises:
+            InputError: a missing file or column, a broken row, or a label that is none.
+        """
+        path = self.path(folder, split)
+        labelled = not split.startswith("test")
         examples: list[Example] = []
-        for line, row in read_tsv(path, columns, header, self.skip_short):
-            # Labelled rows are numbered by position, as the hub has them: a QQP `id` names a pair of questions.
-            number = str(len(examples)) if labelled else row[self.index]
-            label = self.form.label(row[self.label], f"{path}, line {line}") if labelled else None
-            examples.append(self.example(split, number, [row[name] for name in self.texts], label))
+        for line, row in self._rows(path, labelled):
+            texts = [row[name] for name in self.texts]
+            if labelled:
+                # Numbered by position, as the hub has them: a QQP `id` names a pair of questions.
+                number = str(len(examples))
+                label = self.form.label(row[self.label], f"{path}, line {line}")
+                examples.append(self.example(split, number, texts, label))
+            else:
+                examples.append(self.example(split, row[self.index], texts, None))
         if not examples:
             raise InputError(f"{path}: holds no examples")
         return examples
 
+    def _rows(self, path: Path, labelled: bool) -> Iterator[tuple[int, dict[str, str]]]:
+        if labelled and self.headless:
+            return read_tsv(path, self.headless, header=False, skip_short=self.skip_short)
+        last = self.label if labelled else self.index
+        return read_tsv(path, (*self.texts, last), skip_short=self.skip_short)
+
     def example(
         self, split: str, number: str, texts: Sequence[str], label: float | int | None
     ) -> Example:
-        """An example of this task; its id ends in `-number`."""
+        """An example of this task; `number` is the server's index, or the position in a labelled file."""
         return Example(
-            f"{self.short}-{split}-{number}", texts[0], texts[1] if len(texts) > 1 else None, label
+            f"{self.short}-{split}-{number}",
+            text=texts[0],
+            pair=texts[1] if len(texts) > 1 else None,
+            label=label,
+            official=number,
         )
 
 
@@ -92,16 +113,15 @@ def from_hub(task: Task, split: str) -> list[Example]:
             f"{task.name}: {split} cannot be read from the hub ({reason}); pass --data FOLDER"
         ) from None
     # Of the hub's own columns two are not used: MRPC's test labels, and `idx`, which numbers MRPC by another file.
-    # STS-B's scores are single precision there: 3.8 would read 3.7999999523.
-    return [
-        reader.example(
-            split,
-            str(n),
-            [row[f] for f in reader.fields],
-            None if split in task.test else round(row["label"], 6),
-        )
-        for n, row in enumerate(rows)
-    ]
+    examples = []
+    for position, row in enumerate(rows):
+        texts = [row[name] for name in reader.fields]
+        label = None
+        if split not in task.test:
+            # STS-B's scores are single precision there: 3.8 would read 3.7999999523.
+            label = round(row["label"], 6)
+        examples.append(reader.example(split, str(position), texts, label))
+    return examples
 
 
 def _task(

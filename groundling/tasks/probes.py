@@ -20,20 +20,25 @@ def _probe(name: str) -> Task:
 
     def read(folder: Path, split: str) -> list[Example]:
         path = file(folder, split)
-        examples = [
-            Example(
-                f"{name}-{split}-{row['index']}",
-                row["sentence"],
-                label=TRUE_FALSE.label(row["label"], f"{path}, line {number}"),
+        examples = []
+        for line, row in read_tsv(path, ("index", "sentence", "label")):
+            index = row["index"]
+            label = TRUE_FALSE.label(row["label"], f"{path}, line {line}")
+            examples.append(
+                Example(f"{name}-{split}-{index}", row["sentence"], label=label, official=index)
             )
-            for number, row in read_tsv(path, ("index", "sentence", "label"))
-        ]
         if not examples:
             raise InputError(f"{path}: holds no examples; render a world with more nouns")
         return examples
 
     return Task(
-        f"world/{name}", TRUE_FALSE, read, (ACCURACY,), "groundling.world", dev=("test",), file=file
+        f"world/{name}",
+        TRUE_FALSE,
+        read,
+        metrics=(ACCURACY,),
+        source="groundling.world",
+        dev=("test",),
+        file=file,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from groundling.batch import Example
 from groundling.data.tables import read_csv, read_text
@@ -12,8 +13,24 @@ from groundling.keyed import generator
 from groundling.metrics import MSE, RMSE
 from groundling.tasks import Task
 
-NAMES = (("id", "excerpt", "target"), ("ID", "Excerpt", "BT_easiness"))
-"""Columns of Kaggle's file, and what the same columns are called in the CLEAR workbook."""
+
+class Columns(NamedTuple):
+    """What a source calls its columns."""
+
+    number: str
+    """Of the passage's id."""
+    text: str
+    """Of the passage."""
+    label: str
+    """Of its readability."""
+
+
+KAGGLE = Columns("id", "excerpt", "target")
+"""Columns of the prize's file."""
+CLEAR = Columns("ID", "Excerpt", "BT_easiness")
+"""Columns of the CLEAR workbook."""
+NAMES = (KAGGLE, CLEAR)
+"""Both, the prize's first."""
 
 DEV_SHARE = 0.2
 """Share of the labelled passages held out: neither source has a labelled dev split."""
@@ -24,10 +41,15 @@ def file_of(folder: Path, split: str) -> Path:
     folder = Path(folder)
     if folder.is_file():
         return folder
-    found = [p for p in sorted(folder.glob("*.csv")) if p.stem not in {"test", "sample_submission"}]
-    if split == "test" or (folder / "train.csv").exists() or len(found) != 1:
-        return folder / ("test.csv" if split == "test" else "train.csv")
-    return found[0]
+    if split == "test":
+        return folder / "test.csv"
+    labelled = folder / "train.csv"
+    if not labelled.exists():
+        unlabelled = {"test", "sample_submission"}
+        others = [path for path in sorted(folder.glob("*.csv")) if path.stem not in unlabelled]
+        if len(others) == 1:
+            return others[0]
+    return labelled
 
 
 def held_out(example: str) -> bool:
@@ -37,21 +59,37 @@ def held_out(example: str) -> bool:
 
 def _read(folder: Path, split: str) -> list[Example]:
     path = file_of(folder, split)
-    header = read_text(path).partition("\n")[0]
-    number, text, label = next((names for names in NAMES if names[1] in header), NAMES[0])
+    columns = _columns(path)
     labelled = split != "test"
+    wanted = [columns.number, columns.text]
+    if labelled:
+        wanted.append(columns.label)
     examples: list[Example] = []
-    for line, row in read_csv(path, (number, text, label) if labelled else (number, text)):
-        if not row[text].strip():
-            raise InputError(f"{path}, line {line}: column {text!r} is empty; expected a passage")
-        if not labelled:
-            examples.append(Example(f"readability-test-{row[number]}", row[text]))
-        elif held_out(row[number]) == (split == "dev"):
-            value = FORM.label(row[label], f"{path}, line {line}")
-            examples.append(Example(f"readability-{split}-{row[number]}", row[text], label=value))
+    for line, row in read_csv(path, wanted):
+        where = f"{path}, line {line}"
+        number = row[columns.number]
+        text = row[columns.text]
+        if not text.strip():
+            raise InputError(f"{where}: column {columns.text!r} is empty; expected a passage")
+        label = None
+        if labelled:
+            if held_out(number) != (split == "dev"):
+                continue
+            label = FORM.label(row[columns.label], where)
+        name = f"readability-{split}-{number}"
+        examples.append(Example(name, text, label=label, official=number))
     if not examples:
         raise InputError(f"{path}: holds no examples of {split}")
     return examples
+
+
+def _columns(path: Path) -> Columns:
+    """The names whose text column the file's header has; Kaggle's if neither, so that an error names these."""
+    header = read_text(path).partition("\n")[0]
+    for columns in NAMES:
+        if columns.text in header:
+            return columns
+    return KAGGLE
 
 
 FORM = Regress()

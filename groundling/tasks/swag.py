@@ -27,43 +27,54 @@ def _full_file(folder: Path, split: str) -> Path:
 
 
 def _regular(folder: Path, split: str) -> list[Example]:
-    path, labelled = _regular_file(folder, split), split != "test"
-    columns = ("sent1", "sent2", *ENDINGS, *(("label",) if labelled else ()))
+    path = _regular_file(folder, split)
+    labelled = split != "test"
+    columns = ["sent1", "sent2", *ENDINGS]
+    if labelled:
+        columns.append("label")
     examples: list[Example] = []
-    for line, row in read_csv(path, columns):
-        label = FORM.label(row["label"], f"{path}, line {line}") if labelled else None
-        examples.append(
-            _example(f"swag-{split}-{len(examples)}", row, [row[name] for name in ENDINGS], label)
-        )
-    return _some(path, examples)
+    for number, (line, row) in enumerate(read_csv(path, columns)):
+        endings = [row[name] for name in ENDINGS]
+        label = None
+        if labelled:
+            label = FORM.label(row["label"], f"{path}, line {line}")
+        examples.append(_example(f"swag-{split}", number, row, endings, label))
+    return _not_empty(path, examples)
 
 
 def _full(folder: Path, split: str) -> list[Example]:
     """The gold ending among the first three distractors (a fourth may be empty), its place drawn by its id."""
     path = _full_file(folder, split)
+    name = f"swag-full-{split}"
     examples: list[Example] = []
-    for line, row in read_csv(path, ("sent1", "sent2", "gold-ending", *DISTRACTORS)):
-        wrong = [row[name] for name in DISTRACTORS if row[name].strip()][:3]
-        if len(wrong) < 3:
-            raise InputError(f"{path}, line {line}: {len(wrong)} distractors, expected at least 3")
-        name = f"swag-full-{split}-{len(examples)}"
-        place = int(generator("swag", name).integers(4))
-        examples.append(
-            _example(name, row, [*wrong[:place], row["gold-ending"], *wrong[place:]], place)
-        )
-    return _some(path, examples)
+    for number, (line, row) in enumerate(
+        read_csv(path, ("sent1", "sent2", "gold-ending", *DISTRACTORS))
+    ):
+        endings = [row[column] for column in DISTRACTORS if row[column].strip()][:3]
+        if len(endings) < 3:
+            raise InputError(
+                f"{path}, line {line}: {len(endings)} distractors, expected at least 3"
+            )
+        place = int(generator("swag", f"{name}-{number}").integers(4))
+        endings.insert(place, row["gold-ending"])
+        examples.append(_example(name, number, row, endings, place))
+    return _not_empty(path, examples)
 
 
-def _example(name: str, row: dict[str, str], endings: list[str], label: int | None) -> Example:
+def _example(
+    name: str, number: int, row: dict[str, str], endings: list[str], label: int | None
+) -> Example:
+    """An example whose official id is the number of its row, which is what a file for the server counts."""
     return Example(
-        name,
+        f"{name}-{number}",
         row["sent1"],
         label=label,
         choices=tuple(f"{row['sent2']} {ending}" for ending in endings),
+        official=str(number),
     )
 
 
-def _some(path: Path, examples: list[Example]) -> list[Example]:
+def _not_empty(path: Path, examples: list[Example]) -> list[Example]:
     if not examples:
         raise InputError(f"{path}: holds no examples")
     return examples

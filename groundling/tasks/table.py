@@ -3,123 +3,381 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig
+from groundling.config import OwnFile
 from groundling.data.regions import stem
-from groundling.data.tables import lines_of, read_csv, read_tsv
+from groundling.data.tables import lines_of, read_csv, read_text, read_tsv
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
-from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN
-from groundling.runs import read_json
+from groundling.keyed import seed_of
+from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
 from groundling.tasks import Task
 
 MOST_CLASSES = 20
 """Whole numbers with more distinct values than this are taken for a regression."""
+DEV_SHARE = 0.2
+"""Share of the groups of rows that is held out without a dev file, about."""
+FEW_GROUPS = 10
+"""With fewer groups than this, what is held out is a matter of luck."""
+USUAL_SHARES = (0.1, 0.4)
+"""A dev split with less or more of the rows than this is reported."""
 
-DEV_EVERY = 5
-"""Without a dev file, every fifth example is held out."""
+Group = tuple[str, ...]
+"""What rows that must stay on one side have in common: value of --group, else id of the image, else the texts.
+
+A few texts that repeat, such as the same five questions about every photo, are no groups: a text held out would never
+be seen in training. Each of their rows is a group of its own.
+"""
 
 
-def own_task(config: FinetuneConfig) -> Task:
-    """The task in `config.data` with text columns `config.text` (one, or two by comma) and label `config.label`.
+@dataclass(frozen=True)
+class OwnRow:
+    """One row of the file, its columns checked."""
 
-    Column `config.image`, if there is one, names an image file; without its ending it is the image's id in a store.
+    where: str
+    """File and line, for messages."""
+    number: int
+    """Its place in the file, from 0."""
+    texts: tuple[str, ...]
+    """One or two."""
+    label: str
+    """Without spaces around it."""
+    stripped: bool
+    """Whether there were any."""
+    images: tuple[str, ...]
+    """The image's id in a region store, if there is a column of images."""
+    group: Group
+    """What it has in common with rows that must stay on its side."""
 
-    Raises InputError naming file, line and column of what is missing or no label.
+
+def own_task(path: Path, options: OwnFile) -> Task:
+    """The task in a file with text columns `options.text` (one, or two by comma) and label `options.label`.
+
+    Column `options.image`, if there is one, names an image file; without its ending it is the image's id in a store.
+    Without `options.dev` about a fifth of the rows is held out, see `held_out`.
+
+    Raises:
+        InputError: a file, line or column is missing, empty or no label.
     """
-    columns = tuple(name.strip() for name in config.text.split(",") if name.strip())
-    if len(columns) not in (1, 2):
-        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
-    given = (*columns, *([config.image] if config.image else []))
-    wanted = (*given, config.label)
-    path = Path(config.data)
-    labels = [(where, row[config.label]) for where, row in rows_of(path, wanted)]
-    if not labels:
-        raise InputError(f"{path}: holds no examples")
-    for where, label in labels:
-        if not label.strip():
-            raise InputError(f"{where}: column {config.label!r} is empty; expected a label")
-    form = form_of(labels, config.form)
+    rows = own_rows(path, options)
+    form = form_of([(row.where, row.label) for row in rows], options.form)
 
     def read(folder: Path, split: str) -> list[Example]:
-        separate = split == "dev" and config.dev
-        source = Path(config.dev) if separate else folder
-        examples = []
-        for number, (where, row) in enumerate(rows_of(source, wanted)):
-            held = number % DEV_EVERY == DEV_EVERY - 1
-            if config.dev or held == (split == "dev"):
-                for name, kind in (
-                    (name, "an image file" if name == config.image else "a text") for name in given
-                ):
-                    if not row[name].strip():
-                        raise InputError(f"{where}: column {name!r} is empty; expected {kind}")
-                label = form.label(row[config.label], where)
-                pair = row[columns[1]] if len(columns) == 2 else None
-                name, images = (
-                    f"{source.stem}-{split}-{number}",
-                    tuple(stem(row[c]) for c in given[len(columns) :]),
-                )
-                examples.append(Example(name, row[columns[0]], pair, label, images=images))
-        if not examples:
-            raise InputError(f"{source}: holds no examples for {split}")
-        return examples
+        if split == "dev" and options.dev:
+            file = Path(options.dev)
+            return [_example(row, form, file, split) for row in own_rows(file, options)]
+        rows = own_rows(folder, options)
+        # All are read, so that a mistake is found on either side.
+        examples = [_example(row, form, folder, split) for row in rows]
+        if options.dev:
+            return examples
+        held = held_out(folder, [row.group for row in rows])
+        return [
+            example
+            for row, example in zip(rows, examples, strict=True)
+            if (row.group in held) == (split == "dev")
+        ]
 
-    binary = (MATTHEWS, F1) if isinstance(form, Classify) and len(form.labels) == 2 else ()
-    metrics = (ACCURACY, *binary) if isinstance(form, Classify) else (PEARSON, SPEARMAN, RMSE)
-    return Task(f"table/{path.stem}", form, read, metrics, str(path))
+    # Version 2: the dev split is drawn by group; it was every fifth row.
+    return Task(f"table/{path.stem}", form, read, _metrics(form), source=str(path), version=2)
+
+
+def _metrics(form: Form) -> tuple[Metric, ...]:
+    if not isinstance(form, Classify):
+        return PEARSON, SPEARMAN, RMSE
+    if len(form.labels) == 2:
+        return ACCURACY, MATTHEWS, F1
+    return (ACCURACY,)
+
+
+def _example(row: OwnRow, form: Form, path: Path, split: str) -> Example:
+    return Example(
+        f"{path.stem}-{split}-{row.number}",
+        text=row.texts[0],
+        pair=row.texts[1] if len(row.texts) == 2 else None,
+        label=form.label(row.label, row.where),
+        images=row.images,
+        official=str(row.number),
+    )
 
 
 def form_of(labels: list[tuple[str, str]], asked: str) -> Form:
-    """Classes or numbers, as asked; by itself: numbers with a fraction or of many values are a regression."""
+    """Classes or numbers, as asked; by itself: numbers with a fraction or of many values are a regression.
+
+    Args:
+        labels: where each label stands, and the label.
+        asked: auto, classify or regress.
+
+    Raises:
+        InputError: classes are asked for and there is one only.
+    """
     values = sorted({value for _, value in labels})
-    try:
-        numbers = [float(value) for value in values]
-    except ValueError:
-        numbers = []
-    many = len(values) > MOST_CLASSES or any(not number.is_integer() for number in numbers)
-    if asked == "regress" or (asked == "auto" and numbers and many):
+    if asked == "regress" or (asked == "auto" and _are_measurements(values)):
         return Regress()
     if len(values) < 2:
-        raise InputError(
-            f"{labels[0][0]}: every label is {values[0]!r}; expected at least two classes"
-        )
+        where = labels[0][0]
+        raise InputError(f"{where}: every label is {values[0]!r}; expected at least two classes")
     return Classify(tuple(values))
 
 
+def _are_measurements(values: Sequence[str]) -> bool:
+    """Whether distinct labels are numbers that look measured, not numbers of classes."""
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return False
+    return len(numbers) > MOST_CLASSES or not all(number.is_integer() for number in numbers)
+
+
+# -- what is held out --------------------------------------------------------------------------------------------------
+
+
+def held_out(path: Path, groups: Sequence[Group]) -> set[Group]:
+    """The groups of rows that make the dev split: about a fifth, at least one, never all.
+
+    Each group's side depends on itself alone, so that rows that are appended move no others (but for files with so
+    few groups that none is drawn, or all are: then one changes sides).
+
+    Raises:
+        InputError: all rows are of one group.
+    """
+    draws = {group: seed_of("own file", *group) / 2**63 for group in groups}
+    if len(draws) < 2:
+        raise InputError(
+            f"{path}: all rows are of one group, so none can be held out; pass --dev FILE"
+        )
+    held = {group for group, draw in draws.items() if draw < DEV_SHARE}
+    if not held:
+        held.add(min(draws, key=lambda group: draws[group]))
+    elif len(held) == len(draws):
+        held.remove(max(draws, key=lambda group: draws[group]))
+    return held
+
+
+def own_notes(path: Path, options: OwnFile) -> list[str]:
+    """What a reader of the scores must know of the file, a line each; empty if there is nothing.
+
+    Labels with spaces around them, classes of one row or on one side only, a dev split that is unusually large, small
+    or made of few groups, and dev rows whose image or texts are in train.
+    """
+    task = own_task(path, options)
+    train = task.read(path, "train")
+    dev = task.read(path, "dev")
+    rows = own_rows(path, options)
+    notes = _stray_spaces(path, rows)
+    if options.dev:
+        notes += _stray_spaces(Path(options.dev), own_rows(Path(options.dev), options))
+    else:
+        notes += _unusual_split(path, rows, len(dev))
+    if isinstance(task.form, Classify):
+        notes += _odd_classes(task.form, train, dev)
+    return notes + overlap(train, dev)
+
+
+def _stray_spaces(path: Path, rows: Sequence[OwnRow]) -> list[str]:
+    count = sum(row.stripped for row in rows)
+    if not count:
+        return []
+    return [f"{path}: {count} of {len(rows)} labels had spaces around them, which are left out"]
+
+
+def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[str]:
+    groups = len({row.group for row in rows})
+    low, high = USUAL_SHARES
+    if groups >= FEW_GROUPS and low <= dev_rows / len(rows) <= high:
+        return []
+    return [
+        f"{path}: {dev_rows} of {len(rows)} rows are held out, by {groups} groups, images or texts; "
+        "a file of your own for --dev would say more"
+    ]
+
+
+def _odd_classes(form: Classify, train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
+    in_train = Counter(example.label for example in train)
+    in_dev = Counter(example.label for example in dev)
+    notes = []
+    for number, name in enumerate(form.labels):
+        if in_train[number] + in_dev[number] == 1:
+            notes.append(f"class {name!r} has one row; is it spelt as it should be?")
+        elif not in_dev[number]:
+            notes.append(f"class {name!r} is in train ({in_train[number]} rows), but not in dev")
+        elif not in_train[number]:
+            notes.append(f"class {name!r} is in dev ({in_dev[number]} rows), but not in train")
+    return notes
+
+
+def overlap(train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
+    """How many dev examples have an image of a training example, or without images its texts; a line each, or none."""
+    notes = []
+    advice = "scores tell what was remembered, too; see --group and --dev"
+    train_images = {image for example in train for image in example.images}
+    seen = sum(not train_images.isdisjoint(example.images) for example in dev)
+    if seen:
+        notes.append(f"{seen} of {len(dev)} dev rows show an image that is in train: {advice}")
+    if any(example.images for example in dev):
+        return notes  # the same question about another image is another example
+    train_texts = {(example.text, example.pair) for example in train}
+    train_first = {example.text for example in train if example.pair is not None}
+    same_texts = 0
+    same_first_text = 0
+    for example in dev:
+        if (example.text, example.pair) in train_texts:
+            same_texts += 1
+        elif example.text in train_first:
+            same_first_text += 1
+    if same_texts:
+        notes.append(f"{same_texts} of {len(dev)} dev rows have texts that are in train: {advice}")
+    if same_first_text:
+        notes.append(
+            f"{same_first_text} of {len(dev)} dev rows have their first text in common with a training row: "
+            "if it tells the answer, pass --group"
+        )
+    return notes
+
+
+# -- rows of a file ----------------------------------------------------------------------------------------------------
+
+
+def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
+    """The rows of one's own file, in its order.
+
+    Raises:
+        InputError: the columns asked for do not go together, the file has none of them, or a row lacks a value.
+    """
+    text_columns = _text_columns(options)
+    expected = _expected(text_columns, options)
+    rows = []
+    for number, (where, values) in enumerate(rows_of(path, tuple(expected))):
+        for name, what in expected.items():
+            if not values[name].strip():
+                raise InputError(f"{where}: column {name!r} is empty; expected {what}")
+        texts = tuple(values[name] for name in text_columns)
+        label = values[options.label].strip()
+        stripped = label != values[options.label]
+        images: tuple[str, ...] = ()
+        group = texts
+        if options.image:
+            images = (stem(values[options.image]),)
+            group = images
+        if options.group:
+            group = (values[options.group],)
+        rows.append(OwnRow(where, number, texts, label, stripped, images, group))
+    if not rows:
+        raise InputError(f"{path}: holds no examples")
+    grouped_by_text = not options.group and not options.image
+    if grouped_by_text and len({row.group for row in rows}) < FEW_GROUPS:
+        return _each_by_itself(rows)
+    return rows
+
+
+def _text_columns(options: OwnFile) -> tuple[str, ...]:
+    columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
+    if len(columns) not in (1, 2):
+        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
+    return columns
+
+
+def _expected(text_columns: Sequence[str], options: OwnFile) -> dict[str, str]:
+    """The columns that are read, and what each holds."""
+    if options.group and options.dev:
+        raise InputError(
+            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
+            "leave one of them out"
+        )
+    expected = dict.fromkeys(text_columns, "a text")
+    expected[options.label] = "a label"
+    if options.image:
+        expected[options.image] = "an image file"
+    if options.group:
+        expected.setdefault(options.group, "a group")  # may be one of the others
+    return expected
+
+
+def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
+    """The rows, those that repeat a text told apart by how often it has occurred."""
+    occurred: Counter[tuple[str, ...]] = Counter()
+    apart = []
+    for row in rows:
+        group = row.texts
+        # The first keeps its group, for more rows with other texts make groups of the texts.
+        if occurred[row.texts]:
+            group = (*group, str(occurred[row.texts]))
+        occurred[row.texts] += 1
+        apart.append(replace(row, group=group))
+    return apart
+
+
 def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Rows as (file and line, {column: text}) of a .csv, .tsv, .json (a list) or .jsonl file, by its suffix."""
+    """Rows as (file and line, {column: text}) of a .csv, .tsv, .json (a list) or .jsonl file, by its suffix.
+
+    Raises:
+        InputError: another suffix, a column that is missing or there twice, or a value that is neither text nor number.
+    """
     if path.suffix in {".csv", ".tsv"}:
-        for number, row in (read_csv if path.suffix == ".csv" else read_tsv)(path, columns):
+        reader = read_csv if path.suffix == ".csv" else read_tsv
+        for number, row in reader(path, columns):
             yield f"{path}, line {number}", row
         return
-    if path.suffix not in {".json", ".jsonl"}:
-        raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
     if path.suffix == ".json":
-        content = read_json(path)
-        if not isinstance(content, list):
-            raise InputError(f"{path}: expected a list of objects")
-        items = [(f"{path}, entry {number}", item) for number, item in enumerate(content)]
+        items = _entries(path)
+    elif path.suffix == ".jsonl":
+        items = _lines(path)
     else:
-        lines = [(n, line) for n, line in enumerate(lines_of(path), 1) if line.strip()]
-        items = [(f"{path}, line {n}", _parsed(path, n, line)) for n, line in lines]
+        raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
     for where, item in items:
-        missing = [name for name in columns if not isinstance(item, dict) or item.get(name) is None]
-        if missing:
-            raise InputError(f"{where}: no field {missing[0]!r}")
-        yield (
-            where,
-            {
-                name: item[name] if isinstance(item[name], str) else json.dumps(item[name])
-                for name in columns
-            },
-        )
+        if not isinstance(item, dict):
+            raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
+        yield where, {name: _cell(where, name, item.get(name)) for name in columns}
 
 
-def _parsed(path: Path, number: int, line: str) -> object:
+def _entries(path: Path) -> Iterator[tuple[str, object]]:
+    content = _parsed(str(path), read_text(path))
+    if not isinstance(content, list):
+        raise InputError(f"{path}: expected a list of objects")
+    for number, item in enumerate(content):
+        yield f"{path}, entry {number}", item
+
+
+def _lines(path: Path) -> Iterator[tuple[str, object]]:
+    for number, line in enumerate(lines_of(path), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, _parsed(where, line)
+
+
+def _parsed(where: str, text: str) -> object:
+    def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = Counter(name for name, _ in pairs)
+        for name, count in names.items():
+            if count > 1:
+                raise InputError(f"{where}: {count} fields are called {name!r}; rename all but one")
+        return dict(pairs)
+
     try:
-        return json.loads(line)
+        parsed: object = json.loads(text, object_pairs_hook=once_each)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+        place = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
+    return parsed
+
+
+def _cell(where: str, name: str, value: object) -> str:
+    """A field's value as a csv would have it."""
+    if value is None:
+        raise InputError(f"{where}: no field {name!r}")
+    if isinstance(value, str):
+        return value
+    # A bool is an int to Python.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        what = json.dumps(value)[:40]
+        raise InputError(f"{where}: field {name!r} is {what}; expected a text or a number")
+    return json.dumps(value)

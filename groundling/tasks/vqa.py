@@ -18,7 +18,7 @@ from groundling.batch import IGNORE, Example
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, refuse
 from groundling.forms import Answer
-from groundling.metrics import Metric
+from groundling.metrics import SCORE
 from groundling.runs import read_json
 from groundling.tasks import Task
 
@@ -424,17 +424,7 @@ def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
     return json.dumps(entries)
 
 
-def _gained(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(N, 2): the score of each predicted class (N,) among the label's pairs (N, K, 2), and 1."""
-    # Padding has a class below 0, which nothing predicts.
-    is_predicted = labels[..., 0] == predictions[:, None]
-    gained = (labels[..., 1] * is_predicted).sum(1)
-    return np.stack([gained, np.ones(len(labels))], axis=-1)
-
-
 SOURCE = "Goyal et al. 2017, VQA v2, visualqa.org; scored as github.com/GT-Vision-Lab/VQA does"
-SCORE = Metric("score", _gained, lambda sums: sums[..., 0] / sums[..., 1])
-"""Mean target of the predicted class: what papers report as local accuracy, not quite the official one."""
 TEST = {"test-dev": "vqa_test-dev.json", "test": "vqa_test.json"}
 VQA = Task(
     "vqa",

@@ -1,0 +1,193 @@
+"""Finished fine-tuning runs, read back from their folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.analysis.verdict import Runs
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.metrics import METRICS, Metric
+from groundling.runs import finished
+from groundling.tasks import Task
+
+PREDICTIONS = "predictions_{}.jsonl"
+"""File of a seed's answers to one split."""
+EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A seed's answers to one split."""
+
+    ids: tuple[str, ...]
+    """N example ids."""
+    labels: np.ndarray
+    """(N,), or of a graded metric (N, R) by region or (N, K, 2) pairs of class and score."""
+    answers: np.ndarray
+    """(N,)."""
+
+
+@dataclass(frozen=True)
+class FinishedSeed:
+    """Where a seed's answers are and what its result says."""
+
+    predictions: Path
+    """Its `predictions_SPLIT.jsonl`."""
+    result: dict[str, Any]
+    """Its `result.json`: seed, task, metrics by name with the headline first, splits."""
+
+
+@dataclass
+class RunFolder:
+    """What a folder holds."""
+
+    finished: dict[str, dict[int, FinishedSeed]] = field(default_factory=dict)
+    """By task (with the split, where a task has several) and seed."""
+    unfinished: list[tuple[Path, int]] = field(default_factory=list)
+    """Folders that hold a begun seed, and the seed."""
+
+
+def collect(name: str, folder: str | Path) -> dict[str, tuple[Runs, Metric]]:
+    """All finished fine-tuning runs under a folder, by task (and split, where a task has several).
+
+    The metric is the task's headline; where labels grade answers (regions, VQA), runs hold what each answer gained.
+
+    Raises:
+        InputError: a file cannot be read, a seed is there twice, or seeds have different examples.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such run folder")
+    held = _search(folder)
+    if not held.finished:
+        raise InputError(
+            f"{folder}: holds no finished fine-tuning run (seed-*/result.json with a task)"
+        )
+    collected = {}
+    for task, seeds in held.finished.items():
+        places = {seed.predictions.parent.parent for seed in seeds.values()}
+        waiting = sorted(seed for place, seed in held.unfinished if place in places)
+        collected[task] = _runs(name, task, seeds, tuple(waiting))
+    return collected
+
+
+def _search(folder: Path) -> RunFolder:
+    held = RunFolder()
+    for log in sorted(folder.rglob("log.jsonl")):
+        place = log.parent
+        result = finished(place)
+        if result is None:
+            number = place.name.removeprefix("seed-")
+            if number.isdigit():
+                held.unfinished.append((place.parent, int(number)))
+            continue
+        splits = result.get("splits", [])  # an adaptation has none
+        for split in splits:
+            task = result["task"]
+            if split != splits[0]:
+                task = f"{task} ({split})"
+            seed = result["seed"]
+            seeds = held.finished.setdefault(task, {})
+            if seed in seeds:
+                there = seeds[seed].predictions.parent
+                raise InputError(f"{place}: seed {seed} of {task} is also in {there}")
+            seeds[seed] = FinishedSeed(place / PREDICTIONS.format(split), result)
+    return held
+
+
+def _runs(
+    name: str, task: str, seeds: dict[int, FinishedSeed], unfinished: tuple[int, ...]
+) -> tuple[Runs, Metric]:
+    """The runs of one task, and what they are compared by."""
+    order = sorted(seeds)
+    first = seeds[order[0]]
+    metric = headline(first)
+    ids: tuple[str, ...] = ()
+    labels = np.empty(0)
+    predictions = []
+    answers = []
+    for seed in order:
+        path = seeds[seed].predictions
+        read = read_predictions(path)
+        values, truth = _as_numbers(read, metric, path)
+        if seed == order[0]:
+            ids = read.ids
+            labels = truth
+        elif read.ids != ids or not np.array_equal(truth, labels):
+            raise InputError(f"{path}: other examples or labels than in seed {order[0]}")
+        predictions.append(values)
+        answers.append(read.answers)
+    runs = Runs(
+        name,
+        task,
+        tuple(order),
+        ids,
+        labels,
+        np.stack(predictions),
+        unfinished,
+        np.stack(answers),
+    )
+    return runs, metric.of_gains() if metric.graded else metric
+
+
+def _as_numbers(read: Predictions, metric: Metric, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and labels, (N,) each: themselves, or what each answer gained and 1, which is right."""
+    if metric.graded != (read.labels.ndim > 1):
+        expected = "a list" if metric.graded else "a number"
+        raise InputError(f"{path}: {metric.name} is computed from labels that are {expected} each")
+    if not metric.graded:
+        return read.answers, read.labels
+    return metric.gained(read.answers, read.labels), np.ones(len(read.ids))
+
+
+def headline(seed: FinishedSeed) -> Metric:
+    """The metric a finished run is judged by: the first of its task's.
+
+    A task that is not to be found (one's own file, a module that is not here) leaves the name of its metric, which is
+    looked for among the package's.
+
+    Raises:
+        InputError: no metric has that name.
+    """
+    task = seed.result["task"]
+    name = seed.result["metrics"][0]
+    try:
+        offered = named("tasks", Task, task).metrics
+    except InputError:
+        offered = METRICS
+    for metric in offered:
+        if metric.name == name:
+            return metric
+    names = ", ".join(metric.name for metric in offered)
+    where = seed.predictions.parent / "result.json"
+    raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}")
+
+
+def read_predictions(path: Path) -> Predictions:
+    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it."""
+    ids: list[str] = []
+    labels: list[np.ndarray] = []
+    answers: list[float] = []
+    for number, line in enumerate(lines_of(path), 1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+            ids.append(str(row["id"]))
+            answers.append(float(row["prediction"]))
+            label = np.asarray(row["label"], float)
+        except (KeyError, RecursionError, TypeError, ValueError):
+            raise InputError(f"{where}: expected {EXPECTED}") from None
+        if labels and label.shape != labels[0].shape:
+            raise InputError(f"{where}: a label of another shape than in line 1")
+        labels.append(label)
+    if len(set(ids)) != len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise InputError(f"{path}: example {twice} is there twice")
+    return Predictions(tuple(ids), np.array(labels), np.array(answers))

@@ -1,0 +1,177 @@
+"""From run folders to a verdict: tables, JSON, a report, and one plain sentence per comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.analysis.finished_runs import collect
+from groundling.analysis.verdict import Runs, Verdict, decide, judge
+from groundling.metrics import Metric
+from groundling.published import PUBLISHED
+from groundling.report import Section, table, write_report
+from groundling.runs import write_json
+
+Collected = Mapping[str, Mapping[str, tuple[Runs, Metric]]]
+"""By group and task: the runs, and what they are compared by."""
+
+
+def judge_folders(
+    groups: Mapping[str, str | Path],
+    out: str | Path,
+    say: Callable[[str], None] = print,
+    published: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Judge every group of runs against the first one; writes `out/verdict.json` and `out/verdict.html`.
+
+    Args:
+        groups: name to run folder, the control first.
+        out: folder of the report.
+        say: prints a line.
+        published: name of a group to the published system that stands beside it.
+    """
+    collected = {name: collect(name, folder) for name, folder in groups.items()}
+    control = next(iter(collected))
+    for note in _unmatched(collected, control):
+        say(note)
+    verdicts = _verdicts(collected, control)
+    scores = {
+        name: {task: _scores(runs, metric) for task, (runs, metric) in by_task.items()}
+        for name, by_task in collected.items()
+    }
+    result = {
+        "control": control,
+        "scores": scores,
+        "verdicts": [one.as_json() for one in verdicts],
+    }
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "verdict.json", result)
+
+    rows = score_rows(collected, control, published or {})
+    sentences = [one.sentence for one in verdicts]
+    # Notes on the control's runs are the same in every comparison.
+    notes = list(dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes))
+    say(table(rows))
+    for sentence in sentences:
+        say(sentence)
+    for note in notes:
+        say(f"note: {note}")
+    sections = [Section("Median, and every seed", rows=rows)]
+    if verdicts:
+        comparisons = [_comparison_row(one) for one in verdicts]
+        sections.append(Section("Comparisons", rows=comparisons))
+    write_report(out / "verdict.html", f"Against {control}", sections, sentences, notes=notes)
+    return result
+
+
+def _unmatched(collected: Collected, control: str) -> list[str]:
+    """What is not judged, because one side has no finished run."""
+    notes = []
+    for name, by_task in collected.items():
+        for task in collected[control].keys() ^ by_task.keys():
+            lacking = control if task in by_task else name
+            notes.append(f"{lacking}: no finished run of {task}, so it is not judged")
+    return notes
+
+
+def _verdicts(collected: Collected, control: str) -> list[Verdict]:
+    """Every group but the control's on every task both have; corrected over the tasks of a group."""
+    verdicts = []
+    for name, by_task in collected.items():
+        if name == control:
+            continue
+        of_group = []
+        for task, (control_runs, _) in collected[control].items():
+            if task in by_task:
+                runs, metric = by_task[task]
+                of_group.append(judge(control_runs, runs, metric))
+        verdicts += decide(of_group)
+    return verdicts
+
+
+def _scores(runs: Runs, metric: Metric) -> dict[str, Any]:
+    """Every seed's score and what sums them up, over seeds for which the metric is defined."""
+    values = runs.scores(metric)
+    defined = values[np.isfinite(values)]
+    low, median, high = _quartiles(defined)
+    return {
+        "metric": metric.name,
+        "seeds": list(runs.seeds),
+        "scores": values.tolist(),
+        "median": median,
+        "mean": float(defined.mean()) if len(defined) else nan,
+        "sd": float(defined.std(ddof=1)) if len(defined) > 1 else nan,
+        "quartiles": [low, high],
+        "agreement": runs.agreement() if metric.classes else None,
+        "collapsed": runs.collapsed(),
+        "unfinished": list(runs.unfinished),
+    }
+
+
+def _quartiles(values: np.ndarray) -> tuple[float, float, float]:
+    if not len(values):
+        return nan, nan, nan
+    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+    return low, median, high
+
+
+def score_rows(
+    collected: Collected, control: str, published: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """One row per group, one column per task: median and, in brackets, every seed; published values beside them."""
+    metrics = {
+        task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
+    }
+    # A column of published values stands beside a task for which any of the systems asked for has one.
+    tasks_with_published: set[str] = set()
+    for system in published.values():
+        tasks_with_published |= PUBLISHED.get(system, {}).keys()
+    rows = []
+    for name, by_task in collected.items():
+        row = {"": f"{name} (control)" if name == control else name}
+        values = PUBLISHED.get(published.get(name, ""), {})
+        for task, metric in metrics.items():
+            direction = "" if metric.higher_is_better else ", lower is better"
+            cell = "-"
+            if task in by_task:
+                cell = _score_cell(by_task[task][0].scores(metric), metric)
+            row[f"{task} ({metric.name}{direction})"] = cell
+            if task in tasks_with_published:
+                row[f"{task}, published"] = str(values.get(task, "-"))
+        rows.append(row)
+    return rows
+
+
+def _score_cell(scores: np.ndarray, metric: Metric) -> str:
+    digits = 1 if metric.scale == 100 else 3
+    scaled = scores * metric.scale
+    _, median, _ = _quartiles(scaled[np.isfinite(scaled)])
+    seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
+    return f"{median:.{digits}f} [{seeds}]"
+
+
+def _comparison_row(one: Verdict) -> dict[str, str]:
+    scale = one.metric.scale
+    low, high = one.interval
+    p = one.permutation
+    votes = "-"
+    if one.mcnemar is not None:
+        gained = one.mcnemar["only_other"]
+        lost = one.mcnemar["only_control"]
+        votes = f"{gained} : {lost}, p {one.mcnemar['p']:.3g}"
+    return {
+        "": one.other,
+        "task": one.task,
+        "difference": f"{one.difference * scale:+.3g}",
+        "95 % interval": f"{low * scale:+.3g} to {high * scale:+.3g}",
+        "permutation p": f"{p['p']:.3g} (at least {p['smallest']:.2g})",
+        "after Holm": f"{p['holm']:.3g}",
+        "McNemar on votes": votes,
+        "wins": "-" if one.wins is None else f"{one.wins:+d}",
+        "reliable": "yes" if one.reliable else "no",
+    }
