@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "colour": ("red", "green", "blue", "yellow", "purple", "pink"),
@@ -108,13 +109,13 @@ class Noun:
         return (self.colour, self.shape, self.size, self.texture)
 
 
-def draw_looks(rng: np.random.Generator) -> Looks:
+def draw_looks(rng: Generator) -> Looks:
     """Four attributes, each value as likely as any."""
     places = rng.integers((6, 6, 2, 3))
     return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), places, strict=True))
 
 
-def phrase(rng: np.random.Generator, name: str, looks: Looks, stated: float) -> str:
+def phrase(rng: Generator, name: str, looks: Looks, stated: float) -> str:
     """A noun, with probability `stated` with an attribute before it; without a name, a thing with two to four.
 
     A thing's shape is always told: it is what a contrastive teacher learns last, and from captions alone.
@@ -130,7 +131,7 @@ def phrase(rng: np.random.Generator, name: str, looks: Looks, stated: float) -> 
     return " ".join([*words, "thing"])
 
 
-def sentence(rng: np.random.Generator, nouns: Sequence[Noun], stated: float) -> str:
+def sentence(rng: Generator, nouns: Sequence[Noun], stated: float) -> str:
     """A line of text over `nouns`, each mention stating an attribute with probability `stated`."""
     template = _template(rng)
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
@@ -154,23 +155,23 @@ def sentence(rng: np.random.Generator, nouns: Sequence[Noun], stated: float) -> 
     return " ".join(words)
 
 
-def _template(rng: np.random.Generator) -> str:
+def _template(rng: Generator) -> str:
     percents = [percent for percent, _ in TEMPLATES]
     group = np.searchsorted(np.cumsum(percents), rng.integers(100), side="right")
     templates = TEMPLATES[int(group)][1].splitlines()
     return templates[rng.integers(len(templates))]
 
 
-def _fixed_words(rng: np.random.Generator, category: str) -> dict[str, str]:
+def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
     """What the letters A, B, K, R, S, V and E of a template stand for; all are drawn, whichever it has."""
     attribute = list(ATTRIBUTES)[rng.integers(4)]
-    value, other_value = (str(word) for word in rng.permutation(ATTRIBUTES[attribute])[:2])
+    values = rng.permutation(ATTRIBUTES[attribute])
     relation = RELATIONS[rng.integers(4)]
     person = ("she", "he")[rng.integers(2)]
     verbs, endings = FRAMES[category]
     return {
-        "A": value,
-        "B": other_value,
+        "A": str(values[0]),
+        "B": str(values[1]),
         "K": attribute,
         "R": relation,
         "S": person,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+from numpy.random import Generator
 
 from groundling.config import WorldConfig
 from groundling.keyed import generator
@@ -44,11 +45,12 @@ def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
     return np.concatenate(columns, axis=1)
 
 
-def _pick(rng: np.random.Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
+def _pick(rng: Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
     """The combination of each noun: looks that no noun has, then rare values and pairs of values, then the lot."""
     looks = np.arange(len(one_hot)) // len(FRAMES)
     taken = np.zeros(len(one_hot))
     together = np.zeros((one_hot.shape[1], one_hot.shape[1]))
+    weights = 1 + 4 * np.eye(len(together))  # values by themselves count five times a pair of them
     picks: list[int] = []
     for _ in range(nouns):
         repeats = 1e6 * taken[looks]
@@ -57,12 +59,13 @@ def _pick(rng: np.random.Generator, nouns: int, one_hot: np.ndarray) -> list[int
         pick = int(cost.argmin())
         picks.append(pick)
         taken[looks[pick]] += 1
-        together += np.outer(one_hot[pick], one_hot[pick]) * (1 + 4 * np.eye(len(together)))
+        picked = one_hot[pick]
+        together += np.outer(picked, picked) * weights
     return picks
 
 
 def _split(
-    rng: np.random.Generator, config: WorldConfig, values: np.ndarray, one_hot: np.ndarray
+    rng: Generator, config: WorldConfig, values: np.ndarray, one_hot: np.ndarray
 ) -> np.ndarray:
     """The split of each noun (N,): test and dev take nouns with values that are rare in them so far."""
     looks = values[:, :-1]
@@ -74,5 +77,6 @@ def _split(
         shared = (looks[:, None, :] == looks[None, inside, :]).sum(axis=2)
         look_alikes = (shared == len(ATTRIBUTES) - 1).sum(axis=1)
         cost = commonness + (look_alikes != 1) + rng.random(config.nouns)
-        splits[np.where(splits == "train", cost, np.inf).argmin()] = split
+        cost[splits != "train"] = np.inf
+        splits[cost.argmin()] = split
     return splits

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from numpy.random import Generator
 
 from groundling.world.language import ATTRIBUTES, FRAMES, THINGS, Noun, sentence
 
@@ -21,7 +22,7 @@ ODD_NOUNS = 120
 
 Row = tuple[str, int]
 """A sentence and its label."""
-Random = Callable[[str, int | str], np.random.Generator]
+Random = Callable[[str, int | str], Generator]
 """The world's generators by stream and index."""
 
 
@@ -39,13 +40,16 @@ def truth(random: Random, split: str, nouns: list[Noun], cap: int) -> list[Row]:
     return rows
 
 
-def _false_values(rng: np.random.Generator, true: list[str], values: tuple[str, ...]) -> list[str]:
+def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> list[str]:
     """The true values in an order in which none stands at its own place, if there is one."""
     false = [true[i] for i in rng.permutation(len(true))]
     for i, word in enumerate(true):
         if false[i] != word:
             continue
-        partners = [j for j, other in enumerate(false) if word not in (other, true[j])]
+        partners = []  # with which an exchange makes both false
+        for j, other in enumerate(false):
+            if word != other and word != true[j]:
+                partners.append(j)
         if partners:
             j = partners[rng.integers(len(partners))]
             false[i], false[j] = false[j], false[i]
@@ -75,15 +79,15 @@ def odd(random: Random, split: str, nouns: list[Noun], cap: int) -> tuple[list[R
     return rows, ODD_RULES[-1]
 
 
-def _odd_rows(
-    rng: np.random.Generator, nouns: list[Noun], triples: np.ndarray, cap: int
-) -> list[Row]:
+def _odd_rows(rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int) -> list[Row]:
     """A true and a false row of each triple (p, q, r) that is taken, from `triples` (N, 3) of the nouns' numbers."""
     rows: list[Row] = []
     tilt = np.zeros(len(nouns), dtype=int)  # how much more often a noun was q than r
     triples = triples[rng.permutation(len(triples))]
     while len(triples) and len(rows) < cap:
-        lead = np.maximum(tilt[triples[:, 1]], -tilt[triples[:, 2]])
+        likes = tilt[triples[:, 1]]
+        unlikes = tilt[triples[:, 2]]
+        lead = np.maximum(likes, -unlikes)
         pick = int(lead.argmin())
         if lead[pick] > 1:
             break
@@ -133,9 +137,10 @@ def order(random: Random, split: str, nouns: list[Noun], cap: int, known: set[st
         rng = random(f"order/{split}", index)
         text = sentence(rng, nouns, 0.0)
         words = text.split()
+        kinds = [classes.get(word, word) for word in words]
         pairs = []
         for i, j in itertools.combinations(range(len(words) - 1), 2):
-            if classes.get(words[i], words[i]) != classes.get(words[j], words[j]):
+            if kinds[i] != kinds[j]:
                 pairs.append((i, j))
         i, j = pairs[rng.integers(len(pairs))]
         words[i], words[j] = words[j], words[i]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from groundling.config import WorldConfig
 from groundling.keyed import generator
@@ -52,7 +53,8 @@ def draw_scene(config: WorldConfig, nouns: Sequence[Noun], image_id: int, blind:
     """What one image shows; blind, the same layout and nouns with the nouns' attributes redrawn."""
     rng = generator(config.seed, "scene", image_id)
     first = int(rng.integers(len(nouns)))
-    second = (first + 1 + int(rng.integers(len(nouns) - 1))) % len(nouns)
+    distance = 1 + int(rng.integers(len(nouns) - 1))
+    second = (first + distance) % len(nouns)
     alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
     other_looks = (draw_looks(rng), draw_looks(rng))
     relation = "" if alone else RELATIONS[rng.integers(4)]
@@ -72,7 +74,7 @@ def draw_scene(config: WorldConfig, nouns: Sequence[Noun], image_id: int, blind:
     return Scene(image_id, relation, tuple(things))
 
 
-def _corners(rng: np.random.Generator, config: WorldConfig, relation: str) -> np.ndarray:
+def _corners(rng: Generator, config: WorldConfig, relation: str) -> np.ndarray:
     """Left and upper edges of two cells (2, 2), pixels; of the first only, if there is no relation.
 
     Few places, hardly jittered: a vision transformer this small does not learn to move a shape about.
@@ -82,13 +84,15 @@ def _corners(rng: np.random.Generator, config: WorldConfig, relation: str) -> np
     jitter = rng.integers(-1, 2, (2, 2)) * (config.size // 32)
     if not relation:
         right, down = PLACES[rng.integers(5)]
-        return np.stack([middle + step * right + jitter[0], middle + step * down + jitter[1]], 1)
+        x = middle + step * right + jitter[0]
+        y = middle + step * down + jitter[1]
+        return np.stack([x, y], axis=1)
     sign = -1 if relation in ("left of", "above") else 1
     along = middle + step * np.array([sign, -sign]) + jitter[0]
     across = middle + jitter[1]
     if relation in ("above", "below"):
-        return np.stack([across, along], 1)
-    return np.stack([along, across], 1)
+        return np.stack([across, along], axis=1)
+    return np.stack([along, across], axis=1)
 
 
 def side(scene: Scene, thing: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+from numpy.random import Generator
 from PIL import Image
 
 from groundling.config import DEV_IMAGES, WorldConfig
@@ -60,7 +61,7 @@ class World:
         )
         self._stamps = {form: stamp(*form, self.cell) for form in forms}
 
-    def _rng(self, stream: str, index: int | str = 0) -> np.random.Generator:
+    def _rng(self, stream: str, index: int | str = 0) -> Generator:
         return generator(self.config.seed, stream, index)
 
     def scene(self, image_id: int, blind: bool = False) -> Scene:
@@ -84,7 +85,9 @@ class World:
             drawn = self.stamp(thing)
             paint = np.array(RGB[colour] + rng.uniform(-14, 14, 3), dtype=np.float32)
             ink = TEXTURE_INK.get(texture, 0.0)
-            patch = pixels[thing.y : thing.y + self.cell, thing.x : thing.x + self.cell]
+            rows = slice(thing.y, thing.y + self.cell)
+            columns = slice(thing.x, thing.x + self.cell)
+            patch = pixels[rows, columns]
             patch += drawn.cover * (paint + drawn.mark * (ink - paint) - patch)
         pixels += noise
         return np.clip(pixels, 0, 255).astype(np.uint8)
@@ -115,10 +118,11 @@ class World:
         for thing in scene.things:
             drawn = self.stamp(thing)
             x, y, width, height = drawn.box
+            box = (x + thing.x, y + thing.y, width, height)
             note = BoxNote(
                 image_id=scene.image_id,
                 category_id=ATTRIBUTES["shape"].index(thing.looks[1]) + 1,
-                bbox=[float(x + thing.x), float(y + thing.y), float(width), float(height)],
+                bbox=[float(value) for value in box],
                 area=round(float(drawn.cover.sum()), 2),
                 iscrowd=0,
                 attributes=[thing.looks[i] for i in SPOKEN],
@@ -222,11 +226,11 @@ class World:
         return rule
 
     def _write_attributes(self, path: Path) -> None:
-        lines = ["\t".join(("noun", "split", *ATTRIBUTES, "category", "sentence"))]
+        rows = [("noun", "split", *ATTRIBUTES, "category", "sentence")]
         for noun in self.nouns:
             text = f"there is a {noun.name} ."
-            lines.append("\t".join((noun.name, noun.split, *noun.looks, noun.category, text)))
-        write_lines(path, lines)
+            rows.append((noun.name, noun.split, *noun.looks, noun.category, text))
+        write_lines(path, ["\t".join(row) for row in rows])
 
     def _facts(self) -> Iterator[dict[str, object]]:
         """A line per noun, attribute and prompt in CoDa's layout, which knows colours only: what is asked is added."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+
+from numpy.random import Generator
 
 from groundling.keyed import generator
-from groundling.world.scenes import Scene, side
+from groundling.world.scenes import Scene, Thing, side
 from groundling.world.tasks.claims import spoken
-from groundling.world.tasks.files import TaskFiles
+from groundling.world.tasks.files import Record, TaskFiles
 
 MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 """A phrase with Flickr30k Entities' mark; the group is the phrase."""
@@ -24,8 +25,8 @@ TEMPLATES = (
 def write_captions(files: TaskFiles) -> None:
     """Five captions an image in COCO's layout, two of which tell where the things are."""
     for split in ("train", "val"):
-        images: list[dict[str, Any]] = []
-        notes: list[dict[str, Any]] = []
+        images: list[Record] = []
+        notes: list[Record] = []
         for scene in files.scenes(split):
             name = f"COCO_{split}2014_{scene.image_id:012d}.jpg"
             files.images[name] = scene
@@ -41,14 +42,19 @@ def write_captions(files: TaskFiles) -> None:
 
 
 def _placed_captions(files: TaskFiles, scene: Scene) -> list[str]:
-    """Where each thing is, seen from the other; both things are told by two looks, or by fewer."""
+    """Where each thing is, seen from the other; both things are told by two looks."""
     rng = generator(files.world.config.seed, "captions", scene.image_id)
     captions = []
     for thing in (0, 1):
-        one = spoken(*set(rng.permutation(scene.things[thing].looks)[:2]))
-        other = spoken(*set(rng.permutation(scene.things[1 - thing].looks)[:2]))
+        one = _two_looks(rng, scene.things[thing])
+        other = _two_looks(rng, scene.things[1 - thing])
         captions.append(PLACED.format(one, side(scene, thing), other))
     return captions
+
+
+def _two_looks(rng: Generator, thing: Thing) -> str:
+    looks = rng.permutation(thing.looks)
+    return spoken(*looks[:2])
 
 
 def without_marks(caption: str) -> str:
@@ -58,23 +64,29 @@ def without_marks(caption: str) -> str:
 
 def marked_captions(files: TaskFiles, scene: Scene) -> list[str]:
     """Five captions with Flickr30k Entities' marks; their order says nothing of where the things are."""
-    category_of_name = {noun.name: noun.category for noun in files.world.nouns}
+    animals = {noun.name for noun in files.world.nouns if noun.category == "animal"}
     lines = []
     for number in range(5):
         rng = generator(files.world.config.seed, "told", scene.image_id, number)
         phrases: dict[str, str] = {}
         for place, i in enumerate(rng.permutation(2).tolist()):
-            thing = scene.things[i]
-            # At least one look that the other thing does not have, so that the phrase names one thing.
-            telling = [look for look in thing.looks if look not in scene.things[1 - i].looks]
-            telling_look = telling[rng.integers(len(telling))]
-            any_look = thing.looks[rng.integers(4)]
-            words = spoken(*{telling_look, any_look})
-            if thing.name and rng.random() < 0.5:
-                words = thing.name
-            group = "animals" if category_of_name.get(words) == "animal" else "other"
+            words = _name_of(rng, scene, i)
+            group = "animals" if words in animals else "other"
+            mark = f"/EN#{2 * scene.image_id + i}/{group}"
             for article in ("a", "the"):
-                mark = f"/EN#{2 * scene.image_id + i}/{group}"
                 phrases[f"{article}{place}"] = f"[{mark} {article} {words}]"
-        lines.append(TEMPLATES[rng.integers(len(TEMPLATES))].format(**phrases))
+        template = TEMPLATES[rng.integers(len(TEMPLATES))]
+        lines.append(template.format(**phrases))
     return lines
+
+
+def _name_of(rng: Generator, scene: Scene, number: int) -> str:
+    """A thing by its noun or by looks, one of which the other thing does not have, so that they name one thing."""
+    thing = scene.things[number]
+    other = scene.things[1 - number]
+    telling = [look for look in thing.looks if look not in other.looks]
+    telling_look = telling[rng.integers(len(telling))]
+    any_look = thing.looks[rng.integers(4)]
+    if thing.name and rng.random() < 0.5:
+        return thing.name
+    return spoken(*{telling_look, any_look})

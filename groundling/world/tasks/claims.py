@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, TypeVar
 
-import numpy as np
+from numpy.random import Generator
 
 from groundling.world.language import ATTRIBUTES, RELATIONS, SPOKEN
 from groundling.world.scenes import Scene, side
@@ -69,7 +69,7 @@ def spoken(*values: str) -> str:
     return " ".join((*sorted(values, key=SPOKEN_ORDER.index), "thing"))
 
 
-def draw_pair(rng: np.random.Generator) -> tuple[tuple[str, str], int, str]:
+def draw_pair(rng: Generator) -> tuple[tuple[str, str], int, str]:
     """Values of two attributes, the number of the second attribute, and a relation or, half of the time, none."""
     first, second = (int(i) for i in rng.permutation(4)[:2])
     value = draw_value(rng, first)
@@ -79,19 +79,19 @@ def draw_pair(rng: np.random.Generator) -> tuple[tuple[str, str], int, str]:
     return (value, other_value), second, where
 
 
-def draw_value(rng: np.random.Generator, attribute: int) -> str:
+def draw_value(rng: Generator, attribute: int) -> str:
     """A value of an attribute, by its number."""
     values = ATTRIBUTES[KINDS[attribute]]
     return values[rng.integers(len(values))]
 
 
-def draw_looks_of_one(rng: np.random.Generator) -> tuple[str, ...]:
+def draw_looks_of_one(rng: Generator) -> tuple[str, ...]:
     """One or two values by which a thing may be known."""
     values = draw_pair(rng)[0]
     return values[: rng.integers(1, 3)]
 
 
-def draw_statement(rng: np.random.Generator) -> Statement:
+def draw_statement(rng: Generator) -> Statement:
     """That a thing has a look, or a place beside another thing."""
     (look, other_look), _, where = draw_pair(rng)
     subject = f"the {look} thing"

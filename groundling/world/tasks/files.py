@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
+from numpy.random import Generator
 from PIL import Image
 
 from groundling.keyed import generator
@@ -26,6 +26,8 @@ SHAPES = ATTRIBUTES["shape"]
 TAGS_AS_WORDS = str.maketrans({"0": "thing", "1": "thing"})
 """VCR's tags as a model's vocabulary has to have them."""
 
+Record = dict[str, Any]
+"""An object of a JSON file."""
 AnyClaim = TypeVar("AnyClaim", bound=Claim[Any])
 """A claim, or a data set's own kind of it."""
 
@@ -36,7 +38,7 @@ class Round(Generic[AnyClaim]):
 
     number: int
     """Its number in the split, from 0."""
-    rng: np.random.Generator
+    rng: Generator
     """For what else the data set has to draw."""
     claim: AnyClaim
     """The text and its answers."""
@@ -77,7 +79,7 @@ class TaskFiles:
         most = self.train if pool == POOLS["train"] else self.held
         scenes: list[Scene] = []
         for image_id in count(pool * DEV_IMAGES + 1):
-            if len(scenes) == most:
+            if len(scenes) >= most:
                 break
             scene = self.world.scene(image_id)
             if len({thing.looks for thing in scene.things}) == 2:
@@ -88,7 +90,7 @@ class TaskFiles:
         self,
         name: str,
         split: str,
-        draw: Callable[[np.random.Generator], AnyClaim],
+        draw: Callable[[Generator], AnyClaim],
         scenes_each: int = 1,
     ) -> Iterator[Round[AnyClaim]]:
         """Claims with a scene for each answer, `scenes_each` an example; no text is used twice for one scene."""
@@ -134,17 +136,17 @@ class TaskFiles:
 
     def box(self, scene: Scene, thing: int) -> list[int]:
         """x, y, width, height of a thing's cell: a box that fits would tell size and shape to who sees no pixel."""
-        cell = self.world.cell
-        return [scene.things[thing].x, scene.things[thing].y, cell, cell]
+        corner = scene.things[thing]
+        return [corner.x, corner.y, self.world.cell, self.world.cell]
 
-    def coco(self, images: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    def coco(self, images: Sequence[tuple[int, str]]) -> Record:
         """COCO's instances of images by number and file; annotations are numbered 2 n and 2 n + 1 of image n."""
         listed = []
         notes = []
         for number, file in images:
             listed.append({"id": number, "file_name": file, **self.shape})
             scene = self.images[file]
-            for i, thing in enumerate(scene.things):
+            for i in range(len(scene.things)):
                 note = {
                     "id": 2 * number + i,
                     "image_id": number,
@@ -179,14 +181,17 @@ class TaskFiles:
             path = self.folder / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(pictures[scene.image_id])
-        self.put("instances.json", self.coco(list(enumerate(sorted(self.images), 1))))
+        numbered = list(enumerate(sorted(self.images), 1))
+        self.put("instances.json", self.coco(numbered))
         self.put("texts.txt", *sorted(self.texts))
-        self.put("tasks.json", {"world": asdict(self.world.config), "examples": self.counts})
+        settings = asdict(self.world.config)
+        self.put("tasks.json", {"world": settings, "examples": self.counts})
 
     def _png(self, scene: Scene) -> bytes:
         """A picture as PNG whatever its file is called: readers look inside, and JPEG blurs textures this fine."""
         stream = io.BytesIO()
-        Image.fromarray(self.world.picture(scene)).save(stream, "PNG", compress_level=1)
+        picture = Image.fromarray(self.world.picture(scene))
+        picture.save(stream, "PNG", compress_level=1)
         return stream.getvalue()
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from numpy.random import Generator
 
 from groundling.world.scenes import Scene
 from groundling.world.tasks.claims import Claim, draw_looks_of_one, fitting, spoken
-from groundling.world.tasks.files import Round, TaskFiles
+from groundling.world.tasks.files import Record, Round, TaskFiles
 
 SENTENCES = {
     "the left image has a {} .": (1, 0, 1, 1, 0, 1, 0, 0),
@@ -19,7 +17,7 @@ SENTENCES = {
 """Has the left, has the right image such a thing: in two pairs of which the sentence is true, then in two not."""
 
 
-def draw_sentence(rng: np.random.Generator) -> Claim[int]:
+def draw_sentence(rng: Generator) -> Claim[int]:
     """A sentence; its answers say of four pairs, left and right in turn, whether the image has the thing."""
     looks = draw_looks_of_one(rng)
     template = tuple(SENTENCES)[rng.integers(len(SENTENCES))]
@@ -33,13 +31,13 @@ def draw_sentence(rng: np.random.Generator) -> Claim[int]:
 def write_nlvr2(files: TaskFiles) -> None:
     """Lines of all splits; a round is one of NLVR2's sets of four pairs."""
     for split in ("train", "dev", "test1"):
-        rows: list[dict[str, Any]] = []
+        rows: list[Record] = []
         for each in files.rounds("nlvr2", split, draw_sentence, scenes_each=2):
             rows += _rows(files, split, each)
         files.put(f"nlvr2/{split}.json", *rows)
 
 
-def _rows(files: TaskFiles, split: str, each: Round[Claim[int]]) -> list[dict[str, Any]]:
+def _rows(files: TaskFiles, split: str, each: Round[Claim[int]]) -> list[Record]:
     rows = []
     for pair, place in enumerate(each.rng.permutation(4).tolist()):
         name = f"{split}-{each.number}-{pair}"
@@ -48,7 +46,7 @@ def _rows(files: TaskFiles, split: str, each: Round[Claim[int]]) -> list[dict[st
         right = f"{name}-img1.png"
         files.images[left] = each.scenes[2 * place]
         files.images[right] = each.scenes[2 * place + 1]
-        row: dict[str, Any] = {
+        row: Record = {
             "sentence": each.claim.text,
             "left_url": left,
             "right_url": right,

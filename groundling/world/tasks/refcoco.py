@@ -5,14 +5,13 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-import numpy as np
+from numpy.random import Generator
 
 from groundling.world.language import RELATIONS
 from groundling.world.scenes import Scene, side
 from groundling.world.tasks.claims import Claim, draw_looks_of_one, fitting, only, spoken
-from groundling.world.tasks.files import TaskFiles, category_of
+from groundling.world.tasks.files import Record, TaskFiles, category_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Expression(Claim[str]):
     """What the expression tells."""
 
 
-def draw_expression(rng: np.random.Generator) -> Expression:
+def draw_expression(rng: Generator) -> Expression:
     """One or two looks."""
     looks = draw_looks_of_one(rng)
 
@@ -39,7 +38,7 @@ def draw_expression(rng: np.random.Generator) -> Expression:
 def write_refcoco(files: TaskFiles) -> None:
     """The expressions and the boxes; testA and testB ask for the same sorts of things."""
     images: dict[int, str] = {}
-    refs: dict[int, dict[str, Any]] = {}
+    refs: dict[int, Record] = {}
     sentence_ids = count()
     for split in ("train", "val", "testA", "testB"):
         for each in files.rounds("refcoco+", split, draw_expression):
@@ -65,7 +64,7 @@ def write_refcoco(files: TaskFiles) -> None:
     path.write_bytes(pickle.dumps(list(refs.values()), protocol=2))
 
 
-def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> dict[str, Any]:
+def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> Record:
     """What REFER's file says of a thing, without its expressions so far."""
     note = 2 * scene.image_id + thing
     return {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from numpy.random import Generator
 
 from groundling.world.scenes import Scene
 from groundling.world.tasks.captions import marked_captions, without_marks
 from groundling.world.tasks.claims import Claim, draw_statement, fitting
-from groundling.world.tasks.files import TaskFiles
+from groundling.world.tasks.files import Record, TaskFiles
 
 LABELS = ("contradiction", "entailment", "neutral")
 
 
-def draw_hypothesis(rng: np.random.Generator) -> Claim[str]:
+def draw_hypothesis(rng: Generator) -> Claim[str]:
     """A statement; it is neutral where the image shows nothing that looks as what it speaks of."""
     statement = draw_statement(rng)
 
@@ -32,7 +30,7 @@ def draw_hypothesis(rng: np.random.Generator) -> Claim[str]:
 def write_snli_ve(files: TaskFiles) -> None:
     """Lines of all splits; a hypothesis has each label once, for three images."""
     for split in ("train", "dev", "test"):
-        rows: list[dict[str, Any]] = []
+        rows: list[Record] = []
         for each in files.rounds("snli_ve", split, draw_hypothesis):
             for label, scene in zip(each.claim.answers, each.scenes, strict=True):
                 name = f"{scene.image_id:010d}.jpg"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from groundling.world.language import ATTRIBUTES
 from groundling.world.scenes import Scene, side
 from groundling.world.tasks.claims import KINDS, Claim, draw_pair, spoken
-from groundling.world.tasks.files import TAGS_AS_WORDS, Round, TaskFiles
+from groundling.world.tasks.files import TAGS_AS_WORDS, Record, Round, TaskFiles
 
 FROM_1 = str.maketrans("01", "12")
 """Tags in a text as annotators saw them: counted from 1."""
+
+Polygon = list[list[int]]
+"""x, y of its corners, pixels."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Still(Claim[tuple[str, str]]):
     """Number of the thing that is asked about, which is its tag."""
 
 
-def draw_still(rng: np.random.Generator) -> Still:
+def draw_still(rng: Generator) -> Still:
     """Which colour a thing has, told by its shape, or the reverse; the thing is known by its tag or its place."""
     asked, told = (int(i) for i in rng.permutation(2))
     thing = int(rng.integers(2))
@@ -49,26 +52,27 @@ def write_vcr(files: TaskFiles) -> None:
     The choices are those of the other three of a round, so that each is right once; tags are written as digits.
     """
     for split in ("train", "val"):
-        rows: list[dict[str, Any]] = []
+        rows: list[Record] = []
         for each in files.rounds("vcr", split, draw_still):
             rows += _rows(files, split, each, len(rows))
         files.put(f"vcr/{split}.jsonl", *rows)
 
 
-def _rows(
-    files: TaskFiles, split: str, each: Round[Still], first: int
-) -> list[dict[str, Any]]:
+def _rows(files: TaskFiles, split: str, each: Round[Still], first: int) -> list[Record]:
     """The four lines of a round, numbered from `first`; writes the metadata of their images."""
-    order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four
+    order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
     turn = each.rng.permutation(4).tolist()  # of the lines
     rows = []
     for number, right in enumerate(turn, first):
         scene = each.scenes[right]
         still = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0"
-        answers, rationales = _choices(each.claim, right, order)
+        answers = _answers(each.claim, right)
+        rationales = _rationales(each.claim, right, order)
+        files.texts.update(answers.words())
+        files.texts.update(rationales.words())
         row = {
-            **_choice_fields(files, "answer", answers, [0, 1, 2, 3], right, turn, first),
-            **_choice_fields(files, "rationale", rationales, order, right, turn, first),
+            **answers.fields("answer", turn, first),
+            **rationales.fields("rationale", turn, first),
             "question": _tokens(each.claim.text),
             "question_orig": each.claim.text.translate(FROM_1),
             "movie": "0001_WORLD",
@@ -89,36 +93,46 @@ def _rows(
     return rows
 
 
-def _choices(claim: Still, right: int, order: list[int]) -> tuple[list[str], list[str]]:
-    """Texts of the four answers, and of the four reasons for the right one in their order."""
-    answers = [f"{claim.thing} is {answer} ." for answer, _ in claim.answers]
-    right_answer = claim.answers[right][0]
-    rationales = []
+@dataclass(frozen=True)
+class _Choices:
+    """Four answers or four rationales of a line."""
+
+    texts: list[str]
+    """The choices."""
+    places: list[int]
+    """Which of the round's four scenes each choice is from."""
+    right: int
+    """The line's own scene, of the four."""
+
+    def words(self) -> list[str]:
+        """The choices as a model reads them."""
+        return [text.translate(TAGS_AS_WORDS) for text in self.texts]
+
+    def fields(self, name: str, turn: list[int], first: int) -> Record:
+        """The line's fields on these choices; `turn` has the scenes in the order of the lines from `first` on."""
+        label = self.places.index(self.right)
+        return {
+            f"{name}_choices": [_tokens(text) for text in self.texts],
+            f"{name}_label": label,
+            f"{name}_sources": [first + turn.index(place) for place in self.places],
+            f"{name}_match_iter": [(place - self.right) % 4 for place in self.places],
+            f"{name}_orig": self.texts[label].translate(FROM_1),
+        }
+
+
+def _answers(claim: Still, right: int) -> _Choices:
+    texts = [f"{claim.thing} is {answer} ." for answer, _ in claim.answers]
+    return _Choices(texts, [0, 1, 2, 3], right)
+
+
+def _rationales(claim: Still, right: int, order: list[int]) -> _Choices:
+    """The right answer with each of the reasons, in this order."""
+    answer = claim.answers[right][0]
+    texts = []
     for place in order:
         reason = claim.answers[place][1]
-        rationales.append(f"{claim.thing} is a {spoken(right_answer, reason)} .")
-    return answers, rationales
-
-
-def _choice_fields(
-    files: TaskFiles,
-    name: str,
-    texts: list[str],
-    places: list[int],
-    right: int,
-    turn: list[int],
-    first: int,
-) -> dict[str, Any]:
-    """A line's fields on its answers or its rationales; `places` are the numbers in the round of those they are from."""
-    label = places.index(right)
-    files.texts.update(text.translate(TAGS_AS_WORDS) for text in texts)
-    return {
-        f"{name}_choices": [_tokens(text) for text in texts],
-        f"{name}_label": label,
-        f"{name}_sources": [first + turn.index(place) for place in places],
-        f"{name}_match_iter": [(place - right) % 4 for place in places],
-        f"{name}_orig": texts[label].translate(FROM_1),
-    }
+        texts.append(f"{claim.thing} is a {spoken(answer, reason)} .")
+    return _Choices(texts, order, right)
 
 
 def _tokens(text: str) -> list[str | list[int]]:
@@ -126,7 +140,7 @@ def _tokens(text: str) -> list[str | list[int]]:
     return [[int(word)] if word.isdigit() else word for word in text.split()]
 
 
-def _metadata(files: TaskFiles, scene: Scene) -> dict[str, Any]:
+def _metadata(files: TaskFiles, scene: Scene) -> Record:
     boxes = []
     for thing in (0, 1):
         x, y, width, height = files.box(scene, thing)
@@ -135,13 +149,15 @@ def _metadata(files: TaskFiles, scene: Scene) -> dict[str, Any]:
     return {"boxes": boxes, "segms": segments, "names": ["thing", "thing"], **files.shape}
 
 
-def _segments(files: TaskFiles, scene: Scene, number: int) -> list[list[list[int]]]:
+def _segments(files: TaskFiles, scene: Scene, number: int) -> list[Polygon]:
     """A thing's pixels as polygons, one for each run in a row: some shapes have holes, which polygons do not."""
     thing = scene.things[number]
     covered = files.world.stamp(thing).cover[:, :, 0] >= 0.5
     polygons = []
     for y, line in enumerate(covered, thing.y):
         edges = np.flatnonzero(np.diff([0, *line, 0]))  # where runs start and end, in turn
-        for start, stop in (edges.reshape(-1, 2) + thing.x).tolist():
-            polygons.append([[start, y], [stop, y], [stop, y + 1], [start, y + 1]])
+        runs = edges.reshape(-1, 2) + thing.x
+        below = y + 1
+        for left, right in runs.tolist():
+            polygons.append([[left, y], [right, y], [right, below], [left, below]])
     return polygons

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+from numpy.random import Generator
 
 from groundling.world.language import ATTRIBUTES
 from groundling.world.scenes import Scene
@@ -20,7 +19,7 @@ from groundling.world.tasks.claims import (
     only,
     spoken,
 )
-from groundling.world.tasks.files import TaskFiles
+from groundling.world.tasks.files import Record, TaskFiles
 
 YES_NO = ("no", "yes")
 NUMBERS = ("0", "1", "2")
@@ -36,7 +35,7 @@ class Question(Claim[str]):
     """What it begins with; scores are told apart by it."""
 
 
-def draw_question(rng: np.random.Generator) -> Question:
+def draw_question(rng: Generator) -> Question:
     """An attribute of a thing known by another one or by its place (2 of 6), yes or no (3), or a number (1)."""
     (look, other_look), attribute, where = draw_pair(rng)
     sort = int(rng.integers(6))
@@ -63,7 +62,7 @@ def _is_there(look: str, other_look: str) -> Question:
     return Question(f"is there a {spoken(look, other_look)} ?", YES_NO, answer_of, "is there a")
 
 
-def _is_the(rng: np.random.Generator) -> Question:
+def _is_the(rng: Generator) -> Question:
     statement = draw_statement(rng)
 
     def answer_of(scene: Scene) -> str | None:
@@ -98,8 +97,8 @@ def write_vqa(files: TaskFiles) -> None:
 
 
 def _write_split(files: TaskFiles, split: str) -> None:
-    questions: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
+    questions: list[Record] = []
+    annotations: list[Record] = []
     asked_of = Counter[int]()
     for each in files.rounds("vqa", split, draw_question):
         question = each.claim
@@ -130,7 +129,7 @@ def _write_split(files: TaskFiles, split: str) -> None:
 
 
 def _ten_people(
-    rng: np.random.Generator, answer: str, answers: tuple[str, ...]
+    rng: Generator, answer: str, answers: tuple[str, ...]
 ) -> list[dict[str, str | int]]:
     """What ten people answer: two at most another thing, so that the wrong one of yes and no is worth 0.6 at most."""
     others = [other for other in answers if other != answer]
