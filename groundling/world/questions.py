@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
@@ -26,18 +27,84 @@ Random = Callable[[str, int | str], Generator]
 """The world's generators by stream and index."""
 
 
-def truth(random: Random, split: str, nouns: list[Noun], cap: int) -> list[Row]:
-    """`the zib is red .`: per noun and attribute one true and one false; each value as often false as true."""
-    rng = random("truth", split)
-    rows: list[Row] = []
-    nouns = nouns[: cap // 8]
-    for column, values in enumerate(ATTRIBUTES.values()):
-        true = [noun.looks[column] for noun in nouns]
-        false = _false_values(rng, true, values)
-        for noun, yes, no in zip(nouns, true, false, strict=True):
-            rows.append((f"the {noun.name} is {yes} .", 1))
-            rows.append((f"the {noun.name} is {no} .", 0))
-    return rows
+@dataclass(frozen=True)
+class Questions:
+    """The four sorts of questions on the nouns of one split."""
+
+    random: Random
+    """The world's generators."""
+    split: str
+    """train, dev or test."""
+    nouns: list[Noun]
+    """The nouns of the split."""
+    cap: int
+    """Most rows of a sort."""
+
+    def truth(self) -> list[Row]:
+        """`the zib is red .`: per noun and attribute one true and one false; each value as often false as true."""
+        rng = self.random("truth", self.split)
+        rows: list[Row] = []
+        nouns = self.nouns[: self.cap // 8]
+        for column, values in enumerate(ATTRIBUTES.values()):
+            true = [noun.looks[column] for noun in nouns]
+            false = _false_values(rng, true, values)
+            for noun, yes, no in zip(nouns, true, false, strict=True):
+                rows.append((f"the {noun.name} is {yes} .", 1))
+                rows.append((f"the {noun.name} is {no} .", 0))
+        return rows
+
+    def odd(self) -> tuple[list[Row], str]:
+        """`the p looks like the q , not the r .` as rows, and which of `ODD_RULES` chose the nouns.
+
+        A noun is similar about as often as not, so no noun gives the answer away.
+        """
+        nouns = self.nouns[:ODD_NOUNS]
+        enough = min(self.cap, 4 * len(nouns))
+        rows: list[Row] = []
+        for rule, triples in zip(ODD_RULES, _triples(nouns), strict=True):
+            rng = self.random("odd", self.split)
+            rows = _odd_rows(rng, nouns, triples, self.cap)
+            if len(rows) >= enough:
+                return rows, rule
+        return rows, ODD_RULES[-1]
+
+    def category(self) -> list[Row]:
+        """`she eats the zib with salt .`: per noun as many frames of its own category as of the others."""
+        rng = self.random("category", self.split)
+        rows: list[Row] = []
+        nouns = self.nouns[: self.cap // 2]
+        for noun in nouns:
+            right, wrong = _frames(noun)
+            most = min(len(right), self.cap // 2 // len(nouns))
+            for i in rng.permutation(len(wrong))[:most]:
+                rows.append((wrong[i], 0))
+            for i in rng.permutation(len(right))[:most]:
+                rows.append((right[i], 1))
+        return rows
+
+    def order(self, known: set[str]) -> list[Row]:
+        """A new sentence, and the same with two words of different classes exchanged, which no template yields.
+
+        `known`: sentences that must not be asked, such as those of the corpus.
+        """
+        rows: list[Row] = []
+        if not self.nouns:
+            return rows
+        names = {noun.name for noun in self.nouns}
+        classes = _word_classes(names)
+        seen = set(known)
+        for index in range(20 * self.cap):  # tries: many a sentence is known
+            rng = self.random(f"order/{self.split}", index)
+            text = sentence(rng, self.nouns, 0.0)
+            swapped = _swapped(rng, text, classes)
+            if names.isdisjoint(text.split()) or text in seen or swapped in seen:
+                continue
+            seen |= {text, swapped}
+            rows.append((text, 1))
+            rows.append((swapped, 0))
+            if len(rows) >= self.cap:
+                break
+        return rows
 
 
 def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> list[str]:
@@ -58,25 +125,17 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
     return false
 
 
-def odd(random: Random, split: str, nouns: list[Noun], cap: int) -> tuple[list[Row], str]:
-    """`the p looks like the q , not the r .` as rows, and which of `ODD_RULES` chose the nouns.
-
-    A noun is similar about as often as not, so no noun gives the answer away.
-    """
-    nouns = nouns[:ODD_NOUNS]
+def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
+    """All (p, q, r) that the two `ODD_RULES` allow, as numbers of nouns (N, 3)."""
     looks = np.array([noun.looks for noun in nouns]).reshape(-1, 4)
     shared = (looks[:, None] == looks[None]).sum(axis=2)
     shared_q = shared[:, :, None]
     shared_r = shared[:, None, :]
     same = np.eye(len(nouns), dtype=bool)
     distinct = ~(same[:, :, None] | same[:, None, :] | same[None, :, :])
-    allowed = ((shared_q >= 3) & (shared_r <= 1), shared_q - shared_r >= 2)
-    rows: list[Row] = []
-    for rule, fits in zip(ODD_RULES, allowed, strict=True):
-        rows = _odd_rows(random("odd", split), nouns, np.argwhere(fits & distinct), cap)
-        if len(rows) >= min(cap, 4 * len(nouns)):
-            return rows, rule
-    return rows, ODD_RULES[-1]
+    clear = (shared_q >= 3) & (shared_r <= 1)
+    clear_enough = shared_q - shared_r >= 2
+    return np.argwhere(clear & distinct), np.argwhere(clear_enough & distinct)
 
 
 def _odd_rows(rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int) -> list[Row]:
@@ -103,55 +162,28 @@ def _odd_rows(rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int) 
     return rows
 
 
-def category(random: Random, split: str, nouns: list[Noun], cap: int) -> list[Row]:
-    """`she eats the zib with salt .`: per noun as many frames of its own category as of the others."""
-    rng = random("category", split)
-    rows: list[Row] = []
-    nouns = nouns[: cap // 2]
-    for noun in nouns:
-        wrong: list[str] = []
-        right: list[str] = []
-        for category, (verbs, endings) in FRAMES.items():
-            texts = right if category == noun.category else wrong
-            for person, verb, ending in itertools.product(("she", "he"), verbs, endings):
-                texts.append(f"{person} {verb} the {noun.name} {ending} .")
-        most = min(len(right), cap // 2 // len(nouns))
-        for label, texts in enumerate((wrong, right)):
-            for i in rng.permutation(len(texts))[:most]:
-                rows.append((texts[i], label))
-    return rows
+def _frames(noun: Noun) -> tuple[list[str], list[str]]:
+    """Sentences with the verbs and endings of the noun's own category, and with those of the others."""
+    right: list[str] = []
+    wrong: list[str] = []
+    for category, (verbs, endings) in FRAMES.items():
+        texts = right if category == noun.category else wrong
+        for person, verb, ending in itertools.product(("she", "he"), verbs, endings):
+            texts.append(f"{person} {verb} the {noun.name} {ending} .")
+    return right, wrong
 
 
-def order(random: Random, split: str, nouns: list[Noun], cap: int, known: set[str]) -> list[Row]:
-    """A new sentence, and the same with two words of different classes exchanged, which no template yields.
-
-    `known`: sentences that must not be asked, such as those of the corpus.
-    """
-    rows: list[Row] = []
-    if not nouns:
-        return rows
-    names = {noun.name for noun in nouns}
-    classes = _word_classes(names)
-    seen = set(known)
-    for index in range(20 * cap):  # tries: many a sentence is known
-        rng = random(f"order/{split}", index)
-        text = sentence(rng, nouns, 0.0)
-        words = text.split()
-        kinds = [classes.get(word, word) for word in words]
-        pairs = []
-        for i, j in itertools.combinations(range(len(words) - 1), 2):
-            if kinds[i] != kinds[j]:
-                pairs.append((i, j))
-        i, j = pairs[rng.integers(len(pairs))]
-        words[i], words[j] = words[j], words[i]
-        swapped = " ".join(words)
-        if not names.isdisjoint(words) and seen.isdisjoint({text, swapped}):
-            seen |= {text, swapped}
-            rows.append((text, 1))
-            rows.append((swapped, 0))
-        if len(rows) >= cap:
-            break
-    return rows
+def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
+    """A sentence with two words exchanged that are not of one class; the full stop stays."""
+    words = text.split()
+    kinds = [classes.get(word, word) for word in words]
+    pairs = []
+    for i, j in itertools.combinations(range(len(words) - 1), 2):
+        if kinds[i] != kinds[j]:
+            pairs.append((i, j))
+    i, j = pairs[rng.integers(len(pairs))]
+    words[i], words[j] = words[j], words[i]
+    return " ".join(words)
 
 
 def _word_classes(names: set[str]) -> dict[str, str]:

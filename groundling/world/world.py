@@ -28,7 +28,7 @@ from groundling.world.language import (
     sentence,
 )
 from groundling.world.nouns import draw_nouns
-from groundling.world.questions import ROWS, Row, category, odd, order, truth
+from groundling.world.questions import ROWS, Questions, Row
 from groundling.world.scenes import Scene, Thing, cell_of, draw_scene
 
 FORMAT_VERSION = 1
@@ -152,12 +152,12 @@ class World:
             "info": {"description": "groundling world", "version": str(FORMAT_VERSION)},
             "licenses": [],
         }
+        size = self.config.size
         images: list[dict[str, int | str]] = []
         captions: list[dict[str, int | str]] = []
         boxes: list[dict[str, object]] = []
         for image_id in ids:
             file = f"{image_id:012d}.png"
-            size = self.config.size
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
             scene = self.scene(image_id, blind)
             picture = Image.fromarray(self.picture(scene))
@@ -207,14 +207,14 @@ class World:
 
     def _write_probes(self, folder: Path, split: str, known: set[str]) -> str:
         """Write the questions on a split's nouns; returns the rule by which "odd" chose its nouns."""
-        cap = ROWS[split]
         nouns = [noun for noun in self.nouns if noun.split == split]
-        triples, rule = odd(self._rng, split, nouns, cap)
+        questions = Questions(self._rng, split, nouns, ROWS[split])
+        odd_rows, rule = questions.odd()
         probes: dict[str, list[Row]] = {
-            "truth": truth(self._rng, split, nouns, cap),
-            "odd": triples,
-            "category": category(self._rng, split, nouns, cap),
-            "order": order(self._rng, split, nouns, cap, known),
+            "truth": questions.truth(),
+            "odd": odd_rows,
+            "category": questions.category(),
+            "order": questions.order(known),
         }
         for name, rows in probes.items():
             shuffled = self._rng(f"rows/{name}", split).permutation(len(rows))
