@@ -15,7 +15,7 @@ from test_pretrain import store
 from transformers import AutoModel
 
 import groundling
-from groundling.check.folder import Report
+from groundling.check.report import Report
 from groundling.cli import main
 
 ROOT = Path(groundling.__file__).parents[1]
