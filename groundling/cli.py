@@ -249,6 +249,9 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> Any:
 
 
 def _quiet() -> None:
+    """No progress bars or advice of a library that a recipe uses; those that do without are not slowed by it."""
+    if "transformers" not in sys.modules:
+        return
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from groundling.check import folder as module
-from groundling.check.folder import Report, check
+from groundling.check import images as module
+from groundling.check.folder import check
+from groundling.check.report import Report
 from groundling.world import World, WorldConfig
 
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
@@ -254,6 +255,62 @@ def test_conceptual_captions(tmp_path: Path) -> None:
         f"{path}, line 3: expected caption<TAB>image",
         f"{path}, line 4: expected text, found none",
     ]
+
+
+def test_images_that_a_file_of_boxes_lists_are_looked_for(tmp_path: Path) -> None:  # E15
+    picture(tmp_path / "images" / "1.jpg")
+    listed = [{"id": n, "file_name": f"{n}.jpg"} for n in (1, 2)]
+    boxes = {"images": listed, "annotations": [], "categories": [{"id": 7, "name": "cup"}]}
+    path = put(tmp_path / "instances.json", json.dumps(boxes))
+    report = check(tmp_path)
+    one(report, f"{path}, image 2.jpg: not in {tmp_path}/images")
+    assert report.lines[-1] == f"{tmp_path}/images: 1 images; 1 tried, evenly spaced"
+
+
+@pytest.mark.parametrize("missing", ["annotations", "images"])
+def test_coco_json_without_a_half_is_a_problem(missing: str, tmp_path: Path) -> None:  # E15
+    path = coco(tmp_path / "captions.json", [(1, "1.jpg")], [(1, 1, "A cup.")])
+    content = json.loads(path.read_text())
+    del content[missing]
+    put(path, json.dumps(content))
+    picture(tmp_path / "images" / "1.jpg")
+    one(check(tmp_path), f"{path}: expected the key `{missing}` beside ")
+    if missing == "annotations":  # COCO's lists of test images rightly have none
+        path.rename(tmp_path / "image_info_test2017.json")
+        assert check(tmp_path).ok
+
+
+def test_exchanged_columns_of_captions_are_a_problem(tmp_path: Path) -> None:  # E15
+    picture(tmp_path / "images" / "1.jpg")
+    path = put(tmp_path / "captions.tsv", "1.jpg\ta cup on a table\n")
+    one(check(tmp_path), f"{path}, line 1: expected caption<TAB>image, found image<TAB>caption")
+
+
+def test_cocos_own_tree(tmp_path: Path) -> None:  # F5
+    for split, number in (("train", 1), ("val", 2)):
+        picture(tmp_path / f"{split}2014" / f"{number}.jpg")
+        path = tmp_path / "annotations" / f"captions_{split}2014.json"
+        coco(path, [(number, f"{number}.jpg")], [(1, number, "A cup.")])
+    report = check(tmp_path)
+    assert (report.ok, report.layout) == (True, "COCO captions")
+    assert f"{path}: 1 captions of 1 images" in report.lines
+    (tmp_path / "val2014" / "2.jpg").unlink()
+    one(check(tmp_path), f"{path}, image 2.jpg: not in ")
+
+
+def test_photos_in_folders_of_any_name(tmp_path: Path) -> None:  # F5
+    picture(tmp_path / "2024" / "june" / "1.jpg")
+    report = check(tmp_path)
+    assert (report.ok, report.layout) == (True, "images")
+    assert report.lines == [f"{tmp_path}: 1 images; 1 tried, evenly spaced"]
+
+
+def test_an_image_without_width_has_no_box_inside(tmp_path: Path) -> None:
+    image = {"id": 1, "file_name": "1.jpg", "width": 0, "height": 8}
+    note = {"id": 5, "image_id": 1, "category_id": 7, "bbox": [0, 0, 1, 1]}
+    content = {"images": [image], "annotations": [note], "categories": [{"id": 7, "name": "cup"}]}
+    path = put(tmp_path / "instances.json", json.dumps(content))
+    one(check(tmp_path), f"{path}, annotation 5: expected a box inside its image")
 
 
 def test_plain_text(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from test_cli import DOCS, FILLS
 from test_pretrain import store
 from transformers import AutoModel
 
-from groundling.check.folder import Report
+from groundling.check.report import Report
 from groundling.cli import main
 
 READ = {page: page.read_text(encoding="utf-8") for page in PAGES}

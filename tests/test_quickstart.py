@@ -79,7 +79,7 @@ def test_from_nothing_to_the_report_and_again(
         monkeypatch.setattr(f"groundling.recipes.{place}.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
-    monkeypatch.setattr(module, "BertModel", never)
+    monkeypatch.setattr("groundling.world.encoder.BertModel", never)
     before, again = digests(out), []
     assert quickstart(replace(CONFIG, processes=2), out, again.append)["arms"] == result["arms"]
     assert again[-1].split("\n\n")[:2] == said[-1].split("\n\n")[:2]

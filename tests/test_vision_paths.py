@@ -31,10 +31,10 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import PHASES, pretrain
-from groundling.recipes.quickstart import new_encoder
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
 from groundling.world import World, WorldConfig
+from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
 
 FOLDERS = {

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from leaks import leaks
 from PIL import Image
 
 from groundling.errors import InputError
 from groundling.world import World, WorldConfig
 from groundling.world.language import ATTRIBUTES
-from groundling.world.leaks import leaks
 from groundling.world.questions import ODD_RULES
 
 SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=8000, dev_sentences=50)

@@ -19,8 +19,8 @@ from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.heads import LMHead
-from groundling.models.saved_heads import start_lm_head
 from groundling.models.loading import load_config
+from groundling.models.saved_heads import start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
 
 FRAMES = ("{}", "there is a {} .")

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
-from transformers import BertConfig, BertModel, BertTokenizer
 
 from groundling.config import (
     PROBING,
     AdaptConfig,
+    Masking,
     ProbeConfig,
     QuickstartConfig,
     TeachConfig,
     TrainConfig,
+    changed,
 )
-from groundling.data.tables import lines_of
 from groundling.jobs import Job, run_jobs
-from groundling.keyed import seed_of
 from groundling.recipes.adapt import adapt
 from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
 from groundling.report import Picture, Section, bars, table, write_report
 from groundling.runs import open_run, read_json, write_json
 from groundling.world import World, WorldConfig
+from groundling.world.encoder import new_encoder
 
 # Chosen on the dev nouns of world 100; see docs/results.md for what was tried.
 TEACHER = TeachConfig(
@@ -81,24 +79,34 @@ The blind teacher saw the same scenes with every noun's looks redrawn.
 """
 
 VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}
+"""Probes of looks by name, and what the table calls them."""
 LINEAR = {
     "linear/colour": "colour",
     "linear/shape": "shape",
     "linear/size": "size",
     "linear/texture": "texture",
 }
+"""The same for linear probes of the nouns' states."""
 TEXTUAL = {"world/category": "category", "world/order": "word order"}
-"""Probes by name and as the table calls them; category and word order are known from text alone."""
+"""The same for category and word order, which are known from text alone."""
+SEES = 0.6
+"""An arm sees what a visual probe asks if its accuracy is at least this; guessing is 0.5."""
+SHOWN = 8
+"""Scenes in the report."""
+LAST_FILES = {
+    "text": "world.json",
+    "images": "captions_dev.json",
+    "blind images": "captions_blind_dev.json",
+}
+"""The file that each part of a world ends with."""
+
+Arms = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Each arm's accuracies by probe: `test`, `dev`, and `chance`, that of guessing."""
 
 
 def render(world: World, folder: Path, part: str) -> None:
     """Write one part of a world, "text", "images" or "blind images", unless an earlier run has finished it."""
-    last = {
-        "text": "world.json",
-        "images": "captions_dev.json",
-        "blind images": "captions_blind_dev.json",
-    }[part]
-    if (folder / last).exists():
+    if (folder / LAST_FILES[part]).exists():
         return
     if part == "text":
         world.write_text(folder)
@@ -106,51 +114,18 @@ def render(world: World, folder: Path, part: str) -> None:
         world.write_images(folder, blind=part == "blind images")
 
 
-def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions: int = 32) -> None:
-    """Write an untrained small BERT whose vocabulary is every word (and letter) of a text file, as an HF folder."""
-    if (folder / "tokenizer_config.json").exists():
-        return
-    # By hand: the word-piece trainer numbers pieces differently in every process.
-    words = sorted({word for line in lines_of(text) for word in line.lower().split()})
-    letters = sorted({letter for word in words for letter in word})
-    pieces = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *letters,
-        *("##" + letter for letter in letters),
-        *words,
-    ]
-    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=positions)
-    torch.manual_seed(seed_of(seed, "new encoder"))
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        intermediate_size=256,
-        max_position_embeddings=positions,
-        # BERT's own values are for models six times as wide, trained a thousand times as long; feed-forward
-        # layers of its four times the width took longer here and did no better on dev nouns.
-        initializer_range=0.04,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def quickstart(
     config: QuickstartConfig, out: str | Path, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Run everything, or what is missing of it, into `out`, print the table, write `report.html`."""
+    """Run everything, or what is missing of it, into `out`, print the table, write `report.html`.
+
+    Returns the arms' accuracies, the teacher's retrieval scores, and the seconds it took. Raises InputError if `out`
+    holds another run.
+    """
     began = time.perf_counter()
     folder = open_run(out, "quickstart", {"seed": config.seed, "scale": config.scale}, {})
-    results = run_jobs(_jobs(config, folder), config.processes, say)
-    arms = {name: results[f"{name}: probes"] for name in ARMS}
+    results = run_jobs(_Plan(config, folder).jobs(), config.processes, say)
+    arms = {name: results[_probes_of(name)] for name in ARMS}
     result = {
         "arms": arms,
         "retrieval": results["teacher"]["retrieval"],
@@ -159,140 +134,159 @@ def quickstart(
     }
     write_json(folder / "result.json", result)
     rows = table_rows(arms)
-    say(
-        "\n"
-        + table(rows)
-        + "\n\n"
-        + verdict(arms)
-        + f"\n\n{folder / 'report.html'} ({result['seconds']:.0f} s in all)"
-    )
+    page = folder / "report.html"
+    say(f"\n{table(rows)}\n\n{verdict(arms)}\n\n{page} ({result['seconds']:.0f} s in all)")
     _report(folder, rows, result)
     return result
 
 
-def _jobs(config: QuickstartConfig, out: Path) -> list[Job]:
-    def scaled(training: TrainConfig) -> TrainConfig:
-        return replace(
-            training, seed=config.seed, steps=max(2, round(training.steps * config.scale))
-        )
+def _probes_of(arm: str) -> str:
+    """The name of the job that probes an arm."""
+    return f"{arm}: probes"
 
-    folder = out / "world"
-    world = World(WorldConfig(seed=config.seed))
-    corpus = folder / "corpus" / "train.txt"
-    text = (str(corpus),)
-    pretrain = AdaptConfig(
-        student=str(out / "new"), arm="mlm", text=text, max_length=32, mask_rate=0.25
-    )
 
-    def teacher(name: str, suffix: str, training: TrainConfig, after: str) -> Job:
+@dataclass(frozen=True)
+class _Plan:
+    """What has to be done, and where each job finds what others have made."""
+
+    config: QuickstartConfig
+    out: Path
+
+    @property
+    def world(self) -> Path:
+        return self.out / "world"
+
+    @property
+    def corpus(self) -> Path:
+        return self.world / "corpus" / "train.txt"
+
+    def jobs(self) -> list[Job]:
+        """All jobs in the order in which they should start; short ones last: no process idles long at the end."""
+        world = World(WorldConfig(seed=self.config.seed))
+        untrained = self.out / "new"
+        jobs = [
+            Job("images", render, (world, self.world, "images")),
+            Job("text", render, (world, self.world, "text")),
+            Job("new encoder", new_encoder, (self.corpus, untrained, self.config.seed), ("text",)),
+            self._teacher("teacher", "", TEACHING, after="images"),
+            self._text_encoder(untrained),
+            Job("blind images", render, (world, self.world, "blind images")),
+            self._teacher("teacher-blind", "_blind", BLIND_TEACHING, after="blind images"),
+        ]
+        jobs += [self._arm(name) for name in ARMS]
+        jobs += [self._probes(name) for name in ARMS]
+        return jobs
+
+    def _scaled(self, training: TrainConfig) -> TrainConfig:
+        steps = max(2, round(training.steps * self.config.scale))
+        return replace(training, seed=self.config.seed, steps=steps)
+
+    def _teacher(self, name: str, suffix: str, training: TrainConfig, after: str) -> Job:
         settings = replace(
             TEACHER,
-            captions=str(folder / f"captions{suffix}_train.json"),
-            images=str(folder / f"images{suffix}"),
-            eval_captions=str(folder / f"captions{suffix}_dev.json"),
+            captions=str(self.world / f"captions{suffix}_train.json"),
+            images=str(self.world / f"images{suffix}"),
+            eval_captions=str(self.world / f"captions{suffix}_dev.json"),
         )
-        return Job(name, teach, (settings, scaled(training), out / name), (after,))
+        return Job(name, teach, (settings, self._scaled(training), self.out / name), (after,))
 
-    jobs = [
-        Job("images", render, (world, folder, "images")),
-        Job("text", render, (world, folder, "text")),
-        Job("new encoder", new_encoder, (corpus, out / "new", config.seed), ("text",)),
-        teacher("teacher", "", TEACHING, "images"),
-        Job(
-            "text encoder",
-            adapt,
-            (pretrain, scaled(PRETRAINING), out / "encoder"),
-            ("new encoder",),
-        ),
-        Job("blind images", render, (world, folder, "blind images")),
-        teacher("teacher-blind", "_blind", BLIND_TEACHING, "blind images"),
-    ]
-    probes = []
-    for name, (arm, source, weight) in ARMS.items():
-        own = out / "arms" / name.replace(", ", "-").replace(" ", "-")
-        settings = replace(
+    def _text_encoder(self, untrained: Path) -> Job:
+        """The encoder that all arms start from: it knows the corpus, and no teacher."""
+        settings = AdaptConfig(
+            student=str(untrained),
+            arm="mlm",
+            text=(str(self.corpus),),
+            max_length=32,
+            masking=Masking(mask_rate=0.25),
+        )
+        arguments = (settings, self._scaled(PRETRAINING), self.out / "encoder")
+        return Job("text encoder", adapt, arguments, ("new encoder",))
+
+    def _folder(self, arm: str) -> Path:
+        return self.out / "arms" / arm.replace(", ", "-").replace(" ", "-")
+
+    def _arm(self, name: str) -> Job:
+        arm, teacher, weight = ARMS[name]
+        settings = changed(
             ADAPTER,
             arm=arm,
-            text=text,
-            student=str(out / "encoder" / "model"),
+            text=(str(self.corpus),),
+            student=str(self.out / "encoder" / "model"),
             distill_weight=weight,
         )
-        if source:
-            settings = replace(settings, teacher=str(out / source / "model"))
-        after = ("text encoder", source) if source else ("text encoder",)
-        jobs.append(Job(name, adapt, (settings, scaled(ADAPTING), own / "adapt"), after))
-        ask = ProbeConfig(model=str(own / "adapt" / "model"), data=str(folder))
-        probes.append(Job(f"{name}: probes", probe, (ask, scaled(PROBES), own / "probes"), (name,)))
-    return [*jobs, *probes]  # short jobs last: no process idles long at the end
+        after: tuple[str, ...] = ("text encoder",)
+        if teacher:
+            settings = replace(settings, teacher=str(self.out / teacher / "model"))
+            after = ("text encoder", teacher)
+        arguments = (settings, self._scaled(ADAPTING), self._folder(name) / "adapt")
+        return Job(name, adapt, arguments, after)
+
+    def _probes(self, name: str) -> Job:
+        folder = self._folder(name)
+        settings = ProbeConfig(model=str(folder / "adapt" / "model"), data=str(self.world))
+        arguments = (settings, self._scaled(PROBES), folder / "probes")
+        return Job(_probes_of(name), probe, arguments, (name,))
 
 
-def table_rows(arms: dict[str, Any], split: str = "test") -> list[dict[str, str]]:
+def table_rows(arms: Arms, split: str = "test") -> list[dict[str, str]]:
     """One row per arm and one for guessing; accuracies on nouns of `split`, which no probe was fitted on."""
     columns = VISUAL | LINEAR | TEXTUAL
-    rows = [
-        {"arm": name} | {label: f"{found[probe][split]:.2f}" for probe, label in columns.items()}
-        for name, found in arms.items()
-    ]
+    rows = []
+    for name, scores in arms.items():
+        row = {"arm": name}
+        for test, label in columns.items():
+            row[label] = f"{scores[test][split]:.2f}"
+        rows.append(row)
+    guessing = {"arm": "guessing"}
+    for label, chance in zip(columns.values(), _chances(arms, columns), strict=True):
+        guessing[label] = f"{chance:.2f}"
+    return [*rows, guessing]
+
+
+def _chances(arms: Arms, probes: Iterable[str]) -> list[float]:
+    """What guessing gets in each probe; the nouns are the same for all arms, so any arm tells."""
     any_arm = next(iter(arms.values()))
-    return [
-        *rows,
-        {"arm": "guessing"}
-        | {label: f"{any_arm[p]['chance']:.2f}" for p, label in columns.items()},
-    ]
+    return [any_arm[name]["chance"] for name in probes]
 
 
-def verdict(arms: dict[str, Any], split: str = "test") -> str:
+def verdict(arms: Arms, split: str = "test") -> str:
     """What the table shows, in plain words, against the control that saw the same text without a teacher."""
     control, *others = arms
     parts = []
     for name in others:
-        gains = {
-            label: arms[name][p][split] - arms[control][p][split]
-            for p, label in (VISUAL | TEXTUAL).items()
-        }
-        changes = ", ".join(f"{label} {gain:+.2f}" for label, gain in gains.items())
-        seen = [arms[name][p][split] >= 0.6 for p in VISUAL]
-        worth = "sees" if all(seen) else "sees in part" if any(seen) else "does not see"
-        parts.append(f"{name}: {worth} ({changes})")
+        changes = []
+        for test, label in (VISUAL | TEXTUAL).items():
+            gain = arms[name][test][split] - arms[control][test][split]
+            changes.append(f"{label} {gain:+.2f}")
+        parts.append(f"{name}: {_sight(arms, name, split)} ({', '.join(changes)})")
     return f"Against {control}, on nouns never described to it. " + "; ".join(parts) + "."
+
+
+def _sight(arms: Arms, name: str, split: str) -> str:
+    seen = [arms[name][test][split] >= SEES for test in VISUAL]
+    if all(seen):
+        return "sees"
+    if any(seen):
+        return "sees in part"
+    return "does not see"
 
 
 def _report(out: Path, rows: list[dict[str, str]], result: dict[str, Any]) -> None:
     arms = result["arms"]
-    captions = read_json(out / "world" / "captions_train.json")
-    told: dict[int, list[str]] = {}
-    for annotation in captions["annotations"]:
-        told.setdefault(annotation["image_id"], []).append(annotation["caption"])
-    scenes = [
-        Picture(
-            (out / "world" / "images" / image["file_name"]).read_bytes(),
-            " / ".join(told[image["id"]]),
-        )
-        for image in captions["images"][:8]
-    ]
-    probes = VISUAL | TEXTUAL
-    chances = [next(iter(arms.values()))[p]["chance"] for p in probes]
-    series = {name: [found[p]["test"] for p in probes] for name, found in arms.items()}
-    linear = {name: [found[p]["test"] for p in LINEAR] for name, found in arms.items()}
-    label = "accuracy, unseen nouns"
-    linear_chances = [next(iter(arms.values()))[p]["chance"] for p in LINEAR]
-    sections = [
-        Section("What the teacher sees", pictures=scenes),
-        Section(
-            "Questions answered after fine-tuning",
-            figure=bars(list(probes.values()), series, chances, out / "report.png", label),
-        ),
-        Section(
-            "Attributes read from the noun's own state by a linear probe",
-            figure=bars(list(LINEAR.values()), linear, linear_chances, label=label),
-        ),
-        Section("Accuracy on nouns no probe was fitted on", rows=rows),
-    ]
-    recall = ", ".join(f"{k} {v}" for k, v in result["retrieval"].items())
+    fine_tuned = _bars(arms, VISUAL | TEXTUAL, out / "report.png")
+    recall = ", ".join(f"{name} {value}" for name, value in result["retrieval"].items())
     write_report(
         out / "report.html",
         "Does a text encoder learn to see?",
-        sections,
+        [
+            Section("What the teacher sees", pictures=_scenes(out / "world")),
+            Section("Questions answered after fine-tuning", figure=fine_tuned),
+            Section(
+                "Attributes read from the noun's own state by a linear probe",
+                figure=_bars(arms, LINEAR),
+            ),
+            Section("Accuracy on nouns no probe was fitted on", rows=rows),
+        ],
         [
             "Every noun has a look that only images show, and a category that only text shows. A CLIP teacher sees "
             "the images; the text encoder reads text that never tells a noun's look. Each arm adapts it for the same "
@@ -305,3 +299,25 @@ def _report(out: Path, rows: list[dict[str, str]], result: dict[str, Any]) -> No
             "redrawn every time: whatever its student gains does not come from images.",
         ],
     )
+
+
+def _bars(arms: Arms, probes: Mapping[str, str], path: Path | None = None) -> str:
+    """Test accuracies of all arms as SVG, and as PNG at `path`."""
+    series = {}
+    for name, scores in arms.items():
+        series[name] = [scores[test]["test"] for test in probes]
+    label = "accuracy, unseen nouns"
+    return bars(list(probes.values()), series, _chances(arms, probes), path, label)
+
+
+def _scenes(world: Path) -> list[Picture]:
+    """The first images as PNG, each with its captions."""
+    content = read_json(world / "captions_train.json")
+    captions: dict[int, list[str]] = {}
+    for note in content["annotations"]:
+        captions.setdefault(note["image_id"], []).append(note["caption"])
+    scenes = []
+    for image in content["images"][:SHOWN]:
+        png = (world / "images" / image["file_name"]).read_bytes()
+        scenes.append(Picture(png, " / ".join(captions[image["id"]])))
+    return scenes

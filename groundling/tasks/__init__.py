@@ -14,8 +14,8 @@ import numpy as np
 from groundling.batch import Example, RegionRow, Sizes
 from groundling.errors import InputError
 from groundling.forms import Form
-from groundling.models.task_heads import TaskHead
 from groundling.metrics import Metric
+from groundling.models.task_heads import TaskHead
 from groundling.objectives.supervised import Supervised
 
 

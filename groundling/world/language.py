@@ -1,4 +1,4 @@
-"""What the world's nouns are, and what is said of them: attributes, categories, templates, phrases."""
+"""What the world says: attributes, categories, templates, and phrases and sentences drawn from them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "colour": ("red", "green", "blue", "yellow", "purple", "pink"),
@@ -13,9 +14,13 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "size": ("small", "large"),
     "texture": ("plain", "striped", "dotted"),
 }
-SPOKEN = (2, 0, 3, 1)  # English puts size before colour before texture before shape
+"""The values of each attribute; the order of the attributes is that of all looks."""
+SPOKEN = (2, 0, 3, 1)
+"""The attributes' numbers as English orders them: size before colour before texture before shape."""
 SHAPE = list(ATTRIBUTES).index("shape")
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+"""What a relation is when seen from the other thing."""
+RELATIONS = tuple(OPPOSITE)
 THINGS = {
     "block": "blocks",
     "toy": "toys",
@@ -24,7 +29,7 @@ THINGS = {
     "cup": "cups",
     "hat": "hats",
 }
-# category: (verbs, endings); a verb and its ending always agree, so that only the noun can be wrong
+"""Ordinary things, singular and plural."""
 FRAMES = {
     "animal": (
         ("feeds", "walks", "pets", "calls"),
@@ -37,8 +42,7 @@ FRAMES = {
         ("in the garden", "in spring", "by the fence"),
     ),
 }
-# percent of the text: templates, one a line. N noun, O noun or described thing as in captions, T and P ordinary thing
-# and its plural, A and B two values of attribute K, R relation, S person, V and E verb and ending of N's category
+"""Categories, each with verbs and endings; a verb and its ending always agree, so that only the noun can be wrong."""
 TEMPLATES: tuple[tuple[int, str], ...] = (
     (20, "there is a O .\na O is R a O .\na O is R a O ."),
     (
@@ -70,21 +74,34 @@ TEMPLATES: tuple[tuple[int, str], ...] = (
         "S V the N .\nS V the N .\nS V the N .\nS sees the N E .\nS sees the N E .\nS V the N E .",
     ),
 )
+"""Percent of the text, and templates, one a line.
 
-Looks = tuple[str, ...]  # colour, shape, size, texture: the order of ATTRIBUTES
+N noun; O noun or described thing as in captions; T, P ordinary thing and its plural; A, B two values of attribute K;
+R relation; S person; V, E verb and ending of the category of N.
+"""
+
+Looks = tuple[str, ...]
+"""Colour, shape, size, texture: the order of ATTRIBUTES."""
 
 
 @dataclass(frozen=True)
 class Noun:
-    """An invented word: how its things look, what kind they are, and the split it is probed in."""
+    """An invented word for things of one category that all look alike."""
 
     name: str
+    """The word."""
     colour: str
+    """Its things' colour."""
     shape: str
+    """Its things' shape."""
     size: str
+    """Its things' size."""
     texture: str
+    """Its things' texture."""
     category: str
+    """What its things are: animals, food, tools or plants; only the text tells."""
     split: str
+    """The split it is probed in: train, dev or test."""
 
     @property
     def looks(self) -> Looks:
@@ -92,58 +109,72 @@ class Noun:
         return (self.colour, self.shape, self.size, self.texture)
 
 
-def draw_looks(rng: np.random.Generator) -> Looks:
+def draw_looks(rng: Generator) -> Looks:
     """Four attributes, each value as likely as any."""
-    return tuple(
-        values[i] for values, i in zip(ATTRIBUTES.values(), rng.integers((6, 6, 2, 3)), strict=True)
-    )
+    places = rng.integers((6, 6, 2, 3))
+    return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), places, strict=True))
 
 
-def phrase(rng: np.random.Generator, name: str, looks: Looks, stated: float) -> str:
+def phrase(rng: Generator, name: str, looks: Looks, stated: float) -> str:
     """A noun, with probability `stated` with an attribute before it; without a name, a thing with two to four.
 
     A thing's shape is always told: it is what a contrastive teacher learns last, and from captions alone.
     """
-    order, bias, count = rng.permutation(4), rng.random(), int(rng.integers(1, 4))
+    order = rng.permutation(4)
+    bias = rng.random()
+    others = int(rng.integers(1, 4))
     if name:
         return f"{looks[order[0]]} {name}" if bias < stated else name
-    told = {SHAPE, *[i for i in order if i != SHAPE][:count]}
-    return " ".join([looks[i] for i in SPOKEN if i in told] + ["thing"])
+    told = {SHAPE}
+    told.update([i for i in order if i != SHAPE][:others])
+    words = [looks[i] for i in SPOKEN if i in told]
+    return " ".join([*words, "thing"])
 
 
-def sentence(rng: np.random.Generator, nouns: Sequence[Noun], stated: float) -> str:
+def sentence(rng: Generator, nouns: Sequence[Noun], stated: float) -> str:
     """A line of text over `nouns`, each mention stating an attribute with probability `stated`."""
-    group = int(
-        np.searchsorted(
-            np.cumsum([percent for percent, _ in TEMPLATES]), rng.integers(100), side="right"
-        )
-    )
-    templates = TEMPLATES[group][1].splitlines()
-    template = templates[rng.integers(len(templates))]
+    template = _template(rng)
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
-    mentions, things = iter(chosen * 2), iter(str(thing) for thing in rng.permutation(list(THINGS)))
-    kind = list(ATTRIBUTES)[rng.integers(4)]
-    value, other = (str(word) for word in rng.permutation(ATTRIBUTES[kind])[:2])
-    relation = tuple(OPPOSITE)[rng.integers(4)]
-    fixed = {"A": value, "B": other, "K": kind, "R": relation, "S": ("she", "he")[rng.integers(2)]}
-    verbs, endings = FRAMES[chosen[0].category]
-    fixed |= {"V": verbs[rng.integers(len(verbs))], "E": endings[rng.integers(len(endings))]}
+    mentions = iter(chosen * 2)
+    things = iter([str(thing) for thing in rng.permutation(list(THINGS))])
+    fixed = _fixed_words(rng, chosen[0].category)
     words = []
     for token in template.split():
         if token in ("N", "O"):
             noun = next(mentions)
-            named = token == "N" or rng.random() < 0.6
-            words.append(
-                phrase(
-                    rng,
-                    noun.name if named else "",
-                    noun.looks if named else draw_looks(rng),
-                    stated,
-                )
-            )
-        elif token in ("T", "P"):
-            thing = next(things)
-            words.append(thing if token == "T" else THINGS[thing])
+            if token == "N" or rng.random() < 0.6:
+                words.append(phrase(rng, noun.name, noun.looks, stated))
+            else:
+                words.append(phrase(rng, "", draw_looks(rng), stated))
+        elif token == "T":
+            words.append(next(things))
+        elif token == "P":
+            words.append(THINGS[next(things)])
         else:
             words.append(fixed.get(token, token))
     return " ".join(words)
+
+
+def _template(rng: Generator) -> str:
+    percents = [percent for percent, _ in TEMPLATES]
+    group = np.searchsorted(np.cumsum(percents), rng.integers(100), side="right")
+    templates = TEMPLATES[int(group)][1].splitlines()
+    return templates[rng.integers(len(templates))]
+
+
+def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
+    """What the letters A, B, K, R, S, V and E of a template stand for; all are drawn, whichever it has."""
+    attribute = list(ATTRIBUTES)[rng.integers(4)]
+    values = rng.permutation(ATTRIBUTES[attribute])
+    relation = RELATIONS[rng.integers(4)]
+    person = ("she", "he")[rng.integers(2)]
+    verbs, endings = FRAMES[category]
+    return {
+        "A": str(values[0]),
+        "B": str(values[1]),
+        "K": attribute,
+        "R": relation,
+        "S": person,
+        "V": verbs[rng.integers(len(verbs))],
+        "E": endings[rng.integers(len(endings))],
+    }

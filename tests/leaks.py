@@ -26,41 +26,55 @@ def leaks(folder: str | os.PathLike) -> dict[str, float]:
     if not path.is_file():
         raise InputError(f"{path} is missing; expected a folder written by World.write")
     nouns = json.loads(path.read_text(encoding="utf-8"))["nouns"]
+    lines = (Path(folder) / "corpus" / "train.txt").read_text(encoding="utf-8").splitlines()
     index = {noun["name"]: i for i, noun in enumerate(nouns)}
     words = {word: i for i, word in enumerate(itertools.chain(*ATTRIBUTES.values()))}
-    counts, mentions, adjacent, predicated = np.zeros((len(nouns), len(words))), 0, 0, 0
-    lines = (Path(folder) / "corpus" / "train.txt").read_text(encoding="utf-8").splitlines()
+    counts = np.zeros((len(nouns), len(words)))
+    mentions = 0
+    adjacent = 0
+    predicated = 0
     for tokens in map(str.split, lines):
         match tokens:
             case ["the", noun, "is", word, *_]:
                 predicated += noun in index and word in words
-        found = [words[token] for token in tokens if token in words]
+        told = [words[token] for token in tokens if token in words]
         for i, token in enumerate(tokens):
             if token in index:
                 mentions += 1
                 adjacent += any(word in words for word in tokens[max(i - 1, 0) : i + 2])
-                np.add.at(counts[index[token]], found, 1)
-    x = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    x = np.c_[np.ones(len(x)), (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-9)]
-    hat = x @ np.linalg.solve(x.T @ x + np.diag([1e-6] + [1.0] * len(words)), x.T)
-    labels = [
-        np.array([values.index(noun[kind]) for noun in nouns])
-        for kind, values in ATTRIBUTES.items()
-    ]
-
-    def gain(order: np.ndarray) -> float:
-        gains = []
-        for label in labels:
-            target = np.eye(label.max() + 1)[label[order]]
-            # A ridge fit without noun i predicts for i what the full fit does, less i's own part.
-            score = (hat @ target - np.diag(hat)[:, None] * target) / (1 - np.diag(hat)[:, None])
-            gains.append((score.argmax(axis=1) == label[order]).mean() - target.mean(axis=0).max())
-        return float(np.mean(gains))
-
-    null = [gain(generator("leaks", i).permutation(len(nouns))) for i in range(200)]
+                np.add.at(counts[index[token]], told, 1)
+    labels = []
+    for attribute, values in ATTRIBUTES.items():
+        labels.append(np.array([values.index(noun[attribute]) for noun in nouns]))
+    hat = _hat(counts)
+    null = []
+    for i in range(200):
+        null.append(_gain(hat, labels, generator("leaks", i).permutation(len(nouns))))
     return {
         "adjacent": adjacent / max(mentions, 1),
         "predicated": predicated / max(len(lines), 1),
-        "cooccurrence": gain(np.arange(len(nouns))),
+        "cooccurrence": _gain(hat, labels, np.arange(len(nouns))),
         "cooccurrence_null": float(np.quantile(null, 0.95)),
     }
+
+
+def _hat(counts: np.ndarray) -> np.ndarray:
+    """The matrix (N, N) by which a ridge regression on the counts (N, W) turns targets into predictions."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    scaled = (shares - shares.mean(axis=0)) / (shares.std(axis=0) + 1e-9)
+    x = np.c_[np.ones(len(scaled)), scaled]
+    penalty = np.diag([1e-6] + [1.0] * counts.shape[1])
+    return x @ np.linalg.solve(x.T @ x + penalty, x.T)
+
+
+def _gain(hat: np.ndarray, labels: list[np.ndarray], order: np.ndarray) -> float:
+    """Leave-one-out accuracy above the majority's, mean of the attributes, with the nouns' labels in this order."""
+    own = np.diag(hat)[:, None]
+    gains = []
+    for label in labels:
+        target = np.eye(label.max() + 1)[label[order]]
+        # A ridge fit without noun i predicts for i what the full fit does, less i's own part.
+        score = (hat @ target - own * target) / (1 - own)
+        right = score.argmax(axis=1) == label[order]
+        gains.append(right.mean() - target.mean(axis=0).max())
+    return float(np.mean(gains))

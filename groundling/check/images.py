@@ -1,0 +1,103 @@
+"""Images: whether those that files ask for are there, and whether they decode."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from groundling.check.places import Match, Place, pictures_below
+from groundling.check.report import Report
+from groundling.data.pictures import PICTURES
+
+DECODED = 2000
+"""Images of a place that are decoded; of more, an evenly spaced sample."""
+
+
+def try_images(
+    folders: Sequence[Path],
+    report: Report,
+    wanted: Mapping[Path, Collection[str]] | None = None,
+    captioned: Collection[str] | None = None,
+) -> None:
+    """Count the images below some folders and try to decode them.
+
+    `wanted`: names below the folders that a file expects to be there, by that file. `captioned`: names that have a
+    caption; with it, those that have none are counted.
+    """
+    place = ", ".join(map(str, folders))
+    paths: list[Path] = []
+    names: set[str] = set()
+    for folder in folders:
+        for path in pictures_below(folder):
+            paths.append(path)
+            names.add(str(path.relative_to(folder)))
+    for file, expected in (wanted or {}).items():
+        absent = [f"image {name}" for name in dict.fromkeys(expected) if name not in names]
+        report.problem(file, f"not in {place}", absent)
+    sample = _evenly_spaced(paths, DECODED)
+    broken = [path.name for path in sample if not _decodes(path)]
+    report.problem(folders[0], "does not decode as an image", broken)
+    about = f"{len(paths):,} images"
+    if captioned is not None:
+        about += f"; {len(names.difference(captioned)):,} have no caption"
+    report.fact(f"{place}: {about}; {len(sample):,} tried, evenly spaced")
+
+
+def _evenly_spaced(paths: list[Path], most: int) -> list[Path]:
+    count = min(len(paths), most)
+    places = np.linspace(0, len(paths) - 1, count).round()
+    return [paths[int(place)] for place in places]
+
+
+def _decodes(path: Path) -> bool:
+    try:
+        with Image.open(path) as image:
+            # Fast for JPEG; `verify` would be faster, but takes one that is cut short for whole.
+            image.draft("RGB", (64, 64))
+            image.load()
+    except Exception:  # Pillow's readers raise whatever broken bytes make them stumble over
+        return False
+    return True
+
+
+def find_images(place: Place, wanted: Mapping[Path, Sequence[str]], report: Report) -> None:
+    """Look for images by the last part of their ids: in the place's own folders of images, else in the root's."""
+    if not any(wanted.values()):
+        return
+    for holder in dict.fromkeys((place, place.root)):
+        if not holder.image_names:
+            continue
+        where = ", ".join(map(str, holder.image_folders))
+        for file, ids in wanted.items():
+            absent = []
+            for image_id in dict.fromkeys(ids):
+                if image_id.rpartition("/")[2] not in holder.image_names:
+                    absent.append(f"image {image_id}")
+            report.problem(file, f"not in {where}", absent)
+        if holder is not place.root:  # the root's images are a layout of their own
+            try_images(holder.image_folders, report)
+        return
+    report.fact(f"{place.folder}: no images, so none was looked for")
+
+
+def image_folders(place: Place, report: Report) -> Match | None:
+    """Folders of images, and images directly in the folder, that no captions speak of."""
+    folders = [folder for folder in place.image_folders if folder not in place.taken]
+    loose = [path for path in place.files if path.suffix.lower() in PICTURES]
+    if loose and not place.taken.issuperset(loose):
+        folders.append(place.folder)
+    if not folders:
+        return None
+    try_images(folders, report)
+    return Match()
+
+
+def images_anywhere(place: Place, report: Report) -> Match | None:
+    """Images in folders of any name, of which nothing else is known."""
+    if not pictures_below(place.folder):
+        return None
+    try_images([place.folder], report)
+    return Match()

@@ -1,0 +1,200 @@
+"""Layouts of vision and language: data sets in their official files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from groundling.batch import Example
+from groundling.check.examples import examples_of
+from groundling.check.images import find_images
+from groundling.check.places import Match, Place
+from groundling.check.report import EMPTY, OUTSIDE, Report
+from groundling.data.regions import inside
+from groundling.runs import read_json
+from groundling.tasks import flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
+
+Wanted = dict[Path, list[str]]
+"""Files of a layout, each with the ids of the images that it asks for."""
+
+
+def _matched(place: Place, wanted: Wanted, report: Report) -> Match | None:
+    """A match if there are files of the layout, after a look at the images that they ask for."""
+    if not wanted:
+        return None
+    find_images(place, wanted, report)
+    return Match(wanted)
+
+
+def _first_images(examples: Sequence[Example] | None) -> list[str]:
+    return [example.images[0] for example in examples or ()]
+
+
+def vqa_v2(place: Place, report: Report) -> Match | None:
+    """Questions and annotations of VQA v2, or LXMERT's lists, with an answer map."""
+    folder = place.folder
+    splits = [split for split in vqa.YEARS if _has_vqa(folder, split)]
+    splits += [path.stem for path in place.with_fields(".json", "question_id", "img_id")]
+    if not splits:
+        return None
+    wanted: Wanted = {}
+    for pattern in ("*ans2label.json", "*label2ans.json"):
+        wanted.update((path, []) for path in folder.glob(pattern))
+    for split in splits:
+        examples = examples_of(vqa.VQA, folder, split, report)
+        file = vqa.file_of(folder, split)
+        wanted[vqa.file_of(folder, split, vqa.ANNOTATIONS)] = []
+        wanted[file] = _first_images(examples)
+        if examples and examples[0].label is not None:
+            outside, none = vqa.unknown(vqa.questions(folder, split), vqa.form_of(folder))
+            answers = f"{outside:,} answers of people are not in the answer map"
+            questions = f"{none:,} questions have no answer in it"
+            report.fact(f"{file}: {answers}; {questions} and stay, with no target above 0")
+    return _matched(place, wanted, report)
+
+
+def _has_vqa(folder: Path, split: str) -> bool:
+    names = (vqa.QUESTIONS[:1], vqa.ANNOTATIONS)
+    return any(vqa.file_of(folder, split, name).is_file() for name in names)
+
+
+def vcr_lines(place: Place, report: Report) -> Match | None:
+    """Lines of VCR, and the metadata of their images, if that is there."""
+    files = place.with_fields(".jsonl", "annot_id")
+    if not files:
+        return None
+    for path in place.heads:  # a damaged one is not told by its fields
+        if path.name in {"train.jsonl", "val.jsonl", "test.jsonl"} and path not in files:
+            files.append(path)
+    wanted: Wanted = {}
+    for file in files:
+        examples = examples_of(vcr.ANSWER, place.folder, file.stem, report)
+        wanted[file] = _first_images(examples)
+        if examples and (place.folder / "vcr1images").is_dir():
+            _vcr_metadata(place.folder, file, report)
+    return _matched(place, wanted, report)
+
+
+def _vcr_metadata(folder: Path, file: Path, report: Report) -> None:
+    items = {item.image: item for item in vcr.items(folder, file.stem)}
+    sound = report.readable(partial(vcr.objects_of, folder, item) for item in items.values())
+    boxes = sum(len(objects.boxes) for objects in sound)
+    metadata = f"metadata of {len(sound):,} with {boxes:,} boxes"
+    report.fact(f"{file}: {len(items):,} images, {metadata}")
+
+
+def nlvr2_lines(place: Place, report: Report) -> Match | None:
+    """Lines of NLVR2, and its lists of subsets."""
+    wanted: Wanted = {}
+    for file in place.with_fields(".json", "identifier", "sentence"):
+        examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
+        wanted[file] = [image for example in examples for image in example.images]
+        ids: list[str] = []
+        labels: list[int] = []
+        for example in examples:
+            if isinstance(example.label, int):
+                ids.append(example.id)
+                labels.append(example.label)
+        if ids:
+            # Scored with their own labels, for the lists of subsets that this reads.
+            score = partial(nlvr2.NLVR2.official, place.folder, file.stem, ids, labels)
+            report.readable([score])
+    return _matched(place, wanted, report)
+
+
+def snli_ve_lines(place: Place, report: Report) -> Match | None:
+    """Lines of SNLI-VE."""
+    wanted: Wanted = {}
+    for file in place.heads:
+        if not file.match("snli_ve_*.jsonl"):
+            continue
+        split = file.stem.removeprefix("snli_ve_")
+        examples = examples_of(snli_ve.SNLI_VE, place.folder, split, report)
+        wanted[file] = _first_images(examples)
+        if examples:
+            _, dropped = snli_ve.load(place.folder, split)
+            what = "lines without a label that annotators agree on (-) are left out"
+            report.fact(f"{file}: {dropped:,} {what}")
+    return _matched(place, wanted, report)
+
+
+def refcoco_files(place: Place, report: Report) -> Match | None:
+    """Expressions of RefCOCO, RefCOCO+ or RefCOCOg, and MAttNet's detected boxes."""
+    wanted: Wanted = {}
+    for file in sorted(place.folder.glob("refs(*).p")):
+        wanted[file] = _expressions(place.folder, file, report)
+    for file in place.with_fields(".json", "image_id", "box", "score"):
+        wanted[file] = []
+        _detections(place.folder, file, report)
+    return _matched(place, wanted, report)
+
+
+def _expressions(folder: Path, file: Path, report: Report) -> list[str]:
+    """The images of all splits' expressions."""
+    split_by = file.name.removeprefix("refs(").removesuffix(").p")
+    images: list[str] = []
+    places: list[str] = []
+    for split in dict.fromkeys(ref["split"] for ref in refcoco.read_plain(file)):
+        for asked in report.readable([partial(refcoco.expressions, folder, split, split_by)]):
+            split_images = [expression.image for expression in asked]
+            objects = {expression.object for expression in asked}
+            images += split_images
+            places += [f"expression {expression.id}" for expression in asked]
+            about = f"{len(asked):,} expressions of {split}, {len(objects):,} objects"
+            report.fact(f"{file}: {about} in {len(set(split_images)):,} images")
+            empty = [f"expression {e.id}" for e in asked if not e.text.strip()]
+            report.problem(file, EMPTY, empty)
+    report.repeated(file, places)
+    return images
+
+
+def _detections(folder: Path, file: Path, report: Report) -> None:
+    boxes_of = refcoco.detected(file)
+    sizes: dict[str, tuple[int, int]] = {}
+    if (folder / "instances.json").is_file():
+        for number, size in refcoco.instances(folder)[0].items():
+            sizes[refcoco.COCO.format(subset="train2014", number=number)] = size
+    outside = []
+    unlisted = []
+    for image, boxes in boxes_of.items():
+        if image in sizes:
+            _, good = inside(boxes[:, :4] / (sizes[image] * 2))
+            if not good.all():
+                outside.append(f"image {image}")
+        elif sizes:
+            unlisted.append(f"image {image}")
+    report.problem(file, OUTSIDE, outside)
+    report.problem(file, "not in instances.json", unlisted)
+    full = sum(map(len, boxes_of.values()))
+    empty = len(read_json(file)) - full
+    about = f"{full:,} detected boxes in {len(boxes_of):,} images"
+    report.fact(f"{file}: {about}; {empty:,} empty ones")
+
+
+def flickr30k_entities(place: Place, report: Report) -> Match | None:
+    """Captions with marks, boxes, and lists of the splits' images."""
+    folder = place.folder
+    if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
+        return None
+    wanted: Wanted = {}
+    for split in ("train", "val", "test"):
+        file = folder / f"{split}.txt"
+        if file.is_file():
+            wanted[file] = flickr_entities.images(folder, split)
+            _entities(folder, file, wanted[file], report)
+    if not wanted:
+        expected = "expected lists of images train.txt, val.txt or test.txt, found none"
+        report.problems.append(f"{folder}: {expected}")
+        return Match()
+    return _matched(place, wanted, report)
+
+
+def _entities(folder: Path, file: Path, images: Sequence[str], report: Report) -> None:
+    reads = [partial(flickr_entities.captions_of, folder, image) for image in images]
+    captions = [caption for group in report.readable(reads) for caption in group]
+    boxed = sum(len(caption.phrases) for caption in captions)
+    others = sum(len(caption.skipped) for caption in captions)
+    phrases = f"{boxed:,} phrases with boxes, {others:,} without"
+    report.fact(f"{file}: {len(images):,} images, {len(captions):,} captions; {phrases}")
+    report.repeated(file, [f"image {image}" for image in images])

@@ -1,0 +1,54 @@
+"""The world as six vision-and-language data sets in their official files, which no text alone gives away.
+
+A text is drawn first, then an image for each of its answers. So in every split a question, hypothesis, sentence,
+expression or list of choices has all its answers equally often: VQA v2's complementary pairs, carried through.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from groundling.data.tables import lines_of
+from groundling.world.tasks.captions import write_captions
+from groundling.world.tasks.files import POOLS, TaskFiles
+from groundling.world.tasks.flickr30k import write_flickr30k
+from groundling.world.tasks.nlvr2 import write_nlvr2
+from groundling.world.tasks.refcoco import write_refcoco
+from groundling.world.tasks.snli_ve import write_snli_ve
+from groundling.world.tasks.vcr import write_vcr
+from groundling.world.tasks.vqa import write_vqa
+from groundling.world.world import World
+
+__all__ = ["POOLS", "sentences", "write_tasks"]
+
+WRITERS = (
+    write_captions,
+    write_vqa,
+    write_vcr,
+    write_nlvr2,
+    write_refcoco,
+    write_flickr30k,
+    write_snli_ve,
+)
+"""The data sets, each by what writes it."""
+
+
+def write_tasks(
+    world: World, folder: str | os.PathLike, train: int = 4000, held: int = 1000
+) -> dict[str, int]:
+    """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
+
+    `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
+    pre-training, are of as many training and held-out images; `tasks.json` comes last.
+    """
+    files = TaskFiles(world, Path(folder), train, held)
+    for write in WRITERS:
+        write(files)
+    files.close()
+    return files.counts
+
+
+def sentences(folder: str | os.PathLike) -> list[str]:
+    """Every text of a folder that `write_tasks` wrote, once, and VQA's answers: what a vocabulary has to have."""
+    return lines_of(Path(folder) / "texts.txt")
