@@ -37,8 +37,9 @@ from groundling.batch import IGNORE, Batch, RegionRow
 from groundling.data.captions import Captioned
 from groundling.data.paired import CaptionPairs
 from groundling.feed import Feed, Plan, Source
+from groundling.joins.visualbert import visualbert
 from groundling.keyed import generator
-from groundling.models.single_stream import SingleStream, visualbert
+from groundling.models.single_stream import SingleStream
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage

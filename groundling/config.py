@@ -1,7 +1,7 @@
 """Settings of a run, as dataclasses; their docstrings are the command line's help. Imports nothing heavy.
 
 Settings that travel together are groups of their own inside a command's settings; on the command line and in a sweep's
-file every setting is called by its own name alone (`settings` and `changed` do the same in Python).
+file every setting is called by its own name alone (`configured` and `changed` do the same in Python).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _changed(config: Any, values: dict[str, object]) -> Any:
     return replace(config, **new)
 
 
-def settings(kind: type[Settings], **values: object) -> Settings:
+def configured(kind: type[Settings], **values: object) -> Settings:
     """A configuration with some settings other than the default, each by its own name: as the flags of a command."""
     return changed(kind(), **values)
 
@@ -626,10 +626,10 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         ranges = {"nouns": (4, 1000), "stated": (0, 1)}
-        for field, value in asdict(self).items():
-            low, high = ranges.get(field, (0, DEV_IMAGES - 1))
+        for name, value in asdict(self).items():
+            low, high = ranges.get(name, (0, DEV_IMAGES - 1))
             if not low <= value <= high:
-                raise InputError(f"{field} is {value}; expected {low} to {high}")
+                raise InputError(f"{name} is {value}; expected {low} to {high}")
         if self.size < 16 or self.size % 16:
             raise InputError(f"size is {self.size}; expected a positive multiple of 16")
         held_out = self.dev_nouns + self.test_nouns

@@ -382,8 +382,8 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
         length - 64 for length in lengths
     )  # the encoder has 64 positions, --max-length says 128
     assert min(lengths) > 64
-    config = FinetuneConfig(
-        model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
+    config = settings(
+        FinetuneConfig, model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
     assert result["dropped_pieces"] == expected
@@ -395,8 +395,8 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     path = put(tmp_path / "long.txt", "\n".join(long))
     examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
     assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
-    config = AdaptConfig(
-        student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
+    config = settings(
+        AdaptConfig, student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
     )
     result = adapt(config, STEPS, tmp_path / "out")
     assert result["texts"] == len(examples) > len(long)
@@ -418,8 +418,12 @@ def safetensors_full_disk() -> SafetensorError:
 
 @pytest.fixture
 def control(given: Path) -> AdaptConfig:
-    return AdaptConfig(
-        student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40
+    return settings(
+        AdaptConfig,
+        student=str(given / "student"),
+        arm="mlm",
+        text=(str(given / "text.txt"),),
+        max_length=40,
     )
 
 
@@ -427,8 +431,12 @@ def control(given: Path) -> AdaptConfig:
 def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The weights of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    config = AdaptConfig(
-        student=str(given / "student"), arm="mlm", text=(str(given / "text.txt"),), max_length=40
+    config = settings(
+        AdaptConfig,
+        student=str(given / "student"),
+        arm="mlm",
+        text=(str(given / "text.txt"),),
+        max_length=40,
     )
     adapt(config, STEPS, out)
     return load_file(out / "model" / "model.safetensors")
@@ -579,7 +587,12 @@ def test_a_folder_belongs_to_one_run(
         assert str(out) in str(error.value)
     with pytest.raises(InputError, match="kind: adapt there, finetune now"):
         finetune(
-            FinetuneConfig(model=str(given / "student"), task="glue/rte", data=str(given / "glue")),
+            settings(
+                FinetuneConfig,
+                model=str(given / "student"),
+                task="glue/rte",
+                data=str(given / "glue"),
+            ),
             STEPS,
             out,
         )

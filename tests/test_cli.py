@@ -22,6 +22,7 @@ from groundling.config import (
     CompareConfig,
     FinetuneConfig,
     TrainConfig,
+    configured,
 )
 from groundling.world import WorldConfig
 
@@ -199,7 +200,9 @@ def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixt
     command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
     assert main(command.split()) == 0
     config, training, out = called[0]
-    assert config == AdaptConfig(student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True)
+    assert config == settings(
+        AdaptConfig, student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True
+    )
     assert training == TrainConfig(lr=3e-4, steps=7, cpu=True)
     assert out == "here"
     assert json.loads(capsys.readouterr().out) == {"said": 1}
@@ -222,7 +225,7 @@ def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
     assert main(command.split()) == 0
     config, adapting, training, tuning, _ = called[0]
     assert config == CompareConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
-    assert adapting == AdaptConfig(student="s")
+    assert adapting == configured(AdaptConfig, student="s")
     assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
 
 

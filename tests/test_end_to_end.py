@@ -24,8 +24,8 @@ from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
-from groundling.joins import VLBertJoin
 from groundling.joins.end_to_end import EndToEnd, end_to_end, under
+from groundling.joins.vlbert import VLBertJoin
 from groundling.load import load_student
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
@@ -354,7 +354,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(place: Path) -> PretrainConfig:
-    return PretrainConfig(
+    return settings(
+        PretrainConfig,
         model="vlbert",
         student=str(place / "bert"),
         regions=str(place / "store"),
@@ -406,7 +407,8 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
             for i in e.images
         }
     )
-    config = FinetuneConfig(
+    config = settings(
+        FinetuneConfig,
         model=str(trained),
         task="vqa",
         data=str(folder),
@@ -449,7 +451,8 @@ def test_mistakes_are_named(
     stored = pretrain(
         replace(settings, images=""), TWO, tmp_path / "stored"
     )  # the same without a CNN
-    config = FinetuneConfig(
+    config = settings(
+        FinetuneConfig,
         model=str(tmp_path / "stored" / "model"),
         task="vqa",
         data=str(vqa(tmp_path / "vqa")),

@@ -21,10 +21,10 @@ from transformers import (
 
 from groundling.analysis.answers import Part, embedder, embedding, fill_mask, stroop
 from groundling.analysis.knowledge import measure, summary
-from groundling.checkpoint import HEADS
 from groundling.config import AskConfig
 from groundling.data.visual_facts import ANSWERS, VisualFact, read_visual_facts
 from groundling.errors import InputError
+from groundling.models.saved_heads import HEADS
 from groundling.recipes.ask import ask
 from groundling.world import World, WorldConfig
 from groundling.world.language import ATTRIBUTES

@@ -62,7 +62,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def settings(place: Path) -> PretrainConfig:
-    return PretrainConfig(
+    return settings(
+        PretrainConfig,
         student=str(place / "bert"),
         regions=str(place / "store"),
         captions=str(place / "some.token.txt"),
@@ -203,7 +204,8 @@ def test_pixels_reach_the_score(
             for i in e.images
         }
     )
-    config = FinetuneConfig(
+    config = settings(
+        FinetuneConfig,
         model=str(trained[kind][0] / "model"),
         task="vqa",
         data=str(folder),

@@ -98,8 +98,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConfig:
     text = str(world / "corpus" / "train.txt")
-    return AdaptConfig(
-        student=str(encoder), teacher=str(taught[0] / "model"), text=(text,), max_length=64
+    return settings(
+        AdaptConfig,
+        student=str(encoder),
+        teacher=str(taught[0] / "model"),
+        text=(text,),
+        max_length=64,
     )
 
 
@@ -121,7 +125,9 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tune(encoder: Path, glue: Path) -> FinetuneConfig:
-    return FinetuneConfig(model=str(encoder), task="glue/rte", data=str(glue), max_length=64)
+    return settings(
+        FinetuneConfig, model=str(encoder), task="glue/rte", data=str(glue), max_length=64
+    )
 
 
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

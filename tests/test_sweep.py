@@ -14,7 +14,14 @@ from homes import STEPS
 from safetensors.torch import load_file
 
 from groundling.cli import main
-from groundling.config import TUNING, AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
+from groundling.config import (
+    TUNING,
+    AdaptConfig,
+    CompareConfig,
+    FinetuneConfig,
+    TrainConfig,
+    configured,
+)
 from groundling.errors import InputError
 from groundling.published import PUBLISHED
 from groundling.recipes import adapt as adapting
@@ -96,7 +103,9 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_text(FILE.format(more="") + 'steps = 5\nlr = 1\ntext = ["a", "b"]\n')
     found = read_sweep(file)
-    base = AdaptConfig(student="student", teacher="teacher", text=("text.txt",), max_length=64)
+    base = settings(
+        AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
+    )
     assert found.variants[0].adapt == replace(base, arm="mlm")
     assert found.variants[1].adapt == replace(base, arm="xdbert", save_joint=True)
     assert found.variants[1].train == TrainConfig(steps=2, batch=8, cpu=True)
@@ -110,7 +119,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         replace(only.train, batch=4),
     )
     assert only.of(found.variants[0]) == (only.finetune, only.train)
-    assert only.finetune == FinetuneConfig(task="glue/rte", data="glue", max_length=64)
+    assert only.finetune == configured(FinetuneConfig, task="glue/rte", data="glue", max_length=64)
     assert only.train == replace(TUNING, steps=2, batch=8, cpu=True)
     assert (found.seeds, found.adapt_every_seed) == (2, False)
     assert [v.published for v in found.variants] == ["BERT-b", "XDBERT-b", "", ""]
@@ -271,7 +280,9 @@ def test_every_seed_may_adapt_anew(place: Path, trained: list[str]) -> None:
 
 @pytest.mark.usefixtures("in_process")
 def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
-    settings = AdaptConfig(student="student", teacher="teacher", text=("text.txt",), max_length=64)
+    settings = settings(
+        AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
+    )
     config = CompareConfig(
         arms=("contrastive",), tasks=("glue/rte",), data="glue", seeds=2, max_length=64
     )

@@ -313,7 +313,9 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     rows = [(text, n % 3 / 2) for n, text in enumerate(toys.sentences()[:20])]
     mine, held = (put(tmp_path / f"{n}.csv", table(("q", "y"), *rows[:n])) for n in (20, 6))
-    config = FinetuneConfig(model=str(encoder), data=str(mine), text="q", label="y", dev=str(held))
+    config = settings(
+        FinetuneConfig, model=str(encoder), data=str(mine), text="q", label="y", dev=str(held)
+    )
     result = finetune(config, STEPS, out)
     assert (result["task"], result["headline"], result["median"]["dev"]["rmse"] > 0) == (
         "table/20",

@@ -13,7 +13,7 @@ from homes import STEPS, put, table
 from torch import nn
 
 from groundling.batch import Example, collate
-from groundling.config import FinetuneConfig
+from groundling.config import FinetuneConfig, configured
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.evaluate import evaluate
@@ -278,7 +278,9 @@ def test_choices_are_the_same_in_micro_batches(swag: Path, student, tmp_path: Pa
 def test_fine_tuning_on_swag(swag: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     result = finetune(
-        FinetuneConfig(model=str(encoder), task="swag", data=str(swag), submit=True), STEPS, out
+        configured(FinetuneConfig, model=str(encoder), task="swag", data=str(swag), submit=True),
+        STEPS,
+        out,
     )
     assert (result["task"], list(result["median"]), list(result["median"]["val"])) == (
         "swag",

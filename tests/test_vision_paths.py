@@ -20,13 +20,13 @@ from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Batch, Encoded, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig
+from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, configured
 from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify, Pick
-from groundling.models.heads import PairPooler
 from groundling.models.single_stream import BUILDERS, load_single_stream
+from groundling.models.task_heads import PairPooler
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetune import finetune
@@ -72,7 +72,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(world: Path) -> dict[str, str]:
     for kind in BUILDERS:
-        config = PretrainConfig(
+        config = settings(
+            PretrainConfig,
             model=kind,
             student=str(world / "bert"),
             regions=str(world / "store"),  # type: ignore[arg-type]
@@ -87,7 +88,8 @@ def trained(world: Path) -> dict[str, str]:
 def test_every_model_learns_every_task(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = FinetuneConfig(
+    config = settings(
+        FinetuneConfig,
         model=trained[kind],
         task=name,
         data=str(world / FOLDERS[name]),
@@ -117,7 +119,8 @@ def test_every_model_learns_every_task(
 def test_visualberts_phase_on_a_tasks_own_texts(
     name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = PretrainConfig(
+    config = settings(
+        PretrainConfig,
         student=trained["visualbert"],
         regions=str(world / "store"),
         task=name,
@@ -131,13 +134,17 @@ def test_the_control_reads_the_text_alone(
     kind: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
     """Without regions the same model answers from the text, and no region can matter; a new join needs no training."""
-    config = FinetuneConfig(model=trained[kind], task="nlvr2", data=str(world / "nlvr2"))
+    config = configured(
+        FinetuneConfig, model=trained[kind], task="nlvr2", data=str(world / "nlvr2")
+    )
     assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
     config = replace(config, model=str(world / "bert"), join=kind, regions=str(world / "store"))  # type: ignore[arg-type]
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
     with pytest.raises(InputError, match=r"asks for regions"):
         finetune(
-            FinetuneConfig(model=trained[kind], task="refcoco+", data=str(world / "refcoco+")),
+            settings(
+                FinetuneConfig, model=trained[kind], task="refcoco+", data=str(world / "refcoco+")
+            ),
             BRIEF,
             tmp_path / "no",
         )
@@ -146,8 +153,12 @@ def test_the_control_reads_the_text_alone(
 def test_of_very_many_outputs_the_best_is_kept(
     world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = FinetuneConfig(
-        model=trained["uniter"], task="vqa", data=str(world / "vqa"), regions=str(world / "store")
+    config = settings(
+        FinetuneConfig,
+        model=trained["uniter"],
+        task="vqa",
+        data=str(world / "vqa"),
+        regions=str(world / "store"),
     )
     runs = []
     for most in (100, 3):
@@ -167,7 +178,8 @@ def test_of_very_many_outputs_the_best_is_kept(
 def test_the_blind_control_sees_boxes_and_no_features(
     world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = FinetuneConfig(
+    config = settings(
+        FinetuneConfig,
         model=trained["uniter"],
         task="refcoco+",
         data=str(world / "refcoco+"),
@@ -367,14 +379,16 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
     )
     assert made["images"] == 12 and made["regions"] == 48
-    seen = PretrainConfig(
+    seen = settings(
+        PretrainConfig,
         model="vlbert",
         student=str(tmp_path / "bert"),
         regions=str(out),
         captions=str(tmp_path / "captions.tsv"),
     )
     assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
-    asked = FinetuneConfig(
+    asked = settings(
+        FinetuneConfig,
         model=str(tmp_path / "seen" / "model"),
         regions=str(out),
         data=str(tmp_path / "asked.csv"),

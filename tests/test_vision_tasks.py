@@ -16,7 +16,7 @@ import torch
 from homes import STEPS, put
 
 from groundling.batch import Example, Sizes, collate
-from groundling.config import FinetuneConfig
+from groundling.config import FinetuneConfig, configured
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.find import named
@@ -454,7 +454,9 @@ def test_scores_and_submission_of_vqa(folder: Path) -> None:
 
 def test_fine_tuning_on_vqa(folder: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
-    config = FinetuneConfig(model=str(encoder), task="vqa", data=str(folder), submit=True)
+    config = configured(
+        FinetuneConfig, model=str(encoder), task="vqa", data=str(folder), submit=True
+    )
     result = finetune(config, replace(STEPS, steps=2), out)
     assert (result["task"], list(result["median"]["val"])) == ("vqa", ["score"])
     sent = json.loads((out / "seed-0" / "vqa_test-dev.json").read_text())

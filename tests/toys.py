@@ -55,9 +55,10 @@ from transformers import (
 from groundling.batch import Example, RegionRow, Sample
 from groundling.data.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.joins.visualbert import visualbert
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal
-from groundling.models.single_stream import SingleStream, visualbert
+from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.recipes.teach import clip_tokenizer
 
@@ -375,6 +376,12 @@ class Shelf(dict[str, RegionRow]):
     def count(self, image: str) -> int:
         return len(self[image].boxes)
 
+    def size(self, image: str) -> tuple[int, int]:
+        return 0, 0
+
+    def in_annotated_order(self, image: str) -> bool:
+        return True
+
 
 def seen(count: int = 48) -> RegionSamples:
     """Texts, each with an image of 2 to 7 regions."""
@@ -400,6 +407,7 @@ class Pictures:
             WindowInput(tokenizer, WINDOW, max_windows=1),
         )
         self.ids, self.lengths = self.texts.ids, self.texts.lengths
+        self.images = [()] * count
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -63,8 +63,13 @@ def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) 
 
 
 def tuned(at: Path, model: Path, out: Path, **options: object) -> dict:
-    config = FinetuneConfig(
-        model=str(model), task="glue/rte", data=str(at / "glue"), max_length=40, **options
+    config = settings(
+        FinetuneConfig,
+        model=str(model),
+        task="glue/rte",
+        data=str(at / "glue"),
+        max_length=40,
+        **options,
     )
     result = finetune(config, TWO, out)
     assert 0 <= result["median"]["dev"]["accuracy"] <= 1

@@ -32,7 +32,8 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.presets import describe
-from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.teachers.clip_text import ClipTextTeacher
+from groundling.teachers.taught import Taught
 from groundling.train import Step
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")

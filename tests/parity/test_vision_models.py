@@ -13,10 +13,13 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 
 from groundling.batch import RegionRow, collate
 from groundling.errors import InputError
-from groundling.joins import UniterJoin, VisualBertJoin, VLBertJoin, add_types, sinusoids
 from groundling.joins import published_weights as maps
+from groundling.joins.uniter import UniterJoin, uniter
+from groundling.joins.visualbert import VisualBertJoin, visualbert
+from groundling.joins.vlbert import VLBertJoin, sinusoids, vlbert
 from groundling.load import load_student
-from groundling.models.single_stream import JOIN, uniter, visualbert, vlbert
+from groundling.models.join import add_types
+from groundling.models.single_stream import JOIN
 from groundling.presets import describe
 
 WIDTH = 12

@@ -15,7 +15,7 @@ from groundling.config import TrainConfig
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.train import Step, once, train
+from groundling.train import Step, train
 
 STEPS = 14
 KILLED = -signal.SIGKILL

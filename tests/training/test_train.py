@@ -20,7 +20,8 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
-from groundling.teachers.clip_text import ClipTextTeacher, Taught
+from groundling.teachers.clip_text import ClipTextTeacher
+from groundling.teachers.taught import Taught
 from groundling.train import Step, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
