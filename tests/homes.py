@@ -151,19 +151,24 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing in the library may catch it."""
 
 
-def dying(at: int) -> Callable[..., Any]:
-    """An inner step that dies at its `at`-th call, after its backward pass."""
-    calls = 0
+class Counting(groundling.train.Once):
+    """The ordinary inner step, which counts its calls and can die after the backward pass of one."""
 
-    def inner(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        terms = groundling.train.once(*arguments)
-        if calls == at:
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.calls = 0
+
+    def __call__(self, micro: groundling.train.MicroStep) -> Any:
+        self.calls += 1
+        terms = super().__call__(micro)
+        if self.calls == self.at:
             raise Killed
         return terms
 
-    return inner
+
+def dying(at: int) -> Counting:
+    """An inner step that dies at its `at`-th call, after its backward pass."""
+    return Counting(at)
 
 
 def never(*_: Any, **__: Any) -> Any:

@@ -19,7 +19,7 @@ from transformers import AutoModel, BertTokenizer
 
 from groundling import checkpoint
 from groundling.cli import main
-from groundling.config import AdaptConfig, FinetuneConfig
+from groundling.config import AdaptConfig, FinetuneConfig, configured
 from groundling.data.corpora import corpus
 from groundling.errors import InputError
 from groundling.models.loading import load_tokenizer
@@ -382,7 +382,7 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
         length - 64 for length in lengths
     )  # the encoder has 64 positions, --max-length says 128
     assert min(lengths) > 64
-    config = settings(
+    config = configured(
         FinetuneConfig, model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
@@ -395,7 +395,7 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     path = put(tmp_path / "long.txt", "\n".join(long))
     examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
     assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
-    config = settings(
+    config = configured(
         AdaptConfig, student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
     )
     result = adapt(config, STEPS, tmp_path / "out")
@@ -418,7 +418,7 @@ def safetensors_full_disk() -> SafetensorError:
 
 @pytest.fixture
 def control(given: Path) -> AdaptConfig:
-    return settings(
+    return configured(
         AdaptConfig,
         student=str(given / "student"),
         arm="mlm",
@@ -431,7 +431,7 @@ def control(given: Path) -> AdaptConfig:
 def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The weights of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    config = settings(
+    config = configured(
         AdaptConfig,
         student=str(given / "student"),
         arm="mlm",
@@ -587,7 +587,7 @@ def test_a_folder_belongs_to_one_run(
         assert str(out) in str(error.value)
     with pytest.raises(InputError, match="kind: adapt there, finetune now"):
         finetune(
-            settings(
+            configured(
                 FinetuneConfig,
                 model=str(given / "student"),
                 task="glue/rte",

@@ -200,7 +200,7 @@ def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixt
     command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
     assert main(command.split()) == 0
     config, training, out = called[0]
-    assert config == settings(
+    assert config == configured(
         AdaptConfig, student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True
     )
     assert training == TrainConfig(lr=3e-4, steps=7, cpu=True)

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.batch import Example, Sample, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig
+from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.paired import RegionSamples, with_whole_image
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
@@ -354,7 +354,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(place: Path) -> PretrainConfig:
-    return settings(
+    return configured(
         PretrainConfig,
         model="vlbert",
         student=str(place / "bert"),
@@ -407,7 +407,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
             for i in e.images
         }
     )
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=str(trained),
         task="vqa",
@@ -428,7 +428,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
         ({"images": str(tmp_path / "none")}, "none: no such image folder"),
     ):
         with pytest.raises(InputError, match=message):
-            finetune(replace(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
+            finetune(changed(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
 
 
 def test_mistakes_are_named(
@@ -447,11 +447,11 @@ def test_mistakes_are_named(
         ({"images": str(tmp_path / "few")}, "few: 5 images are missing, the first is '001'"),
     ):
         with pytest.raises(InputError, match=message):
-            pretrain(replace(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
+            pretrain(changed(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
     stored = pretrain(
-        replace(settings, images=""), TWO, tmp_path / "stored"
+        changed(settings, images=""), TWO, tmp_path / "stored"
     )  # the same without a CNN
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=str(tmp_path / "stored" / "model"),
         task="vqa",

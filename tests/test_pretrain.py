@@ -12,7 +12,7 @@ import pytest
 from homes import STEPS, log_of
 from safetensors.torch import load_file
 
-from groundling.config import FinetuneConfig, PretrainConfig
+from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.regions import Found, RegionWriter
 from groundling.errors import InputError
 from groundling.models.single_stream import load_single_stream
@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def settings(place: Path) -> PretrainConfig:
-    return settings(
+    return configured(
         PretrainConfig,
         student=str(place / "bert"),
         regions=str(place / "store"),
@@ -78,7 +78,7 @@ def trained(
     root = tmp_path_factory.mktemp("pretrained")
     steps = replace(STEPS, steps=30, batch=4)
     return {
-        kind: (root / kind, pretrain(replace(settings, model=kind), steps, root / kind))  # type: ignore[arg-type]
+        kind: (root / kind, pretrain(changed(settings, model=kind), steps, root / kind))  # type: ignore[arg-type]
         for kind in TERMS
     }
 
@@ -105,7 +105,7 @@ def test_each_model_has_its_own_objectives(
 def test_text_without_images_is_mixed_in(
     settings: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
-    config = replace(settings, model="vlbert", text=(str(place / "text.txt"),), max_length=24)
+    config = changed(settings, model="vlbert", text=(str(place / "text.txt"),), max_length=24)
     pretrain(config, replace(STEPS, steps=12, batch=4), tmp_path)
     seen = ["masked_regions" in line for line in log_of(tmp_path)]
     assert 0 < sum(seen) < 12
@@ -114,7 +114,7 @@ def test_text_without_images_is_mixed_in(
 def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
     settings: PretrainConfig, tmp_path: Path
 ) -> None:
-    pretrain(replace(settings, model="vlbert", related=True), replace(STEPS, batch=4), tmp_path)
+    pretrain(changed(settings, model="vlbert", related=True), replace(STEPS, batch=4), tmp_path)
     assert {"mlm", "masked_regions", "sentence_image"} <= set(log_of(tmp_path)[0])
 
 
@@ -129,7 +129,7 @@ def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
 def test_visualberts_ablations(
     change: dict, missing: set[str], parts: int, settings: PretrainConfig, tmp_path: Path
 ) -> None:
-    pretrain(replace(settings, **change), replace(STEPS, batch=4), tmp_path)
+    pretrain(changed(settings, **change), replace(STEPS, batch=4), tmp_path)
     assert set(log_of(tmp_path)[0]).isdisjoint(missing)
     names = load_file(tmp_path / "model" / "join.safetensors")
     assert sum(name.startswith("fusion.") for name in names) == parts
@@ -204,7 +204,7 @@ def test_pixels_reach_the_score(
             for i in e.images
         }
     )
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=str(trained[kind][0] / "model"),
         task="vqa",
@@ -213,7 +213,7 @@ def test_pixels_reach_the_score(
         regions=str(store(tmp_path / "images", names)),
     )
     seen = finetune(config, replace(STEPS, batch=4), tmp_path / "seen")
-    blind = finetune(replace(config, regions=""), replace(STEPS, batch=4), tmp_path / "blind")
+    blind = finetune(changed(config, regions=""), replace(STEPS, batch=4), tmp_path / "blind")
     assert set(seen["scores"]) == set(blind["scores"])
     outputs = [
         (tmp_path / way / "seed-0" / "predictions_val.jsonl").read_text()
@@ -222,7 +222,7 @@ def test_pixels_reach_the_score(
     assert outputs[0] != outputs[1]
     with pytest.raises(InputError, match="features are 7 wide, the model reads 12"):
         finetune(
-            replace(config, regions=str(store(tmp_path / "o", names, 7))), STEPS, tmp_path / "x"
+            changed(config, regions=str(store(tmp_path / "o", names, 7))), STEPS, tmp_path / "x"
         )
 
 
@@ -252,10 +252,10 @@ def test_mistakes_are_named(
         tmp_path / "more.token.txt", (place / "some.token.txt").read_text() + "gone.jpg#0\ta dog\n"
     )
     with pytest.raises(InputError, match=message):
-        pretrain(replace(settings, **change), STEPS, tmp_path / "out")  # type: ignore[arg-type]
+        pretrain(changed(settings, **change), STEPS, tmp_path / "out")  # type: ignore[arg-type]
     if change.get("captions"):
         result = pretrain(
-            replace(settings, **change, skip_missing=True),
+            changed(settings, **change, skip_missing=True),
             replace(STEPS, batch=4),
             tmp_path / "two",
         )  # type: ignore[arg-type]

@@ -16,7 +16,14 @@ from homes import STEPS, Killed, digests, dying, log_of, never, put, rte
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, CLIPModel
 
-from groundling.config import AdaptConfig, FinetuneConfig, ProbeConfig, TeachConfig
+from groundling.config import (
+    AdaptConfig,
+    FinetuneConfig,
+    ProbeConfig,
+    TeachConfig,
+    changed,
+    configured,
+)
 from groundling.errors import InputError
 from groundling.jobs import Job, run_jobs
 from groundling.recipes import adapt as adapting
@@ -98,7 +105,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConfig:
     text = str(world / "corpus" / "train.txt")
-    return settings(
+    return configured(
         AdaptConfig,
         student=str(encoder),
         teacher=str(taught[0] / "model"),
@@ -114,7 +121,7 @@ def adapted(
     """Run folder and result of every arm."""
     root = tmp_path_factory.mktemp("arms")
     return {
-        arm: (root / arm, adapt(replace(settings, arm=arm), STEPS, root / arm)) for arm in TERMS
+        arm: (root / arm, adapt(changed(settings, arm=arm), STEPS, root / arm)) for arm in TERMS
     }
 
 
@@ -125,7 +132,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tune(encoder: Path, glue: Path) -> FinetuneConfig:
-    return settings(
+    return configured(
         FinetuneConfig, model=str(encoder), task="glue/rte", data=str(glue), max_length=64
     )
 
@@ -265,7 +272,7 @@ def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptCon
 def test_the_control_says_that_it_had_no_teacher(
     settings: AdaptConfig, adapted: dict, tmp_path: Path
 ) -> None:
-    adapt(replace(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
+    adapt(changed(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
     assert "teacher: `none (control)`" in (tmp_path / "out" / "model" / "README.md").read_text()
     one, other = (
         load_file(out / "model" / "model.safetensors")
@@ -287,7 +294,7 @@ def test_heads_of_an_earlier_run_go_on(
 ) -> None:
     earlier = adapted["contrastive"][0] / "model"
     result = adapt(
-        replace(settings, student=str(earlier), arm="contrastive"),
+        changed(settings, student=str(earlier), arm="contrastive"),
         replace(STEPS, lr=0.0),
         tmp_path / "out",
     )
@@ -305,7 +312,7 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapting, "Taught", never)
-    online = adapt(replace(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
+    online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
     assert online["samples"] == 80
     cached = log_of(adapted[arm][0])[0]
     first = log_of(tmp_path / "out")[0]
@@ -324,7 +331,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(adapting, "train", partial(train, inner=dying(3)))
         with pytest.raises(Killed):
-            adapt(replace(settings, arm=arm), STEPS, out)
+            adapt(changed(settings, arm=arm), STEPS, out)
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-000000002"]
     assert not (out / "result.json").exists()
 
@@ -334,7 +341,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
     with monkeypatch.context() as patch:
         patch.setattr(adapting, "train", partial(train, inner=counted))
-        result = adapt(replace(settings, arm=arm), STEPS, out)
+        result = adapt(changed(settings, arm=arm), STEPS, out)
     assert len(calls) == 1
     whole, expected = adapted[arm]
     for name in ("model.safetensors", "groundling_heads.safetensors"):
@@ -351,7 +358,7 @@ def test_two_kinds_of_distillation_keep_two_heads(
     settings: AdaptConfig, adapted: dict, tmp_path: Path
 ) -> None:
     result = adapt(
-        replace(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
+        changed(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
     )
     assert set(result["last"]) == TERMS["l1"] | TERMS["contrastive"] | {"loss"}
     heads = [
@@ -443,11 +450,11 @@ def test_seeds_can_be_added(
 
     monkeypatch.setattr(tuning, "train", counted)
     before = digests(out / "seed-4")
-    result = finetune(replace(config, seeds=2), training, out)
+    result = finetune(changed(config, seeds=2), training, out)
     assert drawn == [5]
     assert digests(out / "seed-4") == before
     assert result == tuned[1]
-    assert finetune(replace(config, seeds=2), training, out) == result
+    assert finetune(changed(config, seeds=2), training, out) == result
     assert drawn == [5]
 
 

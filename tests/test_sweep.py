@@ -20,6 +20,7 @@ from groundling.config import (
     CompareConfig,
     FinetuneConfig,
     TrainConfig,
+    changed,
     configured,
 )
 from groundling.errors import InputError
@@ -103,11 +104,11 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_text(FILE.format(more="") + 'steps = 5\nlr = 1\ntext = ["a", "b"]\n')
     found = read_sweep(file)
-    base = settings(
+    base = configured(
         AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
     )
-    assert found.variants[0].adapt == replace(base, arm="mlm")
-    assert found.variants[1].adapt == replace(base, arm="xdbert", save_joint=True)
+    assert found.variants[0].adapt == changed(base, arm="mlm")
+    assert found.variants[1].adapt == changed(base, arm="xdbert", save_joint=True)
     assert found.variants[1].train == TrainConfig(steps=2, batch=8, cpu=True)
     assert found.variants[3].train == TrainConfig(steps=5, lr=1, batch=8, cpu=True)
     assert found.variants[3].adapt.text == ("a", "b")
@@ -280,7 +281,7 @@ def test_every_seed_may_adapt_anew(place: Path, trained: list[str]) -> None:
 
 @pytest.mark.usefixtures("in_process")
 def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
-    settings = settings(
+    settings = configured(
         AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
     )
     config = CompareConfig(
@@ -295,7 +296,7 @@ def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
     trained.clear()
     alone = compare(
-        replace(config, arms=("mlm",), control=False),
+        changed(config, arms=("mlm",), control=False),
         settings,
         STEPS,
         replace(STEPS, steps=2),
@@ -303,7 +304,7 @@ def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
     )
     assert (trained, alone["verdicts"]) == ([], [])
     with pytest.raises(InputError, match="needs --tasks and --data"):
-        compare(replace(config, tasks=()), settings, STEPS, STEPS, "out")
+        compare(changed(config, tasks=()), settings, STEPS, STEPS, "out")
 
 
 TWO_TASKS = """

@@ -9,7 +9,7 @@ import toys
 from homes import STEPS, put, table
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig, OwnFile
+from groundling.config import FinetuneConfig, OwnFile, configured
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
@@ -313,7 +313,7 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     rows = [(text, n % 3 / 2) for n, text in enumerate(toys.sentences()[:20])]
     mine, held = (put(tmp_path / f"{n}.csv", table(("q", "y"), *rows[:n])) for n in (20, 6))
-    config = settings(
+    config = configured(
         FinetuneConfig, model=str(encoder), data=str(mine), text="q", label="y", dev=str(held)
     )
     result = finetune(config, STEPS, out)

@@ -11,7 +11,7 @@ import pytest
 from homes import STEPS, put, student
 
 from groundling.cli import main
-from groundling.config import FinetuneConfig, VcrConfig
+from groundling.config import FinetuneConfig, VcrConfig, changed
 from groundling.errors import InputError
 from groundling.recipes.finetune import finetune
 from groundling.recipes.vcr import vcr
@@ -64,7 +64,7 @@ def config(tmp_path: Path) -> VcrConfig:
 
 def refusal(config: VcrConfig, out: Path, **changes: str) -> str:
     with pytest.raises(InputError) as told:
-        vcr(replace(config, **changes), out)
+        vcr(changed(config, **changes), out)
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -92,7 +92,7 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
         for seed in (0, 1):
             scores = {name: rng.normal(size=4).tolist() for name in ids}
             predicted(tmp_path / task, seed, f"vcr/{task}", "test", scores)
-    result = vcr(replace(config, split="test"), tmp_path / "out")
+    result = vcr(changed(config, split="test"), tmp_path / "out")
     assert result["files"] == [str(tmp_path / f"out/test-seed-{seed}.csv") for seed in (0, 1)]
     assert "scores" not in result
     head, *rows = Path(result["files"][1]).read_text().splitlines()
@@ -115,7 +115,7 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
             for line in lines
         ]
         file.write_text("".join(json.dumps(line) + "\n" for line in both))
-    again = vcr(replace(config, split="test"), tmp_path / "again")["files"]
+    again = vcr(changed(config, split="test"), tmp_path / "again")["files"]
     assert Path(again[1]).read_text() == Path(result["files"][1]).read_text()
 
 

@@ -20,7 +20,7 @@ from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Batch, Encoded, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, configured
+from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
 from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.errors import InputError
 from groundling.find import named
@@ -72,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(world: Path) -> dict[str, str]:
     for kind in BUILDERS:
-        config = settings(
+        config = configured(
             PretrainConfig,
             model=kind,
             student=str(world / "bert"),
@@ -88,7 +88,7 @@ def trained(world: Path) -> dict[str, str]:
 def test_every_model_learns_every_task(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=trained[kind],
         task=name,
@@ -119,7 +119,7 @@ def test_every_model_learns_every_task(
 def test_visualberts_phase_on_a_tasks_own_texts(
     name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = settings(
+    config = configured(
         PretrainConfig,
         student=trained["visualbert"],
         regions=str(world / "store"),
@@ -138,11 +138,11 @@ def test_the_control_reads_the_text_alone(
         FinetuneConfig, model=trained[kind], task="nlvr2", data=str(world / "nlvr2")
     )
     assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
-    config = replace(config, model=str(world / "bert"), join=kind, regions=str(world / "store"))  # type: ignore[arg-type]
+    config = changed(config, model=str(world / "bert"), join=kind, regions=str(world / "store"))  # type: ignore[arg-type]
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
     with pytest.raises(InputError, match=r"asks for regions"):
         finetune(
-            settings(
+            configured(
                 FinetuneConfig, model=trained[kind], task="refcoco+", data=str(world / "refcoco+")
             ),
             BRIEF,
@@ -153,7 +153,7 @@ def test_the_control_reads_the_text_alone(
 def test_of_very_many_outputs_the_best_is_kept(
     world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=trained["uniter"],
         task="vqa",
@@ -178,7 +178,7 @@ def test_of_very_many_outputs_the_best_is_kept(
 def test_the_blind_control_sees_boxes_and_no_features(
     world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=trained["uniter"],
         task="refcoco+",
@@ -199,7 +199,7 @@ def test_the_blind_control_sees_boxes_and_no_features(
 
     writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
     writer.close({"source": "test"}, [])
-    finetune(replace(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
+    finetune(changed(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
     one, other = (
         (tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text()
         for run in ("one", "other")
@@ -379,7 +379,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
     )
     assert made["images"] == 12 and made["regions"] == 48
-    seen = settings(
+    seen = configured(
         PretrainConfig,
         model="vlbert",
         student=str(tmp_path / "bert"),
@@ -387,7 +387,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         captions=str(tmp_path / "captions.tsv"),
     )
     assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
-    asked = settings(
+    asked = configured(
         FinetuneConfig,
         model=str(tmp_path / "seen" / "model"),
         regions=str(out),
@@ -398,7 +398,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     )
     assert finetune(asked, BRIEF, tmp_path / "answers")["headline"] == "accuracy"
     assert (
-        "dev" in finetune(replace(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
+        "dev" in finetune(changed(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
     )
     homes.put(
         tmp_path / "asked.csv",

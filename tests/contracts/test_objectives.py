@@ -1,5 +1,6 @@
 """What every objective promises, checked on each one found in groundling/objectives; then what each is for."""
 
+import inspect
 import math
 from collections import Counter
 from copy import deepcopy
@@ -16,7 +17,7 @@ from groundling.batch import IGNORE, Batch, Encoded, Example, Sample, Sizes, col
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.feed import Feed, Plan, Source
-from groundling.find import subclasses
+from groundling.find import modules
 from groundling.forms import Classify
 from groundling.keyed import generator
 from groundling.objectives import Objective, in_order
@@ -28,9 +29,14 @@ from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.train import train
+from groundling.train import Once, train
 
-KINDS = subclasses("objectives", Objective)
+KINDS = {
+    name: cls
+    for module in modules("objectives")
+    for name, cls in inspect.getmembers(module, inspect.isclass)
+    if issubclass(cls, Objective) and cls.__module__ == module.__name__
+}
 OPTIONS = {"Supervised": {"form": Classify(("no", "yes"))}}
 BATCHWISE = {"Contrast", "Distill"}
 """Objectives that compare a batch's samples with each other."""
@@ -543,18 +549,17 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     sizes = cross.sizes._replace(teacher=24)
     seen = []
 
-    def spy(step, batch, active, loss_of, backward):
-        seen.append(batch)
-        terms = step(batch, active)
-        backward(loss_of(terms))
-        return terms
+    class Spy(Once):
+        def __call__(self, micro):
+            seen.append(micro.batch)
+            return super().__call__(micro)
 
     teacher = ClipTextTeacher(tower()[0]).fit(samples)
     objectives = [Match(sizes, negatives=1.0), Distill(sizes)]
     config = TrainConfig(steps=1, batch=16, cpu=True)
     refused = ""
     try:
-        train(cross, objectives, samples, config, tmp_path, teachers=[teacher], inner=spy)
+        train(cross, objectives, samples, config, tmp_path, teachers=[teacher], inner=Spy())
     except InputError as error:
         refused = str(error)
     if refused:

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 
 from groundling.batch import Batch, Example, collate
-from groundling.config import AdaptConfig, FinetuneConfig
+from groundling.config import AdaptConfig, FinetuneConfig, configured
 from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.forms import Classify
@@ -63,7 +63,7 @@ def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) 
 
 
 def tuned(at: Path, model: Path, out: Path, **options: object) -> dict:
-    config = settings(
+    config = configured(
         FinetuneConfig,
         model=str(model),
         task="glue/rte",

@@ -15,7 +15,7 @@ from groundling.config import TrainConfig
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.train import Step, train
+from groundling.train import MicroStep, Once, Step, train
 
 STEPS = 14
 KILLED = -signal.SIGKILL
@@ -29,14 +29,15 @@ def run(out: str, place: str, at: int) -> None:
     """The whole run, from its folder's last checkpoint on; kills its own process at the `at`-th call of `place`."""
     calls = {"inner": 0, "save": 0}
 
-    def inner(step, batch, active, loss_of, backward):
-        calls["inner"] += 1
-        if place == "forward" and calls["inner"] == at:
-            die()
-        terms = once(step, batch, active, loss_of, backward)
-        if place == "backward" and calls["inner"] == at:
-            die()
-        return terms
+    class Dying(Once):
+        def __call__(self, micro: MicroStep):
+            calls["inner"] += 1
+            if place == "forward" and calls["inner"] == at:
+                die()
+            terms = super().__call__(micro)
+            if place == "backward" and calls["inner"] == at:
+                die()
+            return terms
 
     def half_written(tensors, path):
         calls["save"] += 1
@@ -56,7 +57,7 @@ def run(out: str, place: str, at: int) -> None:
     config = TrainConfig(
         steps=STEPS, batch=8, accumulate=2, save_every=3, log_every=1, lr=1e-3, cpu=True
     )
-    train(model, objectives, toys.both_sides(40), config, out, inner=inner)  # an epoch is 5 steps
+    train(model, objectives, toys.both_sides(40), config, out, inner=Dying())  # an epoch is 5 steps
     state = {k: v.detach().clone() for k, v in Step(model, objectives).state_dict().items()}
     save_file(state, Path(out) / "end.safetensors")
 

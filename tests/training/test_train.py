@@ -22,7 +22,7 @@ from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.train import Step, train
+from groundling.train import InnerStep, MicroStep, Once, Step, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 
@@ -301,16 +301,17 @@ def test_an_objectives_weight_warms_up(student, text_only, tmp_path):
 def test_gradients_are_clipped(student, text_only, tmp_path):
     seen = []
 
-    def spy(step, batch, active, loss_of, backward):
-        terms = step(batch, active)
-        backward(1000 * loss_of(terms))
-        seen.append(step)
-        return terms
+    class Spy(InnerStep):
+        def __call__(self, micro: MicroStep):
+            terms = micro.forward(micro.batch).terms
+            micro.backward(1000 * micro.loss(terms))
+            seen.append(micro)
+            return terms
 
     model = student()
     before = weights(model, [])
     config = TrainConfig(steps=1, batch=8, lr=0.5, warmup=0.0, clip=1e-12, weight_decay=0.0, **CPU)
-    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=spy)
+    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=Spy())
     assert len(seen) == 1, "`inner` takes the place of the ordinary step"
     close(
         before, weights(model, []), 1e-4
@@ -399,11 +400,10 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     module = Step(model, [objective])
     modes = []
 
-    def spy(step, batch, active, loss_of, backward):
-        modes.append(any(part.training for part in clip.modules()))
-        terms = step(batch, active)
-        backward(loss_of(terms))
-        return terms
+    class Spy(Once):
+        def __call__(self, micro: MicroStep):
+            modes.append(any(part.training for part in clip.modules()))
+            return super().__call__(micro)
 
     keys = set(module.state_dict())
     train(
@@ -413,7 +413,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
         TrainConfig(steps=3, batch=8, **CPU),
         tmp_path,
         teachers=[teacher],
-        inner=spy,
+        inner=Spy(),
     )
     assert modes == [False] * 3
     assert all(torch.equal(before[k], v) for k, v in clip.state_dict().items())
