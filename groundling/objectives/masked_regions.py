@@ -28,6 +28,7 @@ class MaskedRegions(Objective):
     """
 
     name = "masked_regions"
+    needs = ("regions",)
 
     def __init__(
         self,

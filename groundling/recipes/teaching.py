@@ -85,8 +85,6 @@ class Classroom:
         """
         # About four characters a word, four bytes a number.
         needed_gb = samples.lengths.sum() / 4 * self.teacher.width * 4 / 2**30
-        if isinstance(self.teacher, ClipTextTeacher):
-            self.teacher.fit(samples)
         if cached and needed_gb <= self.options.cache_gb:
             return Taught(samples, self.teacher), []
         return Taught(samples, self.teacher, cached=False), [self.teacher]

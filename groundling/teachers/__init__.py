@@ -4,41 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from groundling.batch import Aside, Batch, Sample, needed
+from groundling.data.samples import Samples
 
 
-class Teacher(Protocol):
-    """What a frozen teacher must be able to do; `Taught` puts it before a model, live or from a cache."""
+class Teacher:
+    """What a frozen teacher does; `Taught` puts it before a model, live or from a cache. Abstract."""
 
     name: str
     """What it is called in a batch's `asides`, if it is live."""
-
-    @property
-    def width(self) -> int:
-        """Width E of its features."""
-        ...
+    width: int
+    """Width E of its features."""
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """What it reads of some rows, made from their `example`; equal inputs have equal ids, others different ones."""
-        ...
-
-    def to(self, device: torch.device | str) -> object:
-        """Move it."""
-        ...
+        raise NotImplementedError
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """What it says of a batch of its own inputs, by name: (U, ...) for U rows."""
-        ...
+        raise NotImplementedError
+
+    def fit(self, samples: Samples) -> object:
+        """Whatever it must know of the data before it is asked, such as the features' spread; most need nothing."""
+        return self
+
+    def to(self, device: torch.device | str) -> object:
+        """Move it, if it has anything to move."""
+        return self
 
     def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """The features of every row of that batch without its padding, as a cache keeps them."""
-        ...
+        arrays = {name: value.cpu().numpy() for name, value in features.items()}
+        return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
 
 
 def said(teacher: Teacher, batch: Batch) -> Batch:
@@ -48,6 +50,7 @@ def said(teacher: Teacher, batch: Batch) -> Batch:
     )
     with torch.no_grad():
         features = teacher.features(aside.batch)
-    by_row = {name: value[aside.row] for name, value in features.items()}
+    device = aside.row.device
+    by_row = {name: value.to(device)[aside.row] for name, value in features.items()}
     rest = {name: one for name, one in batch.asides.items() if name != teacher.name}
     return replace(batch, features={**batch.features, **by_row}, asides=rest)

@@ -15,6 +15,7 @@ from groundling.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.data.samples import Samples, TextSamples, WindowInput
 from groundling.keyed import generator
 from groundling.models.clip import ClipText
+from groundling.teachers import Teacher
 
 CALIBRATION = 2048
 """Samples from which the features' mean and spread are estimated."""
@@ -22,7 +23,7 @@ BATCH = 64
 """Samples read at a time for that."""
 
 
-class ClipTextTeacher:
+class ClipTextTeacher(Teacher):
     """Sentence and word features of a text, as the teacher sees it; never trained, never saved, always in eval mode.
 
     A word's feature is that of its last piece (the tower is causal, so only that piece has seen the whole word); a
@@ -41,15 +42,11 @@ class ClipTextTeacher:
     ) -> None:
         """The tokenizer is the tower's own; at most `max_windows` windows a text are read (0: all)."""
         self.clip = clip.eval().requires_grad_(False)
+        self.width = clip.width
         self.windows = WindowInput(tokenizer, clip.window, max_windows)
         self.standardise = standardise
         self.stats: dict[str, tuple[Tensor, Tensor]] = {}
         self.converted: dict[tuple[str, str | None], Sample] = {}
-
-    @property
-    def width(self) -> int:
-        """E, the width of the joint space."""
-        return self.clip.width
 
     @property
     def device(self) -> torch.device:

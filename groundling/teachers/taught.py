@@ -10,6 +10,7 @@ import torch
 
 from groundling.batch import Sample, collate
 from groundling.data.samples import Samples
+from groundling.keyed import generator
 from groundling.teachers import Teacher
 
 BATCH = 64
@@ -25,6 +26,7 @@ class Taught:
 
     def __init__(self, samples: Samples, teacher: Teacher, cached: bool = True) -> None:
         """`cached` is for samples that are the same in every epoch: what is drawn anew needs a live teacher."""
+        teacher.fit(samples)
         self.samples = samples
         self.teacher = teacher
         self.cached = cached
@@ -33,13 +35,14 @@ class Taught:
         self.images = samples.images
         self.features: dict[str, dict[str, np.ndarray]] = {}
         self.places: list[tuple[str, ...]] = []
+        self.dropped: list[int] = []
         if cached:
             self._read()
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples whose rows carry features, or what the teacher reads, in the order of `indices`."""
         samples = self.samples.get(indices, rngs)
         if not self.cached:
@@ -47,13 +50,16 @@ class Taught:
         out = []
         for index, sample in zip(indices, samples, strict=True):
             taught = [self.features[place] for place in self.places[index]]
-            out.append(_with_features(sample, taught))
+            dropped = sample.dropped + self.dropped[index]
+            out.append(replace(_with_features(sample, taught), dropped=dropped))
         return out
 
     def _beside(self, sample: Sample) -> Sample:
-        inputs = iter(self.teacher.inputs(sample.rows))
+        inputs = self.teacher.inputs(sample.rows)
+        each = iter(inputs)
         name = self.teacher.name
-        return sample.each_row(lambda row: replace(row, asides={**row.asides, name: next(inputs)}))
+        beside = sample.each_row(lambda row: replace(row, asides={**row.asides, name: next(each)}))
+        return replace(beside, dropped=beside.dropped + sum(one.dropped for one in inputs))
 
     def _read(self) -> None:
         """Every different input, in the order in which it first stands in the data."""
@@ -62,6 +68,7 @@ class Taught:
         for sample in _each(self.samples):
             inputs = self.teacher.inputs(sample.rows)
             self.places.append(tuple(one.id for one in inputs))
+            self.dropped.append(sum(one.dropped for one in inputs))
             for one in inputs:
                 if one.id not in known:
                     known.add(one.id)
@@ -83,7 +90,8 @@ class Taught:
 def _each(samples: Samples) -> Iterator[Sample]:
     """Every sample, as it is without a draw."""
     for start in range(0, len(samples), BATCH):
-        yield from samples.get(range(start, min(start + BATCH, len(samples))), ())
+        indices = range(start, min(start + BATCH, len(samples)))
+        yield from samples.get(indices, [generator("once", samples.ids[i]) for i in indices])
 
 
 def _with_features(sample: Sample, taught: Sequence[dict[str, np.ndarray]]) -> Sample:

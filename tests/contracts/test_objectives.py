@@ -27,6 +27,7 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
+from groundling.teachers import said
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.train import Once, train
@@ -52,7 +53,8 @@ def test_the_objectives_are_found():
 def taught(_clip):
     from groundling.models.clip import clip_text
 
-    return Taught(toys.both_sides(48), ClipTextTeacher(clip_text(deepcopy(_clip))), keep_clip=True)
+    teacher = ClipTextTeacher(clip_text(deepcopy(_clip)), toys.clip_words())
+    return Taught(toys.both_sides(48), teacher)
 
 
 class Case:
@@ -554,7 +556,8 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
             seen.append(micro.batch)
             return super().__call__(micro)
 
-    teacher = ClipTextTeacher(tower()[0]).fit(samples)
+    teacher = ClipTextTeacher(*tower())
+    samples = Taught(samples, teacher, cached=False)
     objectives = [Match(sizes, negatives=1.0), Distill(sizes)]
     config = TrainConfig(steps=1, batch=16, cpu=True)
     refused = ""
@@ -565,7 +568,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     if refused:
         assert refused.startswith("match")
         return
-    own = collate(samples.get([samples.ids.index(i) for i in seen[0].ids]))
+    own = collate(samples.samples.get([samples.ids.index(i) for i in seen[0].ids]))
     torch.testing.assert_close(seen[0].features["sentence"], teacher.features(own)["sentence"])
 
 
@@ -633,7 +636,7 @@ def test_info_nce_by_hand():
     others = F.normalize(torch.tensor([[1.0, 1.0], [0.8, 0.6], [1.0, 0.1], [0.0, 1.0]]), dim=-1)
     same = torch.zeros(3, 4, dtype=torch.bool)
     same[0, 3] = same[0, 1] = True  # (0, 1) is anchor 0's own positive: it stays
-    found = info_nce(anchors, others, same, own=1, scale=2.0)
+    found = info_nce(anchors, others, same, start=1, scale=2.0)
     expected = 0.0
     for n in range(3):
         scores = {
@@ -787,7 +790,7 @@ def test_shares_weigh_the_terms(cross, taught):
 
 def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
     clip, _ = tower()
-    teacher = ClipTextTeacher(clip, standardise=False)
+    teacher = ClipTextTeacher(clip, clip_tokenizer, standardise=False)
     batch = collate(samples.get([0, 7]))
     found = teacher.features(batch)
     states, pooled = clip(batch.clip)
@@ -805,7 +808,7 @@ def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
 
 
 def test_teacher_features_are_standardised(tower, samples):
-    teacher = ClipTextTeacher(tower()[0]).fit(samples)
+    teacher = ClipTextTeacher(*tower()).fit(samples)
     every = [teacher.features(collate(samples.get([i]))) for i in range(len(samples))]
     sentences = torch.cat([f["sentence"] for f in every])
     words = torch.cat([f["words"][f["has"]] for f in every])
@@ -815,12 +818,15 @@ def test_teacher_features_are_standardised(tower, samples):
 
 
 def test_taught_samples_carry_the_teachers_features(tower, samples):
-    teacher = ClipTextTeacher(tower()[0])
-    stored, small = Taught(samples, teacher), Taught(samples, teacher, keep_clip=True, batch=3)
-    online = teacher(collate(samples.get([3, 7, 1])))
-    for data, kept in ((stored, False), (small, True)):
+    teacher = ClipTextTeacher(*tower())
+    stored = Taught(samples, teacher)
+    live = Taught(samples, teacher, cached=False)
+    asked = collate(samples.get([3, 7, 1]))
+    online = replace(asked, features=teacher.features(asked))
+    for data in (stored, live):
         batch = collate(data.get([3, 7, 1], ()))
-        assert (batch.clip is not None) is kept
+        batch = said(teacher, batch) if data is live else batch
+        assert batch.clip is not None
         assert batch.ids == online.ids
         assert torch.equal(batch.features["has"], online.features["has"] & (batch.words >= 0))
         torch.testing.assert_close(
@@ -840,8 +846,12 @@ def test_supervised_uses_the_encoders_own_pooler(student, text_only):
     for name, has in (("bert", True), ("electra", False)):
         model = student(name)
         objective = Supervised(model.sizes, form=form).eval()
-        assert (objective.pooler is None) is has
+        assert (objective.head.pooler is None) is has
         batch = collate(text_only.get([0, 1, 2]))
         encoded = model(batch)
-        pooled = encoded.pooled if has else torch.tanh(objective.pooler.dense(encoded.text[:, 0]))
-        torch.testing.assert_close(objective.outputs(encoded, batch), objective.classify(pooled))
+        pooled = (
+            encoded.pooled if has else torch.tanh(objective.head.pooler.dense(encoded.text[:, 0]))
+        )
+        torch.testing.assert_close(
+            objective.outputs(encoded, batch), objective.head.classify(pooled)
+        )

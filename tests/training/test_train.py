@@ -13,6 +13,7 @@ from groundling.config import TrainConfig
 from groundling.errors import InputError
 from groundling.feed import Feed, Plan, Source
 from groundling.forms import Classify
+from groundling.models.task_heads import FirstPosition, Reading
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.contrast import Contrast
@@ -168,7 +169,9 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     options = {"lr": 1e-3, "warmup": 0.0, "schedule": "constant", "clip": 1e9, "weight_decay": 0.1}
     ours, theirs = quiet(student()), quiet(student())
     torch.manual_seed(3)
-    task = Supervised(ours.sizes, form=Classify(("no", "yes")), dropout=0.0)
+    form = Classify(("no", "yes"))
+    head = FirstPosition(Reading(ours.sizes, form), dropout=0.0)
+    task = Supervised(ours.sizes, form=form, head=head)
     masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
     task2, masked2 = deepcopy(task), deepcopy(masked)
     train(
@@ -394,7 +397,8 @@ def test_an_epoch_sees_every_sample_once(student, text_only, tmp_path):
 def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path):
     model = student()
     clip = tower()[0]
-    teacher = ClipTextTeacher(clip.train()).fit(samples)
+    teacher = ClipTextTeacher(clip.train(), tower()[1])
+    samples = Taught(samples, teacher, cached=False)
     before = {k: v.clone() for k, v in clip.state_dict().items()}
     objective = Distill(model.sizes._replace(teacher=24))
     module = Step(model, [objective])
@@ -430,9 +434,9 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
         model = quiet(student())
         torch.manual_seed(4)
         objectives = [MaskedLM(model.sizes, mask_id=4), Distill(model.sizes._replace(teacher=24))]
-        teacher = ClipTextTeacher(tower()[0])
-        data = samples if online else Taught(samples, teacher)
-        teachers = [teacher.fit(samples)] if online else []
+        teacher = ClipTextTeacher(*tower())
+        data = Taught(samples, teacher, cached=not online)
+        teachers = [teacher] if online else []
         train(
             model,
             objectives,

@@ -39,10 +39,9 @@ def adapt(out: Path) -> None:
         ClipTokens(sizes),
         Distill(sizes),
     ]
-    teacher = ClipTextTeacher(clip_text(toys.clip(toys.clip_words())))
-    finish(
-        model, objectives, Taught(toys.both_sides(32, max_windows=1), teacher, keep_clip=True), out
-    )
+    pieces = toys.clip_words()
+    teacher = ClipTextTeacher(clip_text(toys.clip(pieces)), pieces, max_windows=1)
+    finish(model, objectives, Taught(toys.both_sides(32, max_windows=1), teacher), out)
 
 
 def contrast(out: Path) -> None:
