@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -15,8 +17,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from groundling.batch import Example
-from groundling.config import RegionsConfig
+from groundling.config import RegionsConfig, TasksConfig
 from groundling.data.captions import read_captions
+from groundling.errors import InputError
+from groundling.recipes.render import render_tasks, render_world
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE
@@ -370,3 +374,48 @@ def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
         < 4 * (first["left of"] + first["right of"]) ** 0.5
     )
     assert sum(first.values()) == TRAIN + 2 * HELD
+
+
+SMALL = WorldConfig(scenes=3, dev_scenes=2, sentences=20, dev_sentences=5)
+
+
+def test_rendering_says_what_it_wrote(tmp_path: Path) -> None:
+    told: list[str] = []
+    counts = render_tasks(TasksConfig(train=12, held=12), SMALL, tmp_path / "tasks", told.append)
+    assert counts == json.loads(told.pop())
+    assert counts == json.loads((tmp_path / "tasks" / "tasks.json").read_text())["examples"]
+    words = json.loads((tmp_path / "tasks" / "bert" / "tokenizer.json").read_text())["model"][
+        "vocab"
+    ]
+    assert {word for text in sentences(tmp_path / "tasks") for word in text.split()} <= words.keys()
+    render_world(SMALL, tmp_path / "world", told.append)
+    assert (tmp_path / "world" / "world.json").is_file()
+    assert told == [
+        f"{tmp_path}/world: a world is written; `groundling data check {tmp_path}/world` describes it"
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  # E14
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    with pytest.raises(InputError, match=f"{out}: cannot be written"):
+        render_world(SMALL, out, print)
+    with pytest.raises(InputError, match=f"{out}: cannot be written"):
+        render_tasks(TasksConfig(train=6, held=6), SMALL, out, print)
+
+
+def test_fewer_than_no_examples_are_refused(tmp_path: Path) -> None:  # E8
+    for train, held, name in ((-1, 5, "train"), (5, -1, "held")):
+        with pytest.raises(InputError, match=f"^{name} is -1; expected 0 or more"):
+            write_tasks(WORLD, tmp_path, train, held)
+
+
+def test_a_worlds_settings_import_nothing_heavy() -> None:
+    code = (
+        "import sys, groundling.{}; print(*({{'torch', 'transformers', 'PIL'}} & {{*sys.modules}}))"
+    )
+    for module, heavy in (("config", ""), ("world", "PIL"), ("recipes.render", "PIL")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == heavy, module

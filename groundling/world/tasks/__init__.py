@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from groundling.data.tables import lines_of
+from groundling.errors import InputError
 from groundling.world.tasks.captions import write_captions
 from groundling.world.tasks.files import POOLS, TaskFiles
 from groundling.world.tasks.flickr30k import write_flickr30k
@@ -40,8 +41,12 @@ def write_tasks(
     """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
 
     `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
-    pre-training, are of as many training and held-out images; `tasks.json` comes last.
+    pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number
+    is negative.
     """
+    for name, most in (("train", train), ("held", held)):
+        if most < 0:
+            raise InputError(f"{name} is {most}; expected 0 or more examples a split")
     files = TaskFiles(world, Path(folder), train, held)
     for write in WRITERS:
         write(files)

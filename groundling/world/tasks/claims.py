@@ -69,54 +69,77 @@ def spoken(*values: str) -> str:
     return " ".join((*sorted(values, key=SPOKEN_ORDER.index), "thing"))
 
 
-def draw_pair(rng: Generator) -> tuple[tuple[str, str], int, str]:
-    """Values of two attributes, the number of the second attribute, and a relation or, half of the time, none."""
-    first, second = (int(i) for i in rng.permutation(4)[:2])
-    value = draw_value(rng, first)
-    other_value = draw_value(rng, second)
+@dataclass(frozen=True)
+class Topic:
+    """What a text may speak of."""
+
+    look: str
+    """A value of an attribute."""
+    other_look: str
+    """A value of another attribute."""
+    attribute: int
+    """The number of the other attribute."""
+    where: str
+    """A relation; empty half of the time."""
+
+
+def draw_topic(rng: Generator) -> Topic:
+    """Two looks and perhaps a relation."""
+    attributes = rng.permutation(4)
+    first = int(attributes[0])
+    second = int(attributes[1])
+    look = _value(rng, first)
+    other_look = _value(rng, second)
     relation = RELATIONS[rng.integers(4)]
     where = relation if rng.integers(2) else ""
-    return (value, other_value), second, where
+    return Topic(look, other_look, second, where)
 
 
-def draw_value(rng: Generator, attribute: int) -> str:
-    """A value of an attribute, by its number."""
+def _value(rng: Generator, attribute: int) -> str:
     values = ATTRIBUTES[KINDS[attribute]]
     return values[rng.integers(len(values))]
 
 
 def draw_looks_of_one(rng: Generator) -> tuple[str, ...]:
     """One or two values by which a thing may be known."""
-    values = draw_pair(rng)[0]
-    return values[: rng.integers(1, 3)]
+    topic = draw_topic(rng)
+    looks = (topic.look, topic.other_look)
+    return looks[: rng.integers(1, 3)]
 
 
 def draw_statement(rng: Generator) -> Statement:
     """That a thing has a look, or a place beside another thing."""
-    (look, other_look), _, where = draw_pair(rng)
-    subject = f"the {look} thing"
-    if where and rng.random() < 0.5:
-        return _placed(subject, where, look, other_look)
+    topic = draw_topic(rng)
+    if topic.where and rng.random() < 0.5:
+        return _placed(topic)
+    return _looking(topic)
+
+
+def _looking(topic: Topic) -> Statement:
+    """That the thing with one look, or the thing that is somewhere from it, has the other look."""
 
     def holds(scene: Scene) -> bool | None:
-        thing = only(scene, look, where=where)
+        thing = only(scene, topic.look, where=topic.where)
         if thing is None:
             return None
-        return other_look in scene.things[thing].looks
+        return topic.other_look in scene.things[thing].looks
 
-    if where:
-        subject = f"the thing {where} {subject}"
-    return Statement(subject, other_look, holds, (look,))
+    subject = f"the {topic.look} thing"
+    if topic.where:
+        subject = f"the thing {topic.where} {subject}"
+    return Statement(subject, topic.other_look, holds, (topic.look,))
 
 
-def _placed(subject: str, where: str, look: str, other_look: str) -> Statement:
-    """That the thing with one look is `where` of the thing with another."""
+def _placed(topic: Topic) -> Statement:
+    """That the thing with one look is somewhere from the thing with the other."""
 
     def holds(scene: Scene) -> bool | None:
-        thing = only(scene, look)
-        other = only(scene, other_look)
+        thing = only(scene, topic.look)
+        other = only(scene, topic.other_look)
         if thing is None or other is None or other == thing:
             return None
-        return side(scene, thing) == where
+        return side(scene, thing) == topic.where
 
-    return Statement(subject, f"{where} the {other_look} thing", holds, (look, other_look))
+    subject = f"the {topic.look} thing"
+    predicate = f"{topic.where} the {topic.other_look} thing"
+    return Statement(subject, predicate, holds, (topic.look, topic.other_look))

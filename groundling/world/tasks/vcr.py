@@ -9,7 +9,7 @@ from numpy.random import Generator
 
 from groundling.world.language import ATTRIBUTES
 from groundling.world.scenes import Scene, side
-from groundling.world.tasks.claims import KINDS, Claim, draw_pair, spoken
+from groundling.world.tasks.claims import KINDS, Claim, draw_topic, spoken
 from groundling.world.tasks.files import TAGS_AS_WORDS, Record, Round, TaskFiles
 
 FROM_1 = str.maketrans("01", "12")
@@ -29,11 +29,11 @@ class Still(Claim[tuple[str, str]]):
 
 def draw_still(rng: Generator) -> Still:
     """Which colour a thing has, told by its shape, or the reverse; the thing is known by its tag or its place."""
-    asked, told = (int(i) for i in rng.permutation(2))
+    asked, told = rng.permutation(2).tolist()
     thing = int(rng.integers(2))
-    where = draw_pair(rng)[2]
-    answers = rng.permutation(ATTRIBUTES[KINDS[asked]])[:4].tolist()
-    reasons = rng.permutation(ATTRIBUTES[KINDS[told]])[:4].tolist()
+    where = draw_topic(rng).where
+    answers = _four_values(rng, asked)
+    reasons = _four_values(rng, told)
 
     def answer_of(scene: Scene) -> tuple[str, str] | None:
         if where and where != side(scene, thing):
@@ -43,7 +43,13 @@ def draw_still(rng: Generator) -> Still:
 
     subject = f"the thing {where} {1 - thing}" if where else str(thing)
     text = f"what {KINDS[asked]} is {subject} ?"
-    return Still(text, tuple(zip(answers, reasons, strict=True)), answer_of, thing)
+    pairs = tuple(zip(answers, reasons, strict=True))
+    return Still(text, pairs, answer_of, thing)
+
+
+def _four_values(rng: Generator, attribute: int) -> list[str]:
+    values = rng.permutation(ATTRIBUTES[KINDS[attribute]])
+    return values[:4].tolist()
 
 
 def write_vcr(files: TaskFiles) -> None:

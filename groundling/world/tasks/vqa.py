@@ -13,8 +13,9 @@ from groundling.world.tasks.claims import (
     KINDS,
     SPOKEN_ORDER,
     Claim,
-    draw_pair,
+    Topic,
     draw_statement,
+    draw_topic,
     fitting,
     only,
     spoken,
@@ -37,15 +38,15 @@ class Question(Claim[str]):
 
 def draw_question(rng: Generator) -> Question:
     """An attribute of a thing known by another one or by its place (2 of 6), yes or no (3), or a number (1)."""
-    (look, other_look), attribute, where = draw_pair(rng)
+    topic = draw_topic(rng)
     sort = int(rng.integers(6))
     if sort == 0:
-        return _how_many(look)
+        return _how_many(topic.look)
     if sort == 1:
-        return _is_there(look, other_look)
+        return _is_there(topic.look, topic.other_look)
     if sort < 4:
         return _is_the(rng)
-    return _what(look, attribute, where)
+    return _what(topic)
 
 
 def _how_many(look: str) -> Question:
@@ -75,16 +76,19 @@ def _is_the(rng: Generator) -> Question:
     return Question(text, YES_NO, answer_of, "is the")
 
 
-def _what(look: str, attribute: int, where: str) -> Question:
+def _what(topic: Topic) -> Question:
     def answer_of(scene: Scene) -> str | None:
-        thing = only(scene, look, where=where)
+        thing = only(scene, topic.look, where=topic.where)
         if thing is None:
             return None
-        return scene.things[thing].looks[attribute]
+        return scene.things[thing].looks[topic.attribute]
 
-    start = f"what {KINDS[attribute]} is the"
-    subject = f"thing {where} the {look} thing" if where else f"{look} thing"
-    return Question(f"{start} {subject} ?", ATTRIBUTES[KINDS[attribute]], answer_of, start)
+    asked = KINDS[topic.attribute]
+    start = f"what {asked} is the"
+    subject = f"{topic.look} thing"
+    if topic.where:
+        subject = f"thing {topic.where} the {subject}"
+    return Question(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
 
 
 def write_vqa(files: TaskFiles) -> None:
