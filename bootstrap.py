@@ -72,6 +72,7 @@ def main() -> None:
         run("ruff", "check", ".")
         run("ruff", "format", "--check", ".")
         run("mypy")
+        run("lint-imports")
         run("pytest", *(options or ["-n", "2", "--dist", "loadfile"]))
 
 

@@ -189,7 +189,8 @@ def train(
             if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
                 return sum((p.sum() * 0 for p in module.parameters()), torch.zeros(()))
             # DDP averages gradients over processes; the number of processes makes that a sum.
-            return torch.stack(parts).sum() * accelerator.num_processes
+            loss: Tensor = torch.stack(parts).sum() * accelerator.num_processes
+            return loss
 
         for group in optimizer.param_groups:
             group["lr"] = (

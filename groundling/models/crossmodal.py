@@ -37,14 +37,16 @@ class Attention(nn.Module):
 
     def _split(self, projected: Tensor) -> Tensor:
         """(N, T, D) by head: (N, heads, T, D / heads)."""
-        return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        by_head: Tensor = projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return by_head
 
     def weights(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
         """Attention weights (N, heads, T, V) of the same call; rows sum to 1 over the places of `key_mask`."""
         query = self._split(self.query(states))
         key = self._split(self.key(over))
         scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
-        return scores.masked_fill(~key_mask[:, None, None, :], -torch.inf).softmax(-1)
+        inside: Tensor = scores.masked_fill(~key_mask[:, None, None, :], -torch.inf)
+        return inside.softmax(-1)
 
     def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
         """States (N, T, D) after attending over (N, V, D') where `key_mask` (N, V) is True."""

@@ -32,7 +32,8 @@ def roi_align(
     if torchvision_roi_align is None:
         return own_roi_align(features, boxes, size, scale, sampling)
     alike = [box.to(features) for box in boxes]
-    return torchvision_roi_align(features, alike, size, scale, sampling, aligned=True)
+    looks: Tensor = torchvision_roi_align(features, alike, size, scale, sampling, aligned=True)
+    return looks
 
 
 def own_roi_align(

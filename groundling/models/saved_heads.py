@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from groundling.errors import InputError
 from groundling.models.heads import LMHead

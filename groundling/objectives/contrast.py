@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,10 +50,9 @@ def everyone(rows: Tensor) -> tuple[Tensor, int]:
     counts = [int(size) for size in sizes]
     most = max(counts)
     table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
-    if table.is_floating_point():
-        padded = _Everyone.apply(table, most)
-    else:
-        padded = _gathered(table, most)
+    differentiably: Callable[[Tensor, int], Tensor] = _Everyone.apply
+    gather = differentiably if table.is_floating_point() else _gathered
+    padded = gather(table, most)
     kept = [padded[rank * most : rank * most + count] for rank, count in enumerate(counts)]
     return torch.cat(kept).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
 

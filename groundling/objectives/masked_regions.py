@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -28,7 +28,7 @@ class MaskedRegions(Objective):
     """
 
     name = "masked_regions"
-    needs = ("regions",)
+    needs: Sequence[str] = ("regions",)
 
     def __init__(
         self,
