@@ -223,7 +223,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if command.speaks:
         return result if isinstance(result, int) else 0
     if int(os.environ.get("RANK", 0)) == 0:  # under torchrun, the first process speaks
-        print(json.dumps(result, indent=2))
+        print(result if isinstance(result, str) else json.dumps(result, indent=2))
     return 0
 
 

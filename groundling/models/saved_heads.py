@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -32,8 +32,13 @@ def save_heads(folder: Path, heads: Mapping[str, nn.Module]) -> None:
         save_file(weights, folder / HEADS)
 
 
-def start_lm_head(head: LMHead, source: str | Path, family: str, name: str = LM_HEAD) -> str:
-    """Fill a masked-LM head from a hub id or folder; whose it is: `an earlier run's`, `the checkpoint's`, or `new`."""
+def start_lm_head(
+    head: LMHead, source: str | Path, family: str, names: Sequence[str] = (LM_HEAD,)
+) -> str:
+    """Fill a masked-LM head from a hub id or folder; whose it is: `an earlier run's`, `the checkpoint's`, or `new`.
+
+    `names` are what an earlier run may have called it, the first that is there is taken.
+    """
     weights = cached_file(
         str(source),
         "model.safetensors",
@@ -41,7 +46,7 @@ def start_lm_head(head: LMHead, source: str | Path, family: str, name: str = LM_
         _raise_exceptions_for_connection_errors=False,
     )
     folder = Path(weights).parent if weights else Path(source)
-    if load_head(folder, head, name):
+    if any(load_head(folder, head, name) for name in names):
         return "an earlier run's"
     return "the checkpoint's" if head.load(folder, family) else "new"
 

@@ -63,6 +63,11 @@ class MaskedLM(Objective):
         """What its head is called beside an exported model: a joint head says nothing of the encoder alone."""
         return JOINT_LM_HEAD if self.joint else LM_HEAD
 
+    @property
+    def starts_from(self) -> tuple[str, ...]:
+        """What an earlier run may have called a head that it can start from: a joint one also from the encoder's."""
+        return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
+
     def saved(self) -> dict[str, nn.Module]:
         """The head, by `saved_as`."""
         return {self.saved_as: self.head}

@@ -144,7 +144,7 @@ def _start_heads(
         origins[name] = "new"
         if isinstance(objective, MaskedLM):
             family = text.encoder.config.model_type
-            origins[name] = start_lm_head(objective.head, student, family, objective.saved_as)
+            origins[name] = start_lm_head(objective.head, student, family, objective.starts_from)
     return origins
 
 

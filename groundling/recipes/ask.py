@@ -11,11 +11,11 @@ import numpy as np
 
 from groundling.analysis.answers import Answers, Notes, embedding, fill_mask, stroop
 from groundling.analysis.knowledge import averaged, summary
-from groundling.config import AskConfig
+from groundling.config import AskConfig, need
 from groundling.data.visual_facts import VisualFact, read_visual_facts
 from groundling.errors import InputError
 from groundling.evaluate import Scores
-from groundling.runs import finished, open_run, write_json
+from groundling.recipes.lifecycle import Run
 
 FILL_MASK = "fill-mask"
 """The mode whose scores are log-probabilities."""
@@ -35,23 +35,21 @@ def ask(config: AskConfig, out: str | Path) -> dict[str, Any]:
     There `prediction` and `label` number the fact's options; the label is the first of the most frequent answers.
     Raises InputError for a missing setting, a mode that does not exist or that the model cannot do, and bad data.
     """
-    if not config.model or not config.data:
-        raise InputError("ask needs --model and --data FILE")
+    need(config, "ask", "model", "data")
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
     facts = read_visual_facts(config.data)
-    folder = open_run(out, "ask", asdict(config), {"model": config.model, "data": config.data})
-    done = finished(folder)
-    if done is not None:
-        return done
+    inputs = {"model": config.model, "data": config.data}
+    run = Run(out, "ask", asdict(config), inputs)
+    if run.result is not None:
+        return run.result
     result: dict[str, Any] = {"facts": len(facts)}
     for mode in config.modes:
         answers, notes = MODES[mode](config.model, facts, config.max_length)
         relations = _summaries(facts, answers, logs=mode == FILL_MASK)
-        _predictions(facts, answers).write(folder / f"predictions_{mode}.jsonl")
+        _predictions(facts, answers).write(run.folder / f"predictions_{mode}.jsonl")
         result[mode] = {**notes, "relations": relations}
-    write_json(folder / "result.json", result)
-    return result
+    return run.finish(result)
 
 
 def _summaries(

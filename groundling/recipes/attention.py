@@ -13,7 +13,8 @@ from groundling.config import AttentionConfig
 from groundling.data.corpora import corpus
 from groundling.errors import InputError
 from groundling.models.crossmodal import CrossModal, load_crossmodal
-from groundling.runs import disk_errors, open_run, write_json
+from groundling.recipes.lifecycle import Run
+from groundling.runs import disk_errors, write_json
 
 
 def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
@@ -26,15 +27,14 @@ def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(
             "attention needs --a and --b, each a folder `joint` of `adapt --save-joint`"
         )
-    folder = open_run(out, "attention", asdict(config), {})
+    run = Run(out, "attention", asdict(config), {})
     a = load_crossmodal(config.a)
     b = load_crossmodal(config.b)
     text_input, _ = a.inputs(config.max_length)
     texts = corpus(config.text, "lines", a.text.tokenizer, text_input.max_length, config.max_texts)
     names = (config.a, config.b)
-    result = attention_report(a, b, texts, folder, names, max_length=config.max_length)
-    write_json(folder / "result.json", result)
-    return result
+    result = attention_report(a, b, texts, run.folder, names, max_length=config.max_length)
+    return run.finish(result)
 
 
 def attention_report(

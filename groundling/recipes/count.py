@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from groundling.analysis.grounded import count_pieces, count_words, vocabulary_hash
-from groundling.config import CountsConfig
+from groundling.config import CountsConfig, need
 from groundling.data.captions import caption_lines
 from groundling.errors import InputError
 from groundling.models.loading import load_tokenizer
@@ -18,8 +18,7 @@ def count(config: CountsConfig, out: str | Path) -> str:
     The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
     InputError if a file or the tokenizer cannot be read, or `out` cannot be written.
     """
-    if not config.captions or not config.tokenizer:
-        raise InputError("data counts needs --captions FILE [FILE ...] and --tokenizer")
+    need(config, "data counts", "captions", "tokenizer")
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
     for file in config.captions:

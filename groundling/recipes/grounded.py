@@ -14,12 +14,13 @@ from groundling.analysis.gains import Split, analyse, figure, listing, null_spli
 from groundling.analysis.grounded import Grounding
 from groundling.analysis.verdict import Runs
 from groundling.batch import Example
-from groundling.config import GroundedConfig
+from groundling.config import GroundedConfig, need
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.loading import load_tokenizer
+from groundling.recipes.lifecycle import Run
 from groundling.report import Section, write_report
-from groundling.runs import disk_errors, open_run, write_json
+from groundling.runs import disk_errors
 from groundling.tasks import Task
 
 REQUIRED = ("base", "other", "task", "data", "counts", "tokenizer")
@@ -33,9 +34,7 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     examples as `examples.md`. Raises InputError if a setting is missing, a run folder has no finished run of the task,
     or runs and data do not hold the same examples.
     """
-    for field in REQUIRED:
-        if not asdict(config)[field]:
-            raise InputError(f"grounded needs --{field}")
+    need(config, "grounded", *REQUIRED)
     task = named("tasks", Task, config.task)
     base = _runs_of(task.name, "base", config.base)
     other = _runs_of(task.name, "other", config.other)
@@ -44,7 +43,8 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     if len(seeds) < 2:
         raise InputError(f"{len(seeds)} seeds are in both run folders, at least 2 are needed")
     grounding = Grounding.read(config.counts, load_tokenizer(config.tokenizer), config.threshold)
-    folder = open_run(out, "grounded", asdict(config), {"counts": config.counts})
+    run = Run(out, "grounded", asdict(config), {"counts": config.counts})
+    folder = run.folder
 
     right_base = base.right(seeds)
     right_other = other.right(seeds)
@@ -67,8 +67,7 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     markdown = listing(grounding, examples, right_base, right_other, variant=config.variant)
     with disk_errors(folder):
         (folder / "examples.md").write_text(markdown, encoding="utf-8")
-    write_json(folder / "result.json", result)
-    return result
+    return run.finish(result)
 
 
 def _runs_of(task: str, name: str, folder: str) -> Runs:

@@ -80,7 +80,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     if not config.random_start:
         for objective in objectives:
             if isinstance(objective, MaskedLM):
-                start_lm_head(objective.head, config.student, "bert", objective.saved_as)
+                start_lm_head(objective.head, config.student, "bert", objective.starts_from)
     taught = with_teacher_width(given, room)
     beside = make_objectives(config.objectives, taught, training.seed)
     sources = _sources(samples, design, objectives, beside)

@@ -20,10 +20,11 @@ from groundling.config import (
 )
 from groundling.jobs import Job, run_jobs
 from groundling.recipes.adapt import adapt
+from groundling.recipes.lifecycle import Run
 from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
 from groundling.report import Picture, Section, bars, table, write_report
-from groundling.runs import open_run, read_json, write_json
+from groundling.runs import read_json
 from groundling.world import World, WorldConfig
 from groundling.world.encoder import new_encoder
 
@@ -123,7 +124,8 @@ def quickstart(
     holds another run.
     """
     began = time.perf_counter()
-    folder = open_run(out, "quickstart", {"seed": config.seed, "scale": config.scale}, {})
+    run = Run(out, "quickstart", {"seed": config.seed, "scale": config.scale}, {})
+    folder = run.folder
     results = run_jobs(_Plan(config, folder).jobs(), config.processes, say)
     arms = {name: results[_probes_of(name)] for name in ARMS}
     result = {
@@ -132,7 +134,7 @@ def quickstart(
         "seconds": round(time.perf_counter() - began, 1),
         "seed": config.seed,
     }
-    write_json(folder / "result.json", result)
+    run.finish(result)
     rows = table_rows(arms)
     page = folder / "report.html"
     say(f"\n{table(rows)}\n\n{verdict(arms)}\n\n{page} ({result['seconds']:.0f} s in all)")

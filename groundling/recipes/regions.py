@@ -16,7 +16,7 @@ from groundling.data.regions import RegionWriter
 from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.jobs import Job, run_jobs
-from groundling.runs import finished, open_run, write_json
+from groundling.recipes.lifecycle import Run
 from groundling.vision.extract import extract
 
 PATIENCE = timedelta(days=7)
@@ -34,19 +34,16 @@ def regions(
     state = PartialState(cpu=config.cpu, timeout=PATIENCE)
     part = Part(state.process_index, state.num_processes)
     _refuse_settings(config, part)
-    with state.main_process_first():
-        folder = _open(config, out)
-    result = finished(folder)
-    if result is not None:
-        return result
+    run = _open(config, out)
+    if run.result is not None:
+        return run.result
+    folder = run.folder
     if config.imports:
         manifest = _imported(config, folder)
     else:
         manifest = _extracted(config, folder, part, state.wait_for_everyone, say)
     result = {"store": str(folder), **manifest["counts"], "skipped_first": manifest["skipped"][:5]}
-    if state.is_main_process:
-        write_json(folder / "result.json", result)
-    return result
+    return run.finish(result)
 
 
 def _refuse_settings(config: RegionsConfig, part: Part) -> None:
@@ -66,7 +63,7 @@ def _refuse_settings(config: RegionsConfig, part: Part) -> None:
         raise InputError("regions: --imports reads in one process; start it without torchrun")
 
 
-def _open(config: RegionsConfig, out: str | Path) -> Path:
+def _open(config: RegionsConfig, out: str | Path) -> Run:
     """The run's folder; raises InputError if it holds another run."""
     settings = asdict(config)
     for name in ("processes", "cpu"):  # results do not depend on them
@@ -83,7 +80,7 @@ def _open(config: RegionsConfig, out: str | Path) -> Path:
         settings["bytes"] = Path(config.imports).stat().st_size
     else:
         inputs["imports"] = config.imports
-    return open_run(out, "regions", settings, {name: path for name, path in inputs.items() if path})
+    return Run(out, "regions", settings, inputs, config.cpu)
 
 
 def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from groundling.analysis.similarity import similarity as compare_models
 from groundling.config import SimilarityConfig
 from groundling.errors import InputError
 from groundling.published import PWCCA
-from groundling.runs import open_run, write_json
+from groundling.recipes.lifecycle import Run
 
 
 def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
@@ -20,8 +20,7 @@ def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
     """
     if not config.a or not config.b:
         raise InputError("similarity needs --a and --b, each a model or `random`")
-    folder = open_run(out, "similarity", asdict(config), {})
+    run = Run(out, "similarity", asdict(config), {})
     result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
     result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}
-    write_json(folder / "result.json", result)
-    return result
+    return run.finish(result)

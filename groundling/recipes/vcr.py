@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from groundling.batch import Example
-from groundling.config import VcrConfig
+from groundling.config import VcrConfig, need
 from groundling.errors import InputError
-from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.recipes.lifecycle import Run
+from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.nlvr2 import records
 from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Item, items, leaderboard, q_to_ar
@@ -27,9 +28,7 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
     """
-    for name in ("answers", "rationales", "data"):
-        if not asdict(config)[name]:
-            raise InputError(f"vcr needs --{name}")
+    need(config, "vcr", "answers", "rationales", "data")
     folder = Path(config.data)
     split = config.split
     asked = items(folder, split)
@@ -45,7 +44,7 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     for seed in seeds:
         inputs[f"a {seed}"] = answer_files[seed]
         inputs[f"r {seed}"] = rationale_files[seed]
-    run = open_run(out, "vcr", asdict(config), inputs)
+    run = Run(out, "vcr", asdict(config), inputs)
     result: dict[str, Any] = {
         "split": split,
         "items": len(asked),
@@ -56,15 +55,14 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     if asked[0].answer is None:
         result["files"] = []
         for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
-            path = run / f"{split}-seed-{seed}.csv"
+            path = run.folder / f"{split}-seed-{seed}.csv"
             _write_leaderboard(path, answers, rationales)
             result["files"].append(str(path))
     else:
         scores = _joint_scores(predicted, asked)
         result["scores"] = scores
         result["median"] = {name: median(values) for name, values in scores.items()}
-    write_json(run / "result.json", result)
-    return result
+    return run.finish(result)
 
 
 @dataclass(frozen=True)
