@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from groundling.errors import InputError
 
@@ -121,3 +123,24 @@ def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> 
             raise InputError(
                 f"{path}, line 1: {names.count(column)} columns are called {column!r}; rename all but one"
             )
+
+
+def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each after its file and line; each has a text in every field of `texts`.
+
+    Raises:
+        InputError: A line is not JSON, not an object, or has no such text.
+    """
+    for number, line in enumerate(lines_of(path), 1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not valid JSON ({error.msg})") from None
+        except (ValueError, RecursionError):
+            # Python refuses numbers of thousands of digits and brackets thousands deep.
+            raise InputError(f"{where}: a number too long, or too many brackets") from None
+        for name in texts:
+            if not isinstance(row, dict) or not isinstance(row.get(name), str):
+                raise InputError(f"{where}: no text in field {name!r}")
+        yield where, row

@@ -12,11 +12,11 @@ import numpy as np
 
 from groundling.batch import Example
 from groundling.config import VcrConfig, need
+from groundling.data.tables import read_json_lines
 from groundling.errors import InputError
 from groundling.recipes.lifecycle import Run
 from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
-from groundling.tasks.nlvr2 import records
 from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Item, items, leaderboard, q_to_ar
 
 
@@ -132,7 +132,7 @@ def _predictions(path: Path, examples: list[Example]) -> Predictions:
     # Files of runs before the field `official` was written name an example by its id alone.
     official_of = {example.id: example.official for example in examples}
     predictions: Predictions = {}
-    for where, row in records(path, ("id",)):
+    for where, row in read_json_lines(path, ("id",)):
         official = row.get("official")
         if not isinstance(official, str):
             official = official_of.get(row["id"], "")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from groundling.batch import Example
-from groundling.data.tables import lines_of
+from groundling.data.tables import lines_of, read_json_lines
 from groundling.errors import InputError, refuse
 from groundling.forms import Classify
 from groundling.metrics import ACCURACY
@@ -18,27 +17,6 @@ SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"
 FORM = Classify(("False", "True"))
 PARTS = ("balanced", "unbalanced")
 """Subsets, each with a file of identifiers."""
-
-
-def records(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each after its file and line; each has a text in every field of `texts`.
-
-    Raises:
-        InputError: A line is not JSON, not an object, or has no such text.
-    """
-    for number, line in enumerate(lines_of(path), 1):
-        where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not valid JSON ({error.msg})") from None
-        except (ValueError, RecursionError):
-            # Python refuses numbers of thousands of digits and brackets thousands deep.
-            raise InputError(f"{where}: a number too long, or too many brackets") from None
-        for name in texts:
-            if not isinstance(row, dict) or not isinstance(row.get(name), str):
-                raise InputError(f"{where}: no text in field {name!r}")
-        yield where, row
 
 
 def _file(folder: Path, split: str) -> Path:
@@ -51,7 +29,7 @@ def _read(folder: Path, split: str) -> list[Example]:
     examples: dict[str, Example] = {}
     repeated = []
     has_labels = None
-    for where, row in records(path, ("identifier", "sentence")):
+    for where, row in read_json_lines(path, ("identifier", "sentence")):
         identifier = row["identifier"]
         if identifier.count("-") != 3:
             raise InputError(

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from groundling.batch import Example
+from groundling.data.tables import read_json_lines
 from groundling.errors import InputError, refuse
 from groundling.forms import Classify
 from groundling.metrics import ACCURACY
 from groundling.tasks import Task
-from groundling.tasks.nlvr2 import records
 
 SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"
 FORM = Classify(("entailment", "neutral", "contradiction"))
@@ -38,7 +38,9 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
     undecided = 0
     line_of: dict[str, int] = {}
     repeated = []
-    for number, (where, row) in enumerate(records(path, ("pairID", "sentence2", "gold_label")), 1):
+    for number, (where, row) in enumerate(
+        read_json_lines(path, ("pairID", "sentence2", "gold_label")), 1
+    ):
         pair = row["pairID"]
         if pair in line_of:
             repeated.append(f"{where}: pairID {pair} is already that of line {line_of[pair]}")

@@ -11,12 +11,12 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.batch import Example, Tags
+from groundling.data.tables import read_json_lines
 from groundling.data.vcr_objects import Objects, metadata
 from groundling.errors import InputError, refuse
 from groundling.forms import Choose
 from groundling.metrics import ACCURACY
 from groundling.tasks import Task
-from groundling.tasks.nlvr2 import records
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"
 CHOICES = 4
@@ -80,7 +80,7 @@ def items(folder: Path, split: str) -> list[Item]:
     path = _file(folder, split)
     by_id: dict[str, Item] = {}
     repeated = []
-    for where, row in records(path, ("annot_id", "img_fn")):
+    for where, row in read_json_lines(path, ("annot_id", "img_fn")):
         item = _item(where, row, split)
         if item.id in by_id:
             repeated.append(f"{where}: annot_id {item.id} stands there before")
