@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNe
 
 from groundling.batch import Example, Sample, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
-from groundling.data.paired import RegionSamples, with_whole_image
+from groundling.data.paired import RegionSamples, Seeing, with_whole_image
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
 from groundling.data.samples import TextInput, TextSamples
@@ -27,6 +27,7 @@ from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd, end_to_end, under
 from groundling.joins.vlbert import VLBertJoin
 from groundling.load import load_student
+from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.recipes.finetune import finetune
@@ -264,7 +265,8 @@ def test_export_and_texts_alone(model: EndToEnd, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "cnn" / "preprocessor_config.json").read_text())[
         "image_mean"
     ] == [0.4, 0.5, 0.6]
-    maps = model(batch, maps=True).attention
+    maps: list[AttentionMap] = []
+    model(batch, attention=maps.append)
     assert len(maps) == 2
     with pytest.raises(InputError, match="a model that reads pixels needs `pixels`"):
         model(replace(batch, pixels=None))
@@ -317,7 +319,8 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
 
     def samples(*images: str) -> Pictured:
         texts = TextSamples([Example("t", "a dog", images=images)], TextInput(toys.bert_words(), 8))
-        return Pictured(RegionSamples(texts, put, whole=True), [images], tmp_path / "images", 60)
+        seen = RegionSamples(texts, put, Seeing(whole=True))
+        return Pictured(seen, tmp_path / "images", 60)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]

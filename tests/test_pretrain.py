@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.regions import Found, RegionWriter
 from groundling.errors import InputError
-from groundling.models.single_stream import load_single_stream
+from groundling.load import load_student
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts
 from groundling.tasks.vqa import VQA
@@ -27,16 +27,25 @@ TERMS = {
 }
 
 
-def store(folder: Path, names: list[str], width: int = 12, classes: int = 5) -> Path:
+def store(
+    folder: Path, names: list[str], width: int = 12, classes: int = 5, objects: int = 0
+) -> Path:
+    """A store of 2 to 5 regions an image; or of as many `objects`, in the annotators' order."""
     rng = np.random.default_rng(0)
     found = []
     for name in names:
-        count = int(rng.integers(2, 6))
+        count = objects or int(rng.integers(2, 6))
         corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
-        kinds = rng.dirichlet(np.ones(classes), count)
+        kinds = rng.dirichlet(np.ones(classes or 1), count)
         found.append(
             Found(
-                name, (60, 40), corners, rng.random(count), rng.normal(size=(count, width)), kinds
+                name,
+                (60, 40),
+                corners,
+                rng.random(count),
+                rng.normal(size=(count, width)),
+                kinds if classes else None,
+                annotated_order=bool(objects),
             )
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +105,7 @@ def test_each_model_has_its_own_objectives(
         assert all(len(some - {"word_region"}) == 1 for some in alone)
     else:
         assert all(terms <= set(line) for line in lines)
-    model = load_single_stream(out / "model")
+    model = load_student(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
     assert json.loads((out / "result.json").read_text())["model"] == kind
@@ -178,7 +187,7 @@ def test_a_tasks_own_texts_are_a_phase(
     assert (texts[0].text, texts[0].pair) == ("what is it 0?", "dog")
     names = sorted({image for example in texts for image in example.images})
     own = store(tmp_path / "images", names)
-    config = replace(
+    config = changed(
         settings,
         student=str(trained["visualbert"][0] / "model"),
         captions="",

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 from groundling.batch import IGNORE, Encoded, Example, RegionRow, Sample, Sizes, collate
 from groundling.data.captions import Captioned
-from groundling.data.paired import CaptionPairs, RegionSamples, with_whole_image
+from groundling.data.paired import CaptionTexts, RegionSamples, Seeing, with_whole_image
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.keyed import generator
@@ -90,7 +90,7 @@ def test_losses_by_hand(kind: str) -> None:
                 total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())  # type: ignore[index]
             elif kind == "hard":
                 best = int(plain.classes[r, 1:].argmax())  # type: ignore[index]
-                total += float(F.cross_entropy(out[None, 1:], torch.tensor([best])))
+                total += float(F.cross_entropy(out[None], torch.tensor([best + 1])))  # B11
             else:
                 total += float(((out - torch.from_numpy(plain.features[r])) ** 2).sum())
     assert objective.count(batch) == {objective.name: count}
@@ -116,7 +116,7 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
         # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
         torch.testing.assert_close(
             losses[background],
-            F.cross_entropy(out[:, first:], (chosen - first).clamp(min=0), reduction="sum"),
+            F.cross_entropy(out, (chosen - first).clamp(min=0) + first, reduction="sum"),  # B11
         )
         assert 0 < chosen.sum() < len(chosen)
     assert losses[True] != losses[False]
@@ -220,9 +220,9 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
         Example("b", "a red hat", images=("i0",)),
     ]
     samples = RegionSamples(
-        TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, whole=True, most=3
+        TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, Seeing(whole=True, most=3)
     )
-    first, second = samples.get([0, 1])
+    first, second = samples.get([0, 1], ())
     assert first.regions is not None and second.regions is not None
     assert first.regions.image.tolist() == [0] * 4 + [1] * 4
     assert first.regions.whole.tolist() == [True, False, False, False] * 2
@@ -242,7 +242,7 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
 def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     example = Example("a", "who?", choices=("a dog", "a cat"), images=("i2",), label=1)
     samples = RegionSamples(TextSamples([example], TextInput(bert_tokenizer, 32)), STORE)
-    batch = collate(samples.get([0]))
+    batch = collate(samples.get([0], ()))
     assert batch.regions is not None and batch.text is not None
     assert len(batch.regions.mask) == len(batch.text.ids) == 2
     assert torch.equal(batch.regions.features[0], batch.regions.features[1])
@@ -253,7 +253,7 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
         Captioned(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
     ]
-    samples = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE)
+    samples = RegionSamples(CaptionTexts(images, TextInput(bert_tokenizer, 64)), STORE)
     labels = []
     for epoch in range(60):
         rngs = [generator(0, epoch, i) for i in range(6)]
@@ -273,7 +273,6 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
                 first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
                 assert first != other
     assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
-    single = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE, pairs=False).get(
-        [1], [generator(0)]
-    )[0]
+    captions = CaptionTexts(images, TextInput(bert_tokenizer, 64), pairs=False)
+    single = RegionSamples(captions, STORE).get([1], [generator(0)])[0]
     assert "sentence_image" not in single.labels

@@ -269,18 +269,21 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
 def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
     model, samples = built(kind, bert_tokenizer), paired(text_only, masked=True)
     batch = collate(samples)
+    maps = []
     seen, together, mask = (
-        model(batch, maps=True),
+        model(batch, attention=maps.append),
         model(batch),
         model.join(model.text.encoder.embeddings, batch).mask,
     )
-    assert (model.text.encoder.config._attn_implementation, together.attention) == ("sdpa", ())
+    assert model.text.encoder.config._attn_implementation == "sdpa"
     close(seen.text[batch.text.mask], together.text[batch.text.mask])
-    assert len(seen.attention) == (3 if kind == "late" else 2)
-    for weights in seen.attention:
+    assert len(maps) == (3 if kind == "late" else 2)
+    for number, one in enumerate(maps):
+        weights = one.weights
+        assert (one.name, one.layer) == ("self", number)
         close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert not weights.masked_select(~mask[:, None, None, : weights.shape[-1]]).any()
-    assert seen.attention[-1].shape == (4, 2, mask.shape[1], mask.shape[1])
+    assert maps[-1].weights.shape == (4, 2, mask.shape[1], mask.shape[1])
     for b, sample in enumerate(samples):
         alone = model(collate([sample]))
         for one, many in zip(
