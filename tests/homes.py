@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path

@@ -434,6 +434,41 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
             finetune(changed(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
 
 
+def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
+    """B4: a blind end-to-end model used to answer bit by bit as the seeing one."""
+    folder = vqa(tmp_path / "vqa")
+    splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
+    names = sorted({image for examples in splits for e in examples for image in e.images})
+    config = configured(
+        FinetuneConfig,
+        model=str(trained),
+        task="vqa",
+        data=str(folder),
+        max_length=16,
+        regions=str(store(tmp_path / "store", names, 7)),
+        images=str(pictures(tmp_path / "images", names)),
+    )
+    for number, name in enumerate(names):  # the same files, other colours
+        homes.picture(tmp_path / "others" / f"{name}.png", (9 * number, 90, 20), (60, 40 + number))
+    answers = {}
+    for blind in (False, True):
+        for images in ("images", "others"):
+            out = tmp_path / f"{images}-{blind}"
+            finetune(changed(config, blind=blind, images=str(tmp_path / images)), TWO, out)
+            answers[images, blind] = homes.answers(out / "seed-0" / "predictions_val.jsonl")
+    assert answers["images", False] != answers["others", False]
+    assert answers["images", False] != answers["images", True]
+    assert answers["images", True] == answers["others", True]
+
+
+def test_related_images_are_exchanged_with_their_pixels(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
+    """B3: a whole run, in which a picture of another size comes with the boxes of its own image."""
+    result = pretrain(changed(settings, related=True), TWO, tmp_path)
+    assert "sentence_image" in result["objectives"]
+
+
 def test_mistakes_are_named(
     settings: PretrainConfig, trained: Path, place: Path, tmp_path: Path
 ) -> None:

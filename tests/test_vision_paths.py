@@ -20,6 +20,7 @@ from transformers import CLIPImageProcessorPil
 from groundling.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
 from groundling.data.regions import Found, RegionStore, RegionWriter
+from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.find import instances, named
 from groundling.forms import Answer, Choose, Classify, Pick
@@ -33,7 +34,7 @@ from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetune import _head as head_of
-from groundling.recipes.finetune import finetune
+from groundling.recipes.finetune import finetune, seen
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
@@ -212,6 +213,90 @@ def test_the_blind_control_sees_boxes_and_no_features(
         for run in ("one", "other")
     )
     assert one == other
+
+
+@pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
+@pytest.mark.parametrize("kind", DESIGNS)
+def test_tags_need_the_annotated_objects_in_their_order(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B7: on any other store, every tag would name some other region."""
+    images = RegionStore(world / "store").ids
+    for objects, other in ((0, "sorted"), (3, "more")):
+        config = configured(
+            FinetuneConfig,
+            model=trained[kind],
+            task=name,
+            data=str(world / "vcr"),
+            regions=str(store(tmp_path / other, list(images), width=6, objects=objects)),
+        )
+        with pytest.raises(InputError, match=r"2 annotated objects in their order") as told:
+            finetune(config, BRIEF, tmp_path / f"{other}-run")
+        assert "\n" not in str(told.value)
+        assert "groundling regions --boxes" in str(told.value)
+
+
+def with_whole(folder: Path, old: RegionStore) -> Path:
+    """A copy of a store in which every image is a region, too."""
+    writer = RegionWriter(folder)
+
+    def one(name: str) -> Found:
+        row = old[name]
+        parts = (row.boxes, row.confidence, row.features, row.classes)
+        found = Found(name, old.size(name), *parts, annotated_order=old.in_annotated_order(name))
+        return found.with_whole(np.full((1, row.features.shape[1]), 3.0))
+
+    writer.fill([(name, lambda name=name: one(name)) for name in old.ids])  # type: ignore[misc]
+    writer.close({"source": "test"}, [])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["refcoco+", "flickr30k"])
+@pytest.mark.parametrize("kind", ["visualbert", "uniter"])
+def test_the_whole_image_is_no_candidate(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B19: the same answers, scores and upper bounds on a store that also holds the whole image."""
+    still = replace(BRIEF, lr=1e-30)  # what is learned depends on which samples share a batch
+    config = configured(
+        FinetuneConfig,
+        model=trained[kind],
+        task=name,
+        data=str(world / FOLDERS[name]),
+        regions=str(world / "store"),
+        most_regions=3,
+    )
+    result = finetune(config, still, tmp_path / "parts")
+    more = changed(config, regions=str(with_whole(tmp_path / "s", RegionStore(world / "store"))))
+    assert finetune(more, still, tmp_path / "whole")["median"] == result["median"]
+    split = named("tasks", Task, name).dev[0]
+    written = [
+        homes.answers(tmp_path / run / "seed-0" / f"predictions_{split}.jsonl")
+        for run in ("parts", "whole")
+    ]
+    for parts, whole in zip(*written, strict=True):
+        assert whole.pop("outputs") == pytest.approx(parts.pop("outputs"), abs=1e-4)
+        assert whole == parts
+
+
+def test_what_each_model_sees_of_an_image(
+    world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B12, B19: the whole image, and boxes that end at the last of 60 x 40 pixels, are for VL-BERT alone."""
+    plain = RegionStore(world / "store")
+    whole = with_whole(tmp_path / "store", plain)
+    name = next(name for name in plain.ids if plain.count(name) > 2)
+    for kind, folder in trained.items():
+        config = configured(FinetuneConfig, model=folder, regions=str(whole), most_regions=2)
+        student = load_student(folder)
+        texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
+        task = named("tasks", Task, "snli-ve")
+        (sample,) = seen({"dev": texts}, student, task, config)["dev"].get([0], ())
+        boxes = plain[name].boxes[:2]
+        if kind == "vlbert":
+            last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
+            boxes = np.minimum([[0, 0, 1, 1], *boxes], last)
+        assert np.array_equal(sample.regions.boxes, boxes), kind  # type: ignore[union-attr]
 
 
 def heads(kind: str, task: str, hidden: int = 768) -> int:
