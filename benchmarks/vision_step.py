@@ -35,7 +35,7 @@ from transformers import (
 
 from groundling.batch import IGNORE, Batch, RegionRow
 from groundling.data.captions import Captioned
-from groundling.data.paired import CaptionPairs
+from groundling.data.paired import CaptionTexts, RegionSamples
 from groundling.feed import Feed, Plan, Source
 from groundling.joins.visualbert import visualbert
 from groundling.keyed import generator
@@ -71,6 +71,14 @@ class Boxes:
         return int(
             np.clip(generator("benchmark", "count", image).lognormal(np.log(36), 0.5), 10, REGIONS)
         )
+
+    def size(self, image: str) -> tuple[int, int]:
+        """Nobody knows."""
+        return 0, 0
+
+    def in_annotated_order(self, image: str) -> bool:
+        """Nobody annotated these."""
+        return False
 
     def __getitem__(self, image: str) -> RegionRow:
         rng, count = generator("benchmark", "regions", image), self.count(image)
@@ -194,7 +202,7 @@ class Ours(nn.Module):
         """The sum of both losses."""
         counts = {term: count for o in self.counted for term, count in o.count(batch).items()}
         return torch.stack(
-            [value / counts[term] for term, value in self.step(batch, ACTIVE).items()]
+            [value / counts[term] for term, value in self.step(batch, ACTIVE).terms.items()]
         ).sum()
 
 
@@ -204,7 +212,8 @@ WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Our
 def batches(way: str, options: argparse.Namespace) -> Feed:
     """One epoch; the samples and their corruption are the same for all ways, batches are bucketed for ours alone."""
     model, objectives = built(options)
-    data = CaptionPairs(captioned(options.batch * options.steps), model.inputs(TEXT)[0], Boxes())
+    captions = CaptionTexts(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
+    data = RegionSamples(captions, Boxes())
     if way != "here":
         data.lengths = np.zeros(len(data))
     return Feed(Plan([Source(data)], options.batch, options.steps, seed=0), objectives, 1, 0, 1)

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNe
 
 from groundling.batch import Example, Sample, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
-from groundling.data.paired import RegionSamples, with_whole_image
+from groundling.data.paired import RegionSamples, Seeing, with_whole_image
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
 from groundling.data.samples import TextInput, TextSamples
@@ -27,6 +27,7 @@ from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd, end_to_end, under
 from groundling.joins.vlbert import VLBertJoin
 from groundling.load import load_student
+from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.recipes.finetune import finetune
@@ -264,7 +265,8 @@ def test_export_and_texts_alone(model: EndToEnd, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "cnn" / "preprocessor_config.json").read_text())[
         "image_mean"
     ] == [0.4, 0.5, 0.6]
-    maps = model(batch, maps=True).attention
+    maps: list[AttentionMap] = []
+    model(batch, attention=maps.append)
     assert len(maps) == 2
     with pytest.raises(InputError, match="a model that reads pixels needs `pixels`"):
         model(replace(batch, pixels=None))
@@ -317,7 +319,8 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
 
     def samples(*images: str) -> Pictured:
         texts = TextSamples([Example("t", "a dog", images=images)], TextInput(toys.bert_words(), 8))
-        return Pictured(RegionSamples(texts, put, whole=True), [images], tmp_path / "images", 60)
+        seen = RegionSamples(texts, put, Seeing(whole=True))
+        return Pictured(seen, tmp_path / "images", 60)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]
@@ -429,6 +432,41 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             finetune(changed(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
+
+
+def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
+    """B4: a blind end-to-end model used to answer bit by bit as the seeing one."""
+    folder = vqa(tmp_path / "vqa")
+    splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
+    names = sorted({image for examples in splits for e in examples for image in e.images})
+    config = configured(
+        FinetuneConfig,
+        model=str(trained),
+        task="vqa",
+        data=str(folder),
+        max_length=16,
+        regions=str(store(tmp_path / "store", names, 7)),
+        images=str(pictures(tmp_path / "images", names)),
+    )
+    for number, name in enumerate(names):  # the same files, other colours
+        homes.picture(tmp_path / "others" / f"{name}.png", (9 * number, 90, 20), (60, 40 + number))
+    answers = {}
+    for blind in (False, True):
+        for images in ("images", "others"):
+            out = tmp_path / f"{images}-{blind}"
+            finetune(changed(config, blind=blind, images=str(tmp_path / images)), TWO, out)
+            answers[images, blind] = homes.answers(out / "seed-0" / "predictions_val.jsonl")
+    assert answers["images", False] != answers["others", False]
+    assert answers["images", False] != answers["images", True]
+    assert answers["images", True] == answers["others", True]
+
+
+def test_related_images_are_exchanged_with_their_pixels(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
+    """B3: a whole run, in which a picture of another size comes with the boxes of its own image."""
+    result = pretrain(changed(settings, related=True), TWO, tmp_path)
+    assert "sentence_image" in result["objectives"]
 
 
 def test_mistakes_are_named(

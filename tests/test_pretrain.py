@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import homes
 import numpy as np
 import pytest
+import torch
 from homes import STEPS, log_of
 from safetensors.torch import load_file
 
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.regions import Found, RegionWriter
 from groundling.errors import InputError
-from groundling.models.single_stream import load_single_stream
+from groundling.feed import Plan, Source, epoch_steps, steps_of
+from groundling.find import instances
+from groundling.forms import Pick
+from groundling.joins import Design
+from groundling.load import load_student
+from groundling.models.saved_heads import HEADS, load_head
+from groundling.models.task_heads import Reading
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts
 from groundling.tasks.vqa import VQA
@@ -27,22 +35,37 @@ TERMS = {
 }
 
 
-def store(folder: Path, names: list[str], width: int = 12, classes: int = 5) -> Path:
+def store(
+    folder: Path,
+    names: list[str],
+    width: int = 12,
+    classes: int = 5,
+    objects: int = 0,
+    backbone: str = "",
+) -> Path:
+    """A store of 2 to 5 regions an image; or of as many `objects`, in the annotators' order."""
     rng = np.random.default_rng(0)
     found = []
     for name in names:
-        count = int(rng.integers(2, 6))
+        count = objects or int(rng.integers(2, 6))
         corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
-        kinds = rng.dirichlet(np.ones(classes), count)
+        kinds = rng.dirichlet(np.ones(classes or 1), count)
         found.append(
             Found(
-                name, (60, 40), corners, rng.random(count), rng.normal(size=(count, width)), kinds
+                name,
+                (60, 40),
+                corners,
+                rng.random(count),
+                rng.normal(size=(count, width)),
+                kinds if classes else None,
+                annotated_order=bool(objects),
             )
         )
     folder.mkdir(parents=True, exist_ok=True)
     writer = RegionWriter(folder)
     writer.fill([(one.id, lambda one=one: one) for one in found])  # type: ignore[misc]
-    writer.close({"source": "test"}, [])
+    made = {"identity": f"hash of {backbone}", "made_by": backbone} if backbone else {}
+    writer.close({"source": "test", **made}, [])
     return folder
 
 
@@ -96,7 +119,7 @@ def test_each_model_has_its_own_objectives(
         assert all(len(some - {"word_region"}) == 1 for some in alone)
     else:
         assert all(terms <= set(line) for line in lines)
-    model = load_single_stream(out / "model")
+    model = load_student(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
     assert json.loads((out / "result.json").read_text())["model"] == kind
@@ -133,6 +156,118 @@ def test_visualberts_ablations(
     assert set(log_of(tmp_path)[0]).isdisjoint(missing)
     names = load_file(tmp_path / "model" / "join.safetensors")
     assert sum(name.startswith("fusion.") for name in names) == parts
+
+
+def test_an_epoch_is_one_of_the_images(
+    settings: PretrainConfig, place: Path, tmp_path: Path
+) -> None:
+    """B5: four kinds of steps over the same 16 images are one epoch of them; text beside them is none."""
+    once = replace(STEPS, steps=0, epochs=1, batch=4)
+    assert pretrain(changed(settings, model="uniter"), once, tmp_path / "uniter")["steps"] == 4
+    alone = changed(settings, model="vlbert", max_length=24)
+    assert pretrain(alone, once, tmp_path / "alone")["steps"] == 4
+    with_text = changed(alone, text=(str(place / "text.txt"),))
+    assert pretrain(with_text, once, tmp_path / "text")["steps"] == 8
+
+
+def test_steps_of_an_epoch() -> None:
+    """B5: data sets count once however often they are listed, and their share of the steps tells how many it takes."""
+    images: Any = range(40)
+    more: Any = range(20)
+    texts: Any = range(1000)
+    kinds = [Source(images, ratio) for ratio in (2, 2, 1, 1)]
+    assert epoch_steps(kinds, 4) == 10
+    assert epoch_steps([*kinds, Source(more, 3)], 4) == 15
+    assert epoch_steps([*kinds, Source(texts, 6, counts=False)], 4) == 20
+    assert steps_of([*kinds, Source(texts, 6, counts=False)], 4, 1.5) == 30
+    assert Plan(kinds, 4, 25, seed=0).covered() == 2.5
+
+
+@pytest.mark.parametrize("kind", ["vlbert", "uniter"])
+def test_a_store_without_classes(
+    kind: str, settings: PretrainConfig, place: Path, tmp_path: Path
+) -> None:
+    """B10: VL-BERT would be left with masked words alone, and says so; UNITER has two other objectives and notes it."""
+    names = [f"{i:03d}" for i in range(16)]
+    bare = str(store(tmp_path / "bare", names, classes=0))
+    config = changed(settings, model=kind, regions=bare)
+    brief = replace(STEPS, batch=4)
+    if kind == "vlbert":
+        with pytest.raises(InputError, match="this store has none") as told:
+            pretrain(config, brief, tmp_path / "refused")
+        assert "\n" not in str(told.value)
+        result = pretrain(changed(config, region_classes="none"), brief, tmp_path / "words")
+        assert (result["objectives"], result["notes"]) == (["masked_lm"], [])
+        return
+    pretrain(config, brief, tmp_path / "noted")
+    (note,) = json.loads((tmp_path / "noted" / "result.json").read_text())["notes"]
+    assert "masked_regions or hard_regions: the store's regions have no classes" in note
+    rich = changed(settings, model=kind, region_classes="none")
+    (note,) = pretrain(rich, brief, tmp_path / "none")["notes"]
+    assert note.endswith(": --region-classes none")
+    assert not pretrain(changed(settings, model=kind), brief, tmp_path / "all")["notes"]
+
+
+@pytest.mark.parametrize("kind", ["vlbert", "uniter"])
+def test_regions_are_classified_by_their_best_class(
+    kind: str, settings: PretrainConfig, tmp_path: Path
+) -> None:
+    """B11: the papers' hard label, and a region head of a task that starts from what it trained."""
+    config = changed(settings, model=kind, region_classes="hard")
+    result = pretrain(config, replace(STEPS, steps=30, batch=4), tmp_path)
+    assert "hard_regions" in result["objectives"]
+    assert "masked_regions" not in result["objectives"]
+    assert any("hard_regions" in line for line in log_of(tmp_path))
+    model = load_student(tmp_path / "model")
+    head = instances("joins", Design)[kind].heads["refcoco+"](Reading(model.sizes, Pick()))
+    assert [load_head(tmp_path / "model", layer, name) for layer, name in head.starts()] == [
+        False,
+        True,
+    ]
+    stored = load_file(tmp_path / "model" / HEADS)["hard_regions.head.0.weight"]
+    assert torch.equal(head.starts()[0][0].weight, stored)  # type: ignore[arg-type]
+
+
+def test_regions_of_another_backbone_are_refused(
+    settings: PretrainConfig, place: Path, tmp_path: Path
+) -> None:
+    """F4: features of the same width that another backbone made; what made them travels with the model."""
+    brief = replace(STEPS, batch=4)
+    folder = vqa(tmp_path / "vqa")
+    splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
+    names = sorted({image for examples in splits for e in examples for image in e.images})
+    captioned = [f"{i:03d}" for i in range(16)]
+    stores = {
+        backbone: str(store(tmp_path / backbone, [*names, *captioned], backbone=backbone))
+        for backbone in ("resnet", "vit")
+    }
+    out = tmp_path / "pretrained"
+    pretrain(changed(settings, model="uniter", regions=stores["resnet"]), brief, out)
+    made = {"identity": "hash of resnet", "made_by": "resnet"}
+    assert json.loads((out / "model" / "join.json").read_text())["regions_from"] == made
+    config = configured(
+        FinetuneConfig,
+        model=str(out / "model"),
+        task="vqa",
+        data=str(folder),
+        regions=stores["vit"],
+        save_model=True,
+    )
+    message = "made by vit, but the model was trained with regions made by resnet"
+    with pytest.raises(InputError, match=message) as told:
+        finetune(config, brief, tmp_path / "other")
+    assert "\n" not in str(told.value) and "--other-regions" in str(told.value)
+    second = changed(settings, model="uniter", student=str(out / "model"), regions=stores["vit"])
+    with pytest.raises(InputError, match=message):
+        pretrain(second, brief, tmp_path / "second")
+    finetune(changed(config, other_regions=True), brief, tmp_path / "accepted")
+    finetune(changed(config, regions=stores["resnet"]), brief, tmp_path / "same")
+    tuned = tmp_path / "same" / "seed-0" / "model"
+    assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
+    new = changed(config, model=str(place / "bert"), join="uniter", regions=stores["resnet"])
+    finetune(new, brief, tmp_path / "new")
+    tuned = tmp_path / "new" / "seed-0" / "model"
+    assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
 
 
 def vqa(folder: Path) -> Path:
@@ -178,7 +313,7 @@ def test_a_tasks_own_texts_are_a_phase(
     assert (texts[0].text, texts[0].pair) == ("what is it 0?", "dog")
     names = sorted({image for example in texts for image in example.images})
     own = store(tmp_path / "images", names)
-    config = replace(
+    config = changed(
         settings,
         student=str(trained["visualbert"][0] / "model"),
         captions="",

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 from groundling.batch import IGNORE, Encoded, Example, RegionRow, Sample, Sizes, collate
 from groundling.data.captions import Captioned
-from groundling.data.paired import CaptionPairs, RegionSamples, with_whole_image
+from groundling.data.paired import CaptionTexts, RegionSamples, Seeing, with_whole_image
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.keyed import generator
@@ -90,7 +90,7 @@ def test_losses_by_hand(kind: str) -> None:
                 total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())  # type: ignore[index]
             elif kind == "hard":
                 best = int(plain.classes[r, 1:].argmax())  # type: ignore[index]
-                total += float(F.cross_entropy(out[None, 1:], torch.tensor([best])))
+                total += float(F.cross_entropy(out[None], torch.tensor([best + 1])))  # B11
             else:
                 total += float(((out - torch.from_numpy(plain.features[r])) ** 2).sum())
     assert objective.count(batch) == {objective.name: count}
@@ -116,7 +116,7 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
         # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
         torch.testing.assert_close(
             losses[background],
-            F.cross_entropy(out[:, first:], (chosen - first).clamp(min=0), reduction="sum"),
+            F.cross_entropy(out, (chosen - first).clamp(min=0) + first, reduction="sum"),  # B11
         )
         assert 0 < chosen.sum() < len(chosen)
     assert losses[True] != losses[False]
@@ -164,6 +164,43 @@ def test_half_of_the_images_are_exchanged() -> None:
     )
 
 
+def test_an_exchanged_image_takes_its_pixels_along() -> None:
+    """B3: boxes of one picture on the pixels of another are no image at all."""
+    objective = SentenceImage(SIZES)
+    mine = Sample("a", regions=row(0), pixels=np.zeros((3, 4, 4), np.uint8))
+    stranger = Sample("z", regions=row(1), pixels=np.ones((3, 5, 6), np.uint8))
+    labels = set()
+    for seed in range(40):
+        made = objective.corrupt(mine, generator(seed), lambda: stranger)
+        label = int(made.labels["sentence_image"])
+        image = mine if label else stranger
+        assert made.regions is image.regions
+        assert made.pixels is image.pixels
+        labels.add(label)
+    assert labels == {0, 1}
+
+
+def test_a_negative_is_never_another_text_on_the_same_image() -> None:
+    """B9: task data ask several questions about one image."""
+    objective = SentenceImage(SIZES)
+    images = ("x", "x", "x", "y")
+    samples = [
+        Sample(f"q{n}", regions=row(ord(image)), example=Example(f"q{n}", "?", images=(image,)))
+        for n, image in enumerate(images)
+    ]
+    labels = []
+    for seed in range(200):
+        rng = generator(seed)
+        made = objective.corrupt(samples[0], rng, lambda rng=rng: samples[int(rng.integers(4))])  # type: ignore[misc]
+        label = int(made.labels["sentence_image"])
+        assert made.regions is samples[0 if label else 3].regions
+        labels.append(label)
+    assert np.mean(labels) == pytest.approx(0.5, abs=0.1)
+    for seed in range(20):  # all texts are on one image: there is no negative
+        made = objective.corrupt(samples[0], generator(seed), lambda: samples[1])
+        assert int(made.labels["sentence_image"]) == 1
+
+
 def test_labels_of_the_data_stay() -> None:
     sample = Sample("a", regions=row(0)).with_label("sentence_image", np.array(0))
     assert SentenceImage(SIZES, swap=False).corrupt(sample, generator(0), lambda: sample) is sample
@@ -189,6 +226,51 @@ def test_transport_is_the_optimum_of_a_linear_program() -> None:
         columns = [np.outer(np.ones(n), np.eye(m)[y]).ravel() for y in range(m)]
         best = linprog(cost.ravel(), A_eq=[*rows, *columns], b_eq=[1 / n] * n + [1 / m] * m).fun
         assert float(found[i]) == pytest.approx(best, abs=2e-3)
+
+
+def proximal_points(cost: np.ndarray, beta: float, rounds: int) -> float:
+    """Transport distance of a cost (words, regions) as ChenRocks/UNITER, model/ot.py goes about it, one inner step."""
+    words, regions = cost.shape
+    kernel = np.exp(-cost.T / beta)
+    plan = np.ones((regions, words))
+    sigma = np.full(words, 1 / words)
+    for _ in range(rounds):
+        weighted = kernel * plan
+        delta = 1 / (regions * (weighted @ sigma))
+        sigma = 1 / (words * (delta @ weighted))
+        plan = delta[:, None] * weighted * sigma
+    return float((plan.T * cost).sum())
+
+
+@pytest.mark.parametrize("rounds", [1, 5, 50])
+def test_transport_starts_from_uniters_side(rounds: int) -> None:
+    """B8: sigma over the words starts at 1 / length, delta over the regions is taken first."""
+    torch.manual_seed(1)
+    words, regions = torch.randn(4, 7, 8), torch.randn(4, 5, 8)
+    words_mask = torch.arange(7) < torch.tensor([7, 4, 6, 2])[:, None]
+    regions_mask = torch.arange(5) < torch.tensor([5, 5, 2, 3])[:, None]
+    distances = transport_distance(words, regions, words_mask, regions_mask, rounds=rounds)
+    turned = transport_distance(regions, words, regions_mask, words_mask, rounds=rounds)
+    for number in range(4):
+        unit_words = F.normalize(words[number][words_mask[number]].double(), dim=-1)
+        unit_regions = F.normalize(regions[number][regions_mask[number]].double(), dim=-1)
+        cost = (1 - unit_words @ unit_regions.T).numpy()
+        expected = proximal_points(cost, 0.5, rounds)
+        assert float(distances[number]) == pytest.approx(expected, abs=1e-6)
+    if rounds < 50:
+        assert (turned - distances).abs().max() > 1e-3, "the other side gives other distances"
+
+
+def test_transport_is_in_full_precision_inside_autocast() -> None:
+    """B8: half precision is off by 1e-3."""
+    torch.manual_seed(2)
+    words, regions = torch.randn(3, 9, 16), torch.randn(3, 6, 16)
+    masks = torch.ones(3, 9, dtype=torch.bool), torch.ones(3, 6, dtype=torch.bool)
+    expected = transport_distance(words, regions, *masks)
+    with torch.autocast("cpu", torch.bfloat16):
+        distances = transport_distance(words, regions, *masks)
+    assert distances.dtype == torch.float32
+    assert torch.equal(distances, expected)
 
 
 def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextSamples) -> None:
@@ -220,9 +302,9 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
         Example("b", "a red hat", images=("i0",)),
     ]
     samples = RegionSamples(
-        TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, whole=True, most=3
+        TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, Seeing(whole=True, most=3)
     )
-    first, second = samples.get([0, 1])
+    first, second = samples.get([0, 1], ())
     assert first.regions is not None and second.regions is not None
     assert first.regions.image.tolist() == [0] * 4 + [1] * 4
     assert first.regions.whole.tolist() == [True, False, False, False] * 2
@@ -239,10 +321,66 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
         )
 
 
+class Sized(toys.Shelf):
+    """A store that knows the size of its images."""
+
+    def size(self, image: str) -> tuple[int, int]:
+        return 640, 480
+
+
+def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    """B12: VL-BERT's whole image is [0, 0, W - 1, H - 1], and boxes are cut to it."""
+    boxes = np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1], [0.5, 0.5, 0.9995, 0.9995]], np.float32)
+    store = Sized({"i": replace(row(0, 3, whole=False), boxes=boxes)})
+    texts = TextSamples([Example("a", "a dog", images=("i",))], TextInput(bert_tokenizer, 8))
+
+    def seen(seeing: Seeing) -> np.ndarray:
+        (sample,) = RegionSamples(texts, store, seeing).get([0], ())
+        assert sample.regions is not None
+        return sample.regions.boxes
+
+    right, bottom = 1 - 1 / 640, 1 - 1 / 480
+    expected = [[0, 0, right, bottom], boxes[0], [0, 0, right, bottom], [0.5, 0.5, right, bottom]]
+    assert np.allclose(seen(Seeing(whole=True, last_pixel=True)), expected, rtol=0, atol=1e-7)
+    assert np.array_equal(seen(Seeing(whole=True))[1:], boxes)
+    unknown = RegionSamples(texts, toys.Shelf(store), Seeing(last_pixel=True)).get([0], ())[0]
+    assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    """B19: it does not count among the most regions, for no model."""
+    bare, with_whole = STORE["i2"], toys.Shelf({"i2": with_whole_image(STORE["i2"])})
+    texts = TextSamples([Example("a", "a dog", images=("i2",))], TextInput(bert_tokenizer, 8))
+    kept = bare.take(slice(most or len(bare)))
+    for whole in (False, True):
+        seeing = Seeing(whole=whole, most=most)
+        (sample,) = RegionSamples(texts, with_whole, seeing).get([0], ())
+        assert sample.regions is not None
+        assert sample.regions.whole.tolist() == [True] * whole + [False] * len(kept)
+        parts = sample.regions.take(~sample.regions.whole)
+        assert np.array_equal(parts.features, kept.features)
+        assert np.array_equal(parts.boxes, kept.boxes)
+
+
+def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    """B7, B19: an object's number is its place among the annotated ones, behind the whole image."""
+    example = Example("a", "a dog", images=("i2",), tags=((2, 5, 1),), objects=5)
+    texts = TextSamples([example], TextInput(bert_tokenizer, 8))
+    for store in (STORE, toys.Shelf({"i2": with_whole_image(STORE["i2"])})):
+        for whole in (False, True):
+            for most in (0, 2):
+                seeing = Seeing(whole=whole, most=most)
+                (sample,) = RegionSamples(texts, store, seeing).get([0], ())
+                assert sample.text is not None and sample.regions is not None
+                (named,) = set(sample.text.region[sample.text.region >= 0].tolist())  # type: ignore[index]
+                assert np.array_equal(sample.regions.boxes[named], STORE["i2"].boxes[1])
+
+
 def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     example = Example("a", "who?", choices=("a dog", "a cat"), images=("i2",), label=1)
     samples = RegionSamples(TextSamples([example], TextInput(bert_tokenizer, 32)), STORE)
-    batch = collate(samples.get([0]))
+    batch = collate(samples.get([0], ()))
     assert batch.regions is not None and batch.text is not None
     assert len(batch.regions.mask) == len(batch.text.ids) == 2
     assert torch.equal(batch.regions.features[0], batch.regions.features[1])
@@ -253,7 +391,7 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
         Captioned(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
     ]
-    samples = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE)
+    samples = RegionSamples(CaptionTexts(images, TextInput(bert_tokenizer, 64)), STORE)
     labels = []
     for epoch in range(60):
         rngs = [generator(0, epoch, i) for i in range(6)]
@@ -273,7 +411,6 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
                 first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
                 assert first != other
     assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
-    single = CaptionPairs(images, TextInput(bert_tokenizer, 64), STORE, pairs=False).get(
-        [1], [generator(0)]
-    )[0]
+    captions = CaptionTexts(images, TextInput(bert_tokenizer, 64), pairs=False)
+    single = RegionSamples(captions, STORE).get([1], [generator(0)])[0]
     assert "sentence_image" not in single.labels

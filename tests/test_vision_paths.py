@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import homes
@@ -13,30 +12,37 @@ import numpy as np
 import pytest
 import torch
 import toys
-from groundling.joins.readouts import READOUTS, answer_rows, readout
 from homes import STEPS
 from PIL import Image
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
-from groundling.batch import Batch, Encoded, Sizes, collate
+from groundling.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
 from groundling.data.regions import Found, RegionStore, RegionWriter
+from groundling.data.samples import TextSamples
 from groundling.errors import InputError
-from groundling.find import named
+from groundling.find import instances, named
 from groundling.forms import Answer, Choose, Classify, Pick
-from groundling.models.single_stream import BUILDERS, load_single_stream
-from groundling.models.task_heads import PairPooler
+from groundling.joins import Design
+from groundling.joins import visualbert as visualberts
+from groundling.joins import vlbert as vlberts
+from groundling.joins.vlbert import answer_rows
+from groundling.load import load_student
+from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler, Reading
+from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import PHASES, pretrain
+from groundling.recipes.finetune import _head as head_of
+from groundling.recipes.finetune import finetune, seen
+from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
 from groundling.world import World, WorldConfig
 from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
 
+DESIGNS = instances("joins", Design)
 FOLDERS = {
     "vqa": "vqa",
     "nlvr2": "nlvr2",
@@ -66,12 +72,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for image in json.loads((folder / "instances.json").read_text())["images"]
     ]
     store(folder / "store", images, width=6)
+    # VCR's texts name objects by number: two in every still of the world (B7).
+    store(folder / "objects", images, width=6, objects=2)
     return folder
 
 
 @pytest.fixture(scope="module")
 def trained(world: Path) -> dict[str, str]:
-    for kind in BUILDERS:
+    for kind in DESIGNS:
         config = configured(
             PretrainConfig,
             model=kind,
@@ -80,11 +88,11 @@ def trained(world: Path) -> dict[str, str]:
             captions=str(world / "captions_train2014.json"),
         )
         pretrain(config, BRIEF, world / "pre" / kind)
-    return {kind: str(world / "pre" / kind / "model") for kind in BUILDERS}
+    return {kind: str(world / "pre" / kind / "model") for kind in DESIGNS}
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("kind", DESIGNS)
 def test_every_model_learns_every_task(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
@@ -93,15 +101,15 @@ def test_every_model_learns_every_task(
         model=trained[kind],
         task=name,
         data=str(world / FOLDERS[name]),
-        regions=str(world / "store"),
+        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
         save_model=True,
     )
     result = finetune(config, BRIEF, tmp_path)
     task = named("tasks", Task, name)
     assert set(result["median"]) == set(task.dev)
     assert all(0 <= value <= 1 for scores in result["median"].values() for value in scores.values())
-    after = load_single_stream(tmp_path / "seed-0" / "model")
-    before = load_single_stream(trained[kind])
+    after = load_student(tmp_path / "seed-0" / "model")
+    before = load_student(trained[kind])
     assert after.join.kind == kind
     assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
     lines = [
@@ -129,7 +137,7 @@ def test_visualberts_phase_on_a_tasks_own_texts(
     assert pretrain(config, BRIEF, tmp_path)["objectives"] == ["masked_lm"]
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("kind", DESIGNS)
 def test_the_control_reads_the_text_alone(
     kind: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
@@ -207,12 +215,98 @@ def test_the_blind_control_sees_boxes_and_no_features(
     assert one == other
 
 
+@pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
+@pytest.mark.parametrize("kind", DESIGNS)
+def test_tags_need_the_annotated_objects_in_their_order(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B7: on any other store, every tag would name some other region."""
+    images = RegionStore(world / "store").ids
+    for objects, other in ((0, "sorted"), (3, "more")):
+        config = configured(
+            FinetuneConfig,
+            model=trained[kind],
+            task=name,
+            data=str(world / "vcr"),
+            regions=str(store(tmp_path / other, list(images), width=6, objects=objects)),
+        )
+        with pytest.raises(InputError, match=r"2 annotated objects in their order") as told:
+            finetune(config, BRIEF, tmp_path / f"{other}-run")
+        assert "\n" not in str(told.value)
+        assert "groundling regions --boxes" in str(told.value)
+
+
+def with_whole(folder: Path, old: RegionStore) -> Path:
+    """A copy of a store in which every image is a region, too."""
+    writer = RegionWriter(folder)
+
+    def one(name: str) -> Found:
+        row = old[name]
+        parts = (row.boxes, row.confidence, row.features, row.classes)
+        found = Found(name, old.size(name), *parts, annotated_order=old.in_annotated_order(name))
+        return found.with_whole(np.full((1, row.features.shape[1]), 3.0))
+
+    writer.fill([(name, lambda name=name: one(name)) for name in old.ids])  # type: ignore[misc]
+    writer.close({"source": "test"}, [])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["refcoco+", "flickr30k"])
+@pytest.mark.parametrize("kind", ["visualbert", "uniter"])
+def test_the_whole_image_is_no_candidate(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B19: the same answers, scores and upper bounds on a store that also holds the whole image."""
+    still = replace(BRIEF, lr=1e-30)  # what is learned depends on which samples share a batch
+    config = configured(
+        FinetuneConfig,
+        model=trained[kind],
+        task=name,
+        data=str(world / FOLDERS[name]),
+        regions=str(world / "store"),
+        most_regions=3,
+    )
+    result = finetune(config, still, tmp_path / "parts")
+    more = changed(config, regions=str(with_whole(tmp_path / "s", RegionStore(world / "store"))))
+    assert finetune(more, still, tmp_path / "whole")["median"] == result["median"]
+    split = named("tasks", Task, name).dev[0]
+    written = [
+        homes.answers(tmp_path / run / "seed-0" / f"predictions_{split}.jsonl")
+        for run in ("parts", "whole")
+    ]
+    for parts, whole in zip(*written, strict=True):
+        assert whole.pop("outputs") == pytest.approx(parts.pop("outputs"), abs=1e-4)
+        assert whole == parts
+
+
+def test_what_each_model_sees_of_an_image(
+    world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B12, B19: the whole image, and boxes that end at the last of 60 x 40 pixels, are for VL-BERT alone."""
+    plain = RegionStore(world / "store")
+    whole = with_whole(tmp_path / "store", plain)
+    name = next(name for name in plain.ids if plain.count(name) > 2)
+    for kind, folder in trained.items():
+        config = configured(FinetuneConfig, model=folder, regions=str(whole), most_regions=2)
+        student = load_student(folder)
+        texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
+        task = named("tasks", Task, "snli-ve")
+        (sample,) = seen({"dev": texts}, student, task, config)["dev"].get([0], ())
+        boxes = plain[name].boxes[:2]
+        if kind == "vlbert":
+            last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
+            boxes = np.minimum([[0, 0, 1, 1], *boxes], last)
+        assert np.array_equal(sample.regions.boxes, boxes), kind  # type: ignore[union-attr]
+
+
 def heads(kind: str, task: str, hidden: int = 768) -> int:
-    read = readout(kind, task, regions=True)
     with torch.device("meta"):
-        sizes = Sizes(text=hidden, pooled=hidden, visual=hidden)
-        head = Supervised(sizes, form=read.form(FORMS[task]), at=read.at, between=read.between)
-        return sum(p.numel() for p in head.parameters())
+        reading = Reading(
+            Sizes(text=hidden, pooled=hidden, visual=hidden), FORMS[task], toys.bert_words()
+        )
+        head = DESIGNS[kind].heads[task](reading)
+        objective = Supervised(reading.sizes, form=reading.form, head=head)
+        return sum(p.numel() for p in objective.parameters())
 
 
 def test_heads_have_the_papers_sizes() -> None:
@@ -234,7 +328,7 @@ def test_heads_have_the_papers_sizes() -> None:
 
 def test_pre_training_has_the_papers_sizes() -> None:
     """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
-    words = SimpleNamespace(mask_id=103, ordinary=range(5))
+    words = Vocabulary(mask_id=103, ordinary=range(5))
     sizes = Sizes(
         text=768, pooled=768, visual=768, word_table=(30522, 768), regions=2048, classes=1601
     )
@@ -242,9 +336,9 @@ def test_pre_training_has_the_papers_sizes() -> None:
         ("visualbert", 0, 112_074_812, 111_450_624),
         ("uniter", 28_996, 112_938_887, 109_898_752),
     ):
-        given = sizes._replace(word_table=(cased or 30522, 768))
+        given = Given(sizes._replace(word_table=(cased or 30522, 768)), words)
         with torch.device("meta"):
-            objectives = PHASES[kind].objectives(given, PretrainConfig(), words)
+            objectives = DESIGNS[kind].phase.objectives(given, PretrainConfig())
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
 
 
@@ -269,38 +363,53 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
 def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any) -> None:
     """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
     batch = collate(text_only.get(range(3), ()))
-    head = Supervised(
-        Sizes(text=8), form=Classify(("a", "b")), at="mask", between="transform"
-    ).eval()
+    form = Classify(("a", "b"))
+    reading = Reading(Sizes(text=8), form, bert_tokenizer)
+    head = vlberts.MaskedAnswer(reading)
+    objective = Supervised(reading.sizes, form=form, head=head).eval()
     head.mask_id = 4
     ids = batch.text.ids.clone()
     ids[0, 2], ids[1, 3], ids[1, 1], ids[2, 1] = 4, 4, 4, 4
     batch = replace(batch, text=replace(batch.text, ids=ids))
     states = torch.randn(*ids.shape, 8)
     expected = head.classify(head.between(torch.stack([states[0, 2], states[1, 3], states[2, 1]])))
-    torch.testing.assert_close(head.outputs(Encoded(text=states), batch), expected)
+    torch.testing.assert_close(objective.outputs(Encoded(text=states), batch), expected)
     ids[2, 1] = 5
     with pytest.raises(InputError, match=r"cut before its \[MASK\]"):
-        head.outputs(Encoded(text=states), batch)
+        objective.outputs(Encoded(text=states), batch)
 
 
 def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
     example = toys.examples(1)[0]
-    assert READOUTS["visualbert", "vqa"].ask(example, "[MASK]").text == f"{example.text} [MASK]"
-    assert READOUTS["vlbert", "vqa"].ask(example, "[MASK]").pair == "[MASK]"
-    assert readout("uniter", "nlvr2", regions=False).at == "form"
-    model = load_single_stream(trained["vlbert"])
+    model = load_student(trained["vlbert"])
+    reading = Reading(model.sizes, FORMS["vqa"], model.text.tokenizer)
+    assert visualberts.MaskedAnswer(reading).ask(example).text == f"{example.text} [MASK]"
+    assert vlberts.MaskedAnswer(reading).ask(example).pair == "[MASK]"
     row = model.inputs(32)[0].engine.encode("red [MASK]")
     assert model.text.tokenizer.mask_token_id in row.ids
 
 
 def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
-    model = load_single_stream(trained["vlbert"])
+    model = load_student(trained["vlbert"])
     table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
-    rows = answer_rows(Answer(("red", "left of", "")), model.text.tokenizer, table)
+    reading = Reading(model.sizes, Answer(("red", "left of", "")), model.text.tokenizer, table)
+    rows = answer_rows(reading.form.labels, reading, table)
     torch.testing.assert_close(rows[0], table[ids("red")])
     torch.testing.assert_close(rows[1], (table[ids("left")] + table[ids("of")]) / 2)
     assert not rows[2].any()
+    assert torch.equal(vlberts.MaskedAnswer(reading).classify.weight, rows)
+
+
+def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[str, str]) -> None:
+    config = configured(
+        FinetuneConfig, model=trained["uniter"], task="nlvr2", data=str(world / "nlvr2")
+    )
+    splits = {"train": [Example("a", "a dog", images=("1", "2"))]}
+    model = load_student(trained["uniter"])
+    task = named("tasks", Task, "nlvr2")
+    assert type(head_of(model, task, splits, config)) is FirstPosition
+    with_regions = changed(config, regions=str(world / "store"))
+    assert type(head_of(model, task, splits, with_regions)) is ImagesApart
 
 
 def test_two_sequences_read_each_other() -> None:
@@ -345,7 +454,7 @@ def test_kinds_of_loss_by_hand() -> None:
 
 
 def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str, str]) -> None:
-    model = load_single_stream(trained["uniter"])
+    model = load_student(trained["uniter"])
     rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
     model.see(2), model.see(2)
     table = model.text.encoder.embeddings.token_type_embeddings
@@ -354,7 +463,7 @@ def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str
     )
     homes.put(world / "unused", "")  # the folder stays the module's
     model.export(world / "wider")
-    assert load_single_stream(world / "wider").join.image_types == [1, 2]
+    assert load_student(world / "wider").join.image_types == [1, 2]
 
 
 def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
@@ -385,6 +494,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         student=str(tmp_path / "bert"),
         regions=str(out),
         captions=str(tmp_path / "captions.tsv"),
+        region_classes="none",  # a grid's regions have no classes (B10)
     )
     assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
     asked = configured(

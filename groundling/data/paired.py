@@ -47,7 +47,7 @@ class Seeing:
     last_pixel: bool = False
     """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
     most: int = 0
-    """Regions per image, best first; 0: all."""
+    """Regions per image, best first, without that of the whole image; 0: all."""
     mark: Mark | None = None
     """Which regions are right, which becomes the label."""
     phrases: bool = False
@@ -97,7 +97,8 @@ class RegionSamples:
     def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
         if self.seeing.apart:
             parts = [self._of_image(image, number) for number, image in enumerate(images)]
-            return replace(sample, choices=tuple(self._see(sample, part) for part in parts))
+            row = replace(sample, labels={})  # the example's label stays the sample's alone
+            return replace(sample, choices=tuple(self._see(row, part) for part in parts))
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
         query = self._query(sample)
@@ -156,7 +157,8 @@ class RegionSamples:
         if not self.seeing.whole and not row.whole.all():
             row = row.take(~row.whole)
         if self.seeing.most:
-            row = row.take(slice(self.seeing.most))
+            # A store's own whole-image region comes first and is none of the `most`.
+            row = row.take(row.whole | (np.cumsum(~row.whole) <= self.seeing.most))
         if self.seeing.whole and not row.whole.any():
             row = with_whole_image(row)
         if self.seeing.last_pixel:

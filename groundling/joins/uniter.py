@@ -115,7 +115,7 @@ class _PooledTwiceAsWide(TaskHead):
             raise InputError("UNITER's heads read BERT's pooler, and this BERT has none")
         self.between = block(width, 2 * width, self.activation())
         self.dropout = nn.Dropout(dropout)
-        self.classify = answer(2 * width, reading.outputs)
+        self.classify = answer(2 * width, self.trained_on(reading.form).outputs)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """(N, outputs) of the pooled first position."""
@@ -155,8 +155,8 @@ class RegionAmongAll(EachRegion):
         return states
 
     def starts(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained."""
-        return [(self.between[0], "masked_regions.head.0")]
+        """The layer that masked regions trained, by soft or by hard labels."""
+        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:

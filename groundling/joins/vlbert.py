@@ -215,8 +215,8 @@ class RegionByItself(EachRegion):
         return states
 
     def starts(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained."""
-        return [(self.between[0], "masked_regions.head.0")]
+        """The layer that masked regions trained, by soft or by hard labels."""
+        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:

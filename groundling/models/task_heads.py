@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -42,6 +42,11 @@ class TaskHead(nn.Module):
     """Kind of the form's loss that the paper trains this head with; empty: the form's own."""
     apart: ClassVar[bool] = False
     """Whether each image of an example is read by itself, in a row of its own."""
+
+    @classmethod
+    def trained_on(cls, form: Form) -> Form:
+        """The task's form with the loss of this head's paper, which may want other outputs."""
+        return replace(form, kind=cls.loss) if cls.loss else form  # type: ignore[type-var]
 
     def ask(self, example: Example) -> Example:
         """The example as this head wants it put, such as with a [MASK] behind the text."""

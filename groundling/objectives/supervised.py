@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +29,7 @@ class Supervised(Objective):
         """`form` gives the loss, in the kind that the head's paper trains it with."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.head = plain_head(Reading(sizes, form)) if head is None else head
-        self.form: Form = replace(form, kind=self.head.loss) if self.head.loss else form  # type: ignore[type-var]
+        self.form = self.head.trained_on(form)
 
     def starts(self) -> list[tuple[nn.Module, str]]:
         """Layers that an earlier run may have trained, and what its file of heads calls them."""

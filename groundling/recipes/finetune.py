@@ -34,7 +34,7 @@ from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.lifecycle import Run, write_result
-from groundling.recipes.regions_of import check_regions
+from groundling.recipes.regions_of import check_regions, made_by
 from groundling.recipes.teaching import (
     check_parts,
     classroom,
@@ -202,8 +202,14 @@ def _student(config: FinetuneConfig, seed: int) -> Student:
     if not config.join:
         return student
     torch.manual_seed(seed_of(seed, "init", "join"))
-    store = config.regions.regions
-    return join_to(student, config.join, RegionStore(store).width if store else 1)
+    if not config.regions.regions:
+        return join_to(student, config.join, 1)
+    if isinstance(student, SingleStream):
+        return student
+    store = RegionStore(config.regions.regions)
+    model = join_to(student, config.join, store.width)
+    model.regions_from = made_by(store)
+    return model
 
 
 def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:

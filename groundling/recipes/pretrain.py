@@ -97,7 +97,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         inner=inner_step(config.inner),
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    result |= {"left_out": data.left_out, "notes": _notes(design, objectives)}
+    result |= {"left_out": data.left_out, "notes": _notes(design, objectives, config)}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
 
     def save(folder: Path) -> None:
@@ -223,15 +223,16 @@ def _text_alone(
     return Source(TextSamples(blocks, text), share, ("masked_lm",), "text alone", counts=False)
 
 
-def _notes(design: Design, objectives: Sequence[Objective]) -> list[str]:
+def _notes(design: Design, objectives: Sequence[Objective], config: PretrainConfig) -> list[str]:
     """What a reader must know of this run: kinds of steps of the paper's mix that it has none of."""
     names = {objective.name for objective in objectives}
+    reason = "the store's regions have no classes"
+    if config.region_classes == "none":
+        reason = "--region-classes none"
     notes = []
     for _, mixed in design.phase.mix:
         if not names & set(mixed):
-            notes.append(
-                f"no step trained {' or '.join(mixed)}: the store's regions have no classes"
-            )
+            notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return notes

@@ -18,6 +18,7 @@ from groundling.joins.uniter import UniterJoin, uniter
 from groundling.joins.visualbert import VisualBertJoin, visualbert
 from groundling.joins.vlbert import VLBertJoin, sinusoids, vlbert
 from groundling.load import load_student
+from groundling.models.attention import Place
 from groundling.models.join import add_types
 from groundling.models.single_stream import JOIN
 from groundling.presets import describe
@@ -269,18 +270,21 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
 def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
     model, samples = built(kind, bert_tokenizer), paired(text_only, masked=True)
     batch = collate(samples)
+    maps = []
     seen, together, mask = (
-        model(batch, maps=True),
+        model(batch, attention=maps.append),
         model(batch),
         model.join(model.text.encoder.embeddings, batch).mask,
     )
-    assert (model.text.encoder.config._attn_implementation, together.attention) == ("sdpa", ())
+    assert model.text.encoder.config._attn_implementation == "sdpa"
     close(seen.text[batch.text.mask], together.text[batch.text.mask])
-    assert len(seen.attention) == (3 if kind == "late" else 2)
-    for weights in seen.attention:
+    assert len(maps) == (3 if kind == "late" else 2)
+    for number, one in enumerate(maps):
+        weights = one.weights
+        assert (one.name, one.layer) == ("self", number)
         close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert not weights.masked_select(~mask[:, None, None, : weights.shape[-1]]).any()
-    assert seen.attention[-1].shape == (4, 2, mask.shape[1], mask.shape[1])
+    assert maps[-1].weights.shape == (4, 2, mask.shape[1], mask.shape[1])
     for b, sample in enumerate(samples):
         alone = model(collate([sample]))
         for one, many in zip(
@@ -288,6 +292,45 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
         ):
             close(many[b, : one.shape[1]], one[0])
         close(together.pooled[b], alone.pooled[0])
+
+
+def places_of(sample, pieces, regions, added):
+    """What the places of a sample's sequence hold, padded to so many pieces and regions."""
+    text = [Place.SPECIAL if special else Place.PIECE for special in sample.text.special]
+    text += [Place.PADDING] * (pieces - len(text))
+    seen = [Place.WHOLE_IMAGE if whole else Place.REGION for whole in sample.regions.whole]
+    seen += [Place.PADDING] * (regions - len(seen))
+    return text, [*text, *seen, *[Place.ADDED] * added]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_maps_say_what_their_rows_and_columns_are(kind, text_only, bert_tokenizer):
+    model, samples = built(kind, bert_tokenizer), paired(text_only)
+    batch = collate(samples)
+    pieces, regions = batch.text.ids.shape[1], batch.regions.mask.shape[1]
+    added = int(kind == "vlbert")  # its [END]
+    maps = []
+    model(batch, attention=maps.append)
+    for one in maps:
+        over_text = kind == "late" and one is not maps[-1]
+        assert one.rows is one.columns
+        size = pieces if over_text else pieces + regions + added
+        assert one.weights.shape == (4, 2, size, size)
+        close(one.weights.sum(-1), torch.ones(4, 2, size))
+        for b, sample in enumerate(samples):
+            text, every = places_of(sample, pieces, regions, added)
+            holds = one.columns.holds[b]
+            assert holds.tolist() == (text if over_text else every)
+            assert not one.weights[b, :, :, holds == Place.PADDING].any()
+            numbers = [*range(pieces), *range(regions), *range(added)]
+            assert one.columns.number[b].tolist() == numbers[:size]
+    alone = []
+    model(replace(batch, regions=None), attention=alone.append)
+    assert len(alone) == 2
+    for one in alone:
+        assert one.weights.shape[-1] == pieces + added
+        assert one.columns.holds[0].tolist()[pieces:] == [Place.ADDED] * added
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,163 @@
+"""Regions, pixels and teachers around samples: in any order, by row, beside any objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from torch import Tensor
+
+from groundling.batch import IGNORE, Batch, Example, Sample, collate, needed
+from groundling.data.paired import RegionSamples
+from groundling.data.pictures import Pictured
+from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.feed import Feed, Plan, Source
+from groundling.forms import Choose
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.supervised import Supervised
+from groundling.teachers import said
+from groundling.teachers.taught import Taught
+from groundling.train import Step
+
+COUNT = 6
+CHOICES = 3
+STORE = toys.Shelf({f"image{n}": toys.regions(n, 2 + n) for n in range(COUNT)})
+
+
+class Letters:
+    """A teacher that says how many characters a row's texts have."""
+
+    name = "letters"
+    width = 2
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        made = []
+        for row in rows:
+            example = needed(row.example, "example", "a test")
+            lengths = [len(example.text), len(example.pair or "")]
+            made.append(Sample(f"{example.text}|{example.pair}", words=np.array(lengths)))
+        return made
+
+    def to(self, device: torch.device | str) -> Letters:
+        return self
+
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        return {"sentence": needed(batch.words, "words", "a test").float()}
+
+    def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        return [{"sentence": row} for row in features["sentence"].numpy()]
+
+
+def texts(choices: int, tokenizer: Any) -> TextSamples:
+    made = toys.sentences()
+    examples = []
+    for n in range(COUNT):
+        seconds = tuple(made[10 * n : 10 * n + choices])
+        label = n % CHOICES
+        examples.append(
+            Example(f"s{n}", made[n], label=label, choices=seconds, images=(f"image{n}",))
+        )
+    return TextSamples(examples, TextInput(tokenizer, 40))
+
+
+def flat(value: object, path: str = "") -> dict[str, object]:
+    """Every value inside a batch by its path; tensors as lists."""
+    if isinstance(value, Tensor):
+        return {path: (value.dtype, value.tolist())}
+    if is_dataclass(value):
+        value = {one.name: value.__dict__[one.name] for one in fields(value)}
+    if not isinstance(value, Mapping):
+        return {path: value}
+    out = {}
+    for name, inner in value.items():
+        out |= flat(inner, f"{path}.{name}")
+    return out
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for n in range(COUNT):
+        homes.picture(folder / f"image{n}.png", (20 * n, 30, 40), (16 + n, 20))
+    return folder
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("choices", [0, CHOICES])
+def test_wrappers_nest_in_any_order(
+    choices: int, cached: bool, images: Path, bert_tokenizer: Any
+) -> None:
+    """C5: regions and teachers did not nest."""
+    wraps = {
+        "regions": lambda samples: RegionSamples(samples, STORE),
+        "pixels": lambda samples: Pictured(samples, images, 16),
+        "teacher": lambda samples: Taught(samples, Letters(), cached),
+    }
+    batches = {}
+    for order in permutations(wraps):
+        samples: Samples = texts(choices, bert_tokenizer)
+        for name in order:
+            samples = wraps[name](samples)
+        assert len(samples) == COUNT
+        assert list(samples.ids) == [f"s{n}" for n in range(COUNT)]
+        assert [tuple(one) for one in samples.images] == [(f"image{n}",) for n in range(COUNT)]
+        batch = collate(samples.get([4, 0, 3], ()))
+        batches[order] = flat(batch if cached else said(Letters(), batch))
+    first, *others = batches.values()
+    assert {".pixels", ".regions.features", ".features.sentence", ".labels.label"} <= first.keys()
+    assert all(other == first for other in others)
+
+
+def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
+    """C5: masked LM and a teacher beside a multiple choice; features and labels of pieces come by row."""
+    model = toys.seer()
+    form = Choose(("0", "1", "2"))
+    masked = MaskedLM(model.sizes, mask_id=bert_tokenizer.mask_token_id)
+    task = Supervised(model.sizes, form=form)
+    plain = texts(CHOICES, bert_tokenizer)
+    samples = Taught(RegionSamples(plain, STORE), Letters())
+    feed = Feed(Plan([Source(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
+    batch = feed[0]
+    assert batch.text is not None and batch.regions is not None
+    assert (len(batch), batch.rows, batch.choices) == (4, 4 * CHOICES, CHOICES)
+    assert batch.labels["label"].shape == (4,)
+    assert batch.labels["masked_lm"].shape == batch.text.ids.shape
+    assert batch.features["sentence"].shape == (4 * CHOICES, 2)
+    row = 0
+    for name in batch.ids:
+        (sample,) = plain.get([plain.ids.index(name)])
+        assert sample.example is not None
+        for choice in sample.choices:
+            assert choice.text is not None and choice.example is not None
+            ids = torch.from_numpy(choice.text.ids)
+            labels = batch.labels["masked_lm"][row]
+            scored = labels != IGNORE
+            assert scored.any() and not scored[len(ids) :].any()
+            assert torch.equal(labels[scored], ids[scored[: len(ids)]])
+            assert torch.equal(
+                batch.text.ids[row, : len(ids)][~scored[: len(ids)]], ids[~scored[: len(ids)]]
+            )
+            lengths = [len(choice.example.text), len(choice.example.pair or "")]
+            assert batch.features["sentence"][row].tolist() == lengths
+            row += 1
+    step = Step(model, [task, masked]).eval()
+    terms = step(batch, ("supervised", "masked_lm")).terms
+    encoded = model(batch)
+    scored = batch.labels["masked_lm"] != IGNORE
+    logits = masked.head(encoded.text[scored], encoded.word_table)
+    by_hand = torch.nn.functional.cross_entropy(
+        logits, batch.labels["masked_lm"][scored], reduction="sum"
+    )
+    torch.testing.assert_close(terms["mlm"], by_hand)
+    assert masked.count(batch) == {"mlm": int(scored.sum())}
+    scores = task.outputs(encoded, batch)
+    assert scores.shape == (4, CHOICES)
+    torch.testing.assert_close(terms["task"], form.loss(scores, batch.labels["label"]))
