@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from groundling.batch import Aside, Batch, Sample, needed
 
 
+@runtime_checkable
 class Teacher(Protocol):
     """What a frozen teacher must be able to do; `Taught` puts it before a model, live or from a cache."""
 
@@ -39,6 +40,11 @@ class Teacher(Protocol):
     def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """The features of every row of that batch without its padding, as a cache keeps them."""
         ...
+
+
+def is_teacher(value: object) -> TypeGuard[Teacher]:
+    """Whether an object can do what a teacher must."""
+    return isinstance(value, Teacher)
 
 
 def said(teacher: Teacher, batch: Batch) -> Batch:
