@@ -57,7 +57,9 @@ def commands(page: Path) -> list[Command]:
     return found
 
 
-MODULE = re.compile(r"^```python\n# (?P<path>[\w/]+\.py)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+MODULE = re.compile(
+    r"^```python\n# (?P<path>[\w/]+\.py)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 """A block of Python that names its file in its first line."""
 
 

@@ -115,7 +115,9 @@ def part_named(name: str) -> Part:
     if isinstance(value, Part):
         return value
     if not isinstance(value, type) or not issubclass(value, Objective):
-        raise InputError(f"{name}: expected a Part or a sub-class of Objective, found {described(value)}")
+        raise InputError(
+            f"{name}: expected a Part or a sub-class of Objective, found {described(value)}"
+        )
     objective = value
     taught = any(need.startswith("features.") for need in objective.needs)
     return Part(name, lambda given: objective(given.sizes), taught=taught)
