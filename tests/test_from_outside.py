@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
@@ -22,7 +24,7 @@ import torch
 import toys
 from documents import ROOT
 from homes import STEPS, Killed, log_of
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from groundling.analysis.finished_runs import collect
@@ -36,7 +38,7 @@ from groundling.config import (
     WorldConfig,
     configured,
 )
-from groundling.data.paired import RegionSamples
+from groundling.data.paired import RegionSamples, Seeing
 from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.joins.uniter import uniter
@@ -591,9 +593,7 @@ def tuned(student: Any) -> Any:
     return make
 
 
-def _seeing(model: SingleStream) -> Any:
-    from groundling.data.paired import Seeing
-
+def _seeing(model: SingleStream) -> Seeing:
     return Seeing(whole=model.join.whole, last_pixel=model.join.last_pixel)
 
 
@@ -766,6 +766,63 @@ def test_a_killed_villa_resumes_bit_equal(name: str, mine: Any, tuned: Any, tmp_
     again = resume(tmp_path / "killed", villa)
     assert [k for k in whole if not torch.equal(whole[k], again[k])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
+
+
+def villa_and_gate(folder: str) -> None:
+    """A run of VILLA, and one whose second objective scores in some micro-batches alone."""
+    sys.path.insert(0, folder)
+    gated = importlib.import_module("mine.gated")
+    villa = importlib.import_module("mine.villa").Villa(size=0.1)
+    out = Path(folder) / os.environ["WORLD_SIZE"]
+    for name in ("villa", "gate"):
+        words = homes.words()
+        torch.manual_seed(9)
+        model = still(uniter(toys.bert(len(words)), words, width=12))
+        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        still(task)
+        # Of one sample in six the task is as sure as this, of two of four micro-batches it is sure of none.
+        beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
+        config = replace(STEPS, steps=4, lr=1e-4)
+        inner = villa if name == "villa" else None
+        train(model, [task, *beside], toys.seen(24), config, out / name, inner=inner)
+        if os.environ["RANK"] == "0":
+            save_file(weights(model, task), out / f"{name}.safetensors")
+
+
+def _rank(rank: int, size: int, folder: str, port: int) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in names.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    villa_and_gate(folder)
+    if size > 1:
+        torch.distributed.destroy_process_group()
+
+
+def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
+    """Several passes a micro-batch, and a term that one process has and the other has not."""
+    documents.write_modules(ROOT / "CONTRIBUTING.md", tmp_path)
+    homes.put(tmp_path / "mine/gated.py", MORE["mine/gated.py"])
+    for size in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [
+            processes.Process(target=_rank, args=(rank, size, str(tmp_path), port))
+            for rank in range(size)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(timeout=120)
+            rank.kill()
+        assert [rank.exitcode for rank in ranks] == [0] * size
+    one = load_file(tmp_path / "1/villa.safetensors")
+    two = load_file(tmp_path / "2/villa.safetensors")
+    for name, value in one.items():
+        # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(two[name], value, rtol=0, atol=3e-5)
+    assert any("doubt" in line for line in log_of(tmp_path / "2/gate"))
 
 
 @pytest.mark.parametrize("join", [*JOINS, "mine.plain:DESIGN"])
