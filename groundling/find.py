@@ -93,6 +93,13 @@ def outside(name: str, kind: type[T]) -> T:
     return value
 
 
+def source_of(name: str) -> str:
+    """The file of the module in MODULE:NAME, empty for one without a file; raises InputError as `outside`."""
+    outside(name, object)
+    module = sys.modules[name.partition(":")[0]]
+    return vars(module).get("__file__") or ""
+
+
 def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:
     """What MODULE:NAME is, or makes: a class or a function is called without arguments.
 

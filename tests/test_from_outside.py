@@ -165,7 +165,7 @@ def place(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = list(sys.path)
     yield shared
     sys.path[:] = before
-    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
+    for name in [name for name in sys.modules if name.split(".")[0] in {"mine", "changing"}]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
@@ -780,7 +780,7 @@ def villa_and_gate(folder: str) -> None:
         model = still(uniter(toys.bert(len(words)), words, width=12))
         task = Supervised(model.sizes, form=Classify(("no", "yes")))
         still(task)
-        # Of one sample in six the task is as sure as this, of two of four micro-batches it is sure of none.
+        # The task is as sure as this of one sample in six, so many micro-batches have none.
         beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
         config = replace(STEPS, steps=4, lr=1e-4)
         inner = villa if name == "villa" else None
@@ -872,6 +872,7 @@ WRONG = {
     "a module that raises": ("mine.raises:THING", "failed (RuntimeError: first line)"),
     "a module that leaves": ("mine.leaves:THING", "failed (SystemExit: 3)"),
     "a module that is no Python": ("mine.broken:THING", "failed (SyntaxError: "),
+    "an object of no module of yours": ("sys:nothing", "has no 'nothing'"),
     "a module that lacks another": (
         "mine.lacks:THING",
         "No module named 'a_package_that_nobody_has'",
@@ -934,6 +935,24 @@ def test_a_wrong_type_is_one_line(
 def test_the_mistake_is_told_before_anything_is_written(capsys: Any, tmp_path: Path) -> None:
     refused(capsys, *RTE, "--objectives", "nowhere:THING", "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_an_edited_module_makes_another_run(
+    capsys: Any, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or a finished run of yesterday's code would be taken for today's."""
+    monkeypatch.chdir(tmp_path)
+    code = documents.modules(ROOT / "CONTRIBUTING.md")["mine/shorter.py"]
+    homes.put(tmp_path / "changing.py", code)
+    words = [word.replace("glue_data", str(place / "glue_data")) for word in RTE]
+    words = [word.replace("bert-base", f"{place}/bert-base") for word in words]
+    words += ["--objectives", "changing:Shorter", "--out", "out"]
+    run(*words)
+    before = result(Path("out"))
+    run(*words)
+    assert result(Path("out")) == before
+    homes.put(tmp_path / "changing.py", code + "\n# another one\n")
+    assert "objectives:changing:Shorter" in refused(capsys, *words)
 
 
 def test_adapting_as_a_function(tmp_path: Path) -> None:
