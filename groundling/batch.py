@@ -261,6 +261,26 @@ class Perturbation:
     regions: Tensor | None = None
     """(N, R, D): added to the regions' features, after hidden ones got their vector and before they are embedded."""
 
+    @staticmethod
+    def zeros(batch: Batch, sizes: Sizes) -> Perturbation:
+        """No change, in the shapes that a model of these sizes adds to this batch.
+
+        Raises InputError if the batch has neither texts nor regions.
+        """
+        if batch.text is None and batch.regions is None:
+            raise InputError(
+                "a perturbation needs texts or regions, and this model reads neither of a batch"
+            )
+        text = None
+        regions = None
+        if batch.text is not None:
+            rows, pieces = batch.text.ids.shape
+            text = torch.zeros(rows, pieces, sizes.word_table[1], device=batch.text.ids.device)
+        if batch.regions is not None:
+            rows, count, _ = batch.regions.boxes.shape
+            regions = torch.zeros(rows, count, sizes.regions, device=batch.regions.boxes.device)
+        return Perturbation(text, regions)
+
 
 @dataclass(frozen=True)
 class Aside:

@@ -27,7 +27,7 @@ def flat(config: object) -> Iterator[tuple[object, Field[Any]]]:
             yield config, one
 
 
-def changed(config: Settings, **values: object) -> Settings:
+def changed(config: Settings, /, **values: object) -> Settings:
     """A copy with some settings changed, each by its own name, in whichever group it stands.
 
     Raises InputError for a name that there is not.
@@ -52,7 +52,7 @@ def _changed(config: Any, values: dict[str, object]) -> Any:
     return replace(config, **new)
 
 
-def configured(kind: type[Settings], **values: object) -> Settings:
+def configured(kind: type[Settings], /, **values: object) -> Settings:
     """A configuration with some settings other than the default, each by its own name: as the flags of a command."""
     return changed(kind(), **values)
 

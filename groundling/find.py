@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from groundling.errors import InputError
 
@@ -74,16 +76,55 @@ def outside(name: str, kind: type[T]) -> T:
         module = importlib.import_module(path)
     except ImportError as error:
         raise InputError(
-            f"{name}: the module {path!r} cannot be imported ({error}); expected MODULE:NAME"
+            f"{name}: the module {path!r} cannot be imported ({_first_line(error)}); expected MODULE:NAME"
         ) from None
-    except Exception as error:  # a module of the user's can fail in any way
-        reason = (str(error).splitlines() or [""])[0]
+    except (Exception, SystemExit) as error:  # a module of the user's can fail in any way
         raise InputError(
-            f"{name}: importing {path!r} failed ({type(error).__name__}: {reason})"
+            f"{name}: importing {path!r} failed ({type(error).__name__}: {_first_line(error)})"
         ) from None
     if attribute not in vars(module):
-        raise InputError(f"{name}: the module {path!r} has no {attribute!r}")
+        offered = [other for other in vars(module) if not other.startswith("_")]
+        raise InputError(
+            f"{name}: the module {path!r} has no {attribute!r}; it has: {', '.join(offered) or 'nothing'}"
+        )
     value = vars(module)[attribute]
     if not isinstance(value, kind):
-        raise InputError(f"{name}: expected a {kind.__name__}, found a {type(value).__name__}")
+        raise InputError(f"{name}: expected a {kind.__name__}, found {described(value)}")
     return value
+
+
+def source_of(name: str) -> str:
+    """The file of the module in MODULE:NAME, empty for one without a file; raises InputError as `outside`."""
+    outside(name, object)
+    module = sys.modules[name.partition(":")[0]]
+    return vars(module).get("__file__") or ""
+
+
+def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:
+    """What MODULE:NAME is, or makes: a class or a function is called without arguments.
+
+    Raises InputError as `outside`, if the call would need arguments, or if the outcome does not fit; `expected` names
+    what would have fitted.
+    """
+    value = outside(name, object)
+    is_maker = isinstance(value, type) or (callable(value) and not fits(value))
+    if is_maker and callable(value):
+        try:
+            inspect.signature(value).bind()
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{name}: it cannot be made without arguments ({error}); write MODULE:NAME of an object"
+            ) from None
+        value = value()
+    if not fits(value):
+        raise InputError(f"{name}: expected {expected}, found {described(value)}")
+    return value
+
+
+def described(value: object) -> str:
+    """What a message calls a value that does not fit: a class by its own name, anything else by its type's."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeGuard
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from groundling.batch import Batch, collate
+from groundling.batch import Batch, Sizes, collate
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.config import TrainConfig
 from groundling.data.samples import Samples
@@ -50,6 +50,7 @@ class Step(nn.Module):
         super().__init__()
         self.model = model
         self.objectives = nn.ModuleList(objectives)
+        self.scored_by: dict[str, Objective] = {}
 
     def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> Outcome:
         """One pass: the model runs once, then every active objective's head, then their losses.
@@ -66,8 +67,22 @@ class Step(nn.Module):
         encoded = replace(encoded, heads=heads)
         terms: dict[str, Tensor] = {}
         for objective in scoring:
-            terms.update(objective(encoded, batch))
+            scored = objective(encoded, batch)
+            self.scored_by.update(dict.fromkeys(scored, objective))
+            terms.update(scored)
         return Outcome(terms, heads if compared else {})
+
+    def weight(self, term: str, step: int) -> float:
+        """Weight of a term at an optimizer step: its objective's; 1 for a term of the inner step's own."""
+        objective = self.scored_by.get(term)
+        return 1.0 if objective is None else objective.weight_at(step)
+
+
+class Backward(Protocol):
+    """Adds a loss's gradient to that of the step, and to leaves such as a perturbation."""
+
+    def __call__(self, loss: Tensor, *, retain_graph: bool = False) -> None:
+        """`retain_graph` if a later loss of the same micro-batch reaches back into this one's pass."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +95,10 @@ class MicroStep:
     """One pass over a batch."""
     loss: Callable[[Terms], Tensor]
     """Summed terms to the loss: each times its weight, divided by its count in the whole optimizer step."""
-    backward: Callable[[Tensor], None]
-    """Adds a loss's gradient to that of the step, and to leaves such as a perturbation."""
+    backward: Backward
+    """Adds a loss's gradient to that of the step; between two calls nothing is updated."""
+    sizes: Sizes
+    """Widths of the model, for `Perturbation.zeros`."""
 
 
 class InnerStep:
@@ -97,6 +114,11 @@ class InnerStep:
     def __call__(self, micro: MicroStep) -> Terms:
         """Run forward and backward; the summed terms to be logged. Abstract."""
         raise NotImplementedError
+
+
+def is_inner_step(value: object) -> TypeGuard[InnerStep]:
+    """Whether an object is an inner step."""
+    return isinstance(value, InnerStep)
 
 
 class Once(InnerStep):
@@ -174,17 +196,13 @@ def train(
         *summed, dropped = accelerator.reduce(totals, "sum")
         totals_by_term = dict(zip(counts, summed, strict=True))
         counters.dropped += int(dropped)
-        weights = {
-            t: o.weight_at(step) for o in active for batch in batches for t in o.count(batch)
-        }
 
         def loss_of(
-            terms: Terms,
-            weights: Mapping[str, float] = weights,
-            totals: Mapping[str, Tensor] = totals_by_term,
+            terms: Terms, step: int = step, totals: Mapping[str, Tensor] = totals_by_term
         ) -> Tensor:
             parts = [
-                weights.get(t, 1.0) * value / _divisor(totals, t) for t, value in terms.items()
+                module.weight(term, step) * value / _divisor(totals, term)
+                for term, value in terms.items()
             ]
             if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
                 return sum((p.sum() * 0 for p in module.parameters()), torch.zeros(()))
@@ -205,11 +223,13 @@ def train(
                 lambda changed, names=names: wrapped(changed, names, inner.compares),  # type: ignore[misc]
                 loss_of,
                 accelerator.backward,
+                objectives[0].sizes,
             )
             last = number == config.accumulate - 1
             with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
                 terms = inner(micro)
-            log.add(terms, totals_by_term if number == 0 else {}, weights)
+            log.add(terms, {term: module.weight(term, step) for term in terms})
+        log.count(totals_by_term)
         norm = float(accelerator.clip_grad_norm_(module.parameters(), config.clip))
         if accelerator.scaler is None and not math.isfinite(norm):
             raise InputError(
@@ -367,6 +387,7 @@ class _Log:
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
+        self.steps = 0
         if accelerator.is_main_process:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -376,23 +397,37 @@ class _Log:
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         accelerator.init_trackers("tensorboard")
 
-    def add(self, terms: Terms, counts: Mapping[str, Tensor], weights: Mapping[str, float]) -> None:
+    def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
+        """Adds a micro-batch's sums."""
         for term, value in terms.items():
             before = self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
             self.sums[term] = before + value.detach().float()
-        for term, count in counts.items():
-            self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
         self.weights.update(weights)
 
+    def count(self, counts: Mapping[str, Tensor]) -> None:
+        """Ends an optimizer step: what each sum of it is divided by."""
+        self.steps += 1
+        for term, count in counts.items():
+            self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
+
+    def _means(self) -> dict[str, float]:
+        """Means over all processes, some of which may never have had a term; without a count, means over steps."""
+        terms = list(self.sums)
+        if self.accelerator.num_processes > 1:
+            terms = sorted(set(gather_object(terms)))
+        if not terms:
+            return {}
+        zero = torch.zeros((), device=self.accelerator.device)
+        sums = torch.stack([self.sums.get(term, zero) for term in terms])
+        totals = self.accelerator.reduce(sums, "sum").tolist()
+        means = {}
+        for term, total in zip(terms, totals, strict=True):
+            means[term] = total / max(1.0, float(self.counts.get(term, self.steps)))
+        return means
+
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
-        summed: list[float] = []
-        if self.sums:
-            totals = torch.stack(list(self.sums.values()))
-            summed = self.accelerator.reduce(totals, "sum").tolist()
-        means = {
-            term: total / max(1.0, float(self.counts.get(term, 1)))
-            for term, total in zip(self.sums, summed, strict=True)
-        }
+        """Appends a line, and begins anew; returns the loss and every term's mean."""
+        means = self._means()
         loss = sum(self.weights.get(term, 1.0) * mean for term, mean in means.items())
         if not math.isfinite(loss):
             raise InputError(
@@ -411,4 +446,5 @@ class _Log:
             self.accelerator.log(measured, step=step)
         self.sums = {}
         self.counts = {}
+        self.steps = 0
         return {"loss": loss, **means}

@@ -57,6 +57,26 @@ def commands(page: Path) -> list[Command]:
     return found
 
 
+MODULE = re.compile(
+    r"^```python\n# (?P<path>[\w/]+\.py)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+"""A block of Python that names its file in its first line."""
+
+
+def modules(page: Path) -> dict[str, str]:
+    """The files that a page tells its reader to write, by path."""
+    text = page.read_text(encoding="utf-8")
+    return {match["path"]: match["code"] for match in MODULE.finditer(text)}
+
+
+def write_modules(page: Path, folder: Path) -> None:
+    """Writes these files below a folder."""
+    for path, code in modules(page).items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(code, encoding="utf-8")
+
+
 def parts(text: str) -> list[tuple[bool, str]]:
     """A document cut into blocks of shell commands (True) and running text or rows of a table (False)."""
     pieces: list[tuple[bool, str]] = []

@@ -22,6 +22,7 @@ SMALLER = {
     "regions": ["--cpu"],
     "pretrain": FEW,
     "finetune": FEW,
+    "probe": FEW,
     "compare": [
         *("--train.steps", "1", "--train.batch", "4", "--train.cpu"),
         *("--tune.steps", "1", "--tune.batch", "4", "--tune.cpu"),
@@ -64,7 +65,9 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypatch) -> Path:
     """A working folder with the stand-ins of a document, and the sweeps with one small step a run."""
-    standins.put_down(shelf, request.getfixturevalue("page").name, tmp_path)
+    page = request.getfixturevalue("page")
+    standins.put_down(shelf, page.name, tmp_path)
+    documents.write_modules(page, tmp_path)
     for path in (ROOT / "sweeps").glob("*.toml"):
         text = re.sub(r"\b(steps|epochs) = \d+", "steps = 1", path.read_text())
         text = re.sub(r"\bbatch = \d+", "batch = 4", text)
@@ -81,7 +84,7 @@ def smaller(command: Command) -> list[str]:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
-    return documents.words(documents.changed(command.line, flags))
+    return documents.words(documents.replace(command.line, flags))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from groundling.config import PretrainConfig
+from groundling.errors import InputError
 from groundling.models.join import Join
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import TaskHead
@@ -25,9 +26,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Design:
-    """A vision-language model that is a BERT over text and regions."""
+    """A vision-language model that is a BERT over text and regions; raises InputError if its join has another name."""
 
     name: str
+    """Also the join's `kind`, by which a folder's model finds its design."""
     join: type[Join]
     build: Callable[..., SingleStream]
     """(bert, tokenizer, width of a region's features, options) to a model."""
@@ -36,3 +38,9 @@ class Design:
     """The paper's head by task, where it is not the plain one; see docs/papers.md for the settings that go with it."""
     vocabulary: str = ""
     """Which BERT the paper starts from, in a word or two."""
+
+    def __post_init__(self) -> None:
+        if self.name != self.join.kind:
+            raise InputError(
+                f"the design {self.name!r} has a join of the kind {self.join.kind!r}; expected one name for both"
+            )

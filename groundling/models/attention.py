@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,6 +121,10 @@ def watching(encoder: Any, tell: Callable[[int, Tensor], None]) -> Iterator[None
 
     encoder.set_attn_implementation("eager")
     hooks = [module.register_forward_hook(hook) for module in encoder.modules()]
+    # A whole encoder that is asked for weights would collect those of all layers: only what is inside it is asked.
+    for module in list(encoder.modules())[1:]:
+        if _gives_on_request(module):
+            hooks.append(module.register_forward_pre_hook(_requested, with_kwargs=True))
     try:
         yield
     finally:
@@ -128,3 +133,26 @@ def watching(encoder: Any, tell: Callable[[int, Tensor], None]) -> Iterator[None
             registered.remove()
     if count == 0:
         raise InputError(f"a {encoder.config.model_type} model gives no attention maps")
+
+
+ON_REQUEST = "output_attentions"
+"""The argument by which some families' attention (DeBERTa's, MPNet's) is asked for its weights."""
+
+
+def _gives_on_request(module: nn.Module) -> bool:
+    """Whether this very module, and none inside it, has to be asked for its weights."""
+    takers = [
+        part
+        for part in module.modules()
+        if ON_REQUEST in inspect.signature(part.forward).parameters
+    ]
+    return takers == [module]
+
+
+def _requested(
+    module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call, asking for the weights."""
+    call = inspect.signature(module.forward).bind(*inputs, **options)
+    call.arguments[ON_REQUEST] = True
+    return call.args, call.kwargs

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from groundling.batch import Batch, Encoded, Sample, Sizes
 from groundling.config import CrossModalOptions, Distilling, Masking
 from groundling.errors import InputError
-from groundling.find import is_outside, named, outside
+from groundling.find import described, is_outside, named, outside
 
 
 class Objective(nn.Module):
@@ -55,7 +55,7 @@ class Objective(nn.Module):
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of `forward` sums over, from the batch alone. Abstract."""
+        """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
         raise NotImplementedError
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
@@ -115,7 +115,9 @@ def part_named(name: str) -> Part:
     if isinstance(value, Part):
         return value
     if not isinstance(value, type) or not issubclass(value, Objective):
-        raise InputError(f"{name}: expected a Part or a sub-class of Objective, found {value!r}")
+        raise InputError(
+            f"{name}: expected a Part or a sub-class of Objective, found {described(value)}"
+        )
     objective = value
     taught = any(need.startswith("features.") for need in objective.needs)
     return Part(name, lambda given: objective(given.sizes), taught=taught)

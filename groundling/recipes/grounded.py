@@ -36,8 +36,8 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     """
     need(config, "grounded", *REQUIRED)
     task = named("tasks", Task, config.task)
-    base = _runs_of(task.name, "base", config.base)
-    other = _runs_of(task.name, "other", config.other)
+    base = _runs_of(config.task, "base", config.base)
+    other = _runs_of(config.task, "other", config.other)
     examples = _examples(task, config, base, other)
     seeds = [seed for seed in base.seeds if seed in other.seeds]
     if len(seeds) < 2:

@@ -9,6 +9,7 @@ from typing import Any
 from accelerate import PartialState
 
 from groundling.checkpoint import Checkpoints
+from groundling.find import is_outside, source_of
 from groundling.runs import disk_errors, finished, open_run, write_json
 
 
@@ -25,11 +26,13 @@ class Run:
     ) -> None:
         """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
 
-        Raises InputError if it holds another one.
+        So do the files of modules that settings name (MODULE:NAME). Raises InputError if `out` holds another run, or
+        there is no such module or object.
         """
+        inputs = {**_named(inputs), **_modules(settings)}
         self.state = PartialState(cpu=cpu)
         with self.state.main_process_first():
-            self.folder = open_run(out, kind, settings, _named(inputs))
+            self.folder = open_run(out, kind, settings, inputs)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -56,6 +59,22 @@ def write_result(
         write_json(folder / "result.json", result)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
+
+
+MODULES = ("arm", "objectives", "teacher", "task", "join", "model", "kind", "inner")
+"""Settings that may name objects of the user's own modules."""
+
+
+def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
+    """The files of the modules that settings name: an edited one makes another run."""
+    files: dict[str, str | Path] = {}
+    for setting in MODULES:
+        value = settings.get(setting, "")
+        names = value.split("+") if isinstance(value, str) else value
+        for name in names:
+            if is_outside(name):
+                files[f"{setting}:{name}"] = source_of(name)
+    return _named(files)
 
 
 def _named(inputs: Mapping[str, str | Path]) -> dict[str, str | Path]:

@@ -10,7 +10,6 @@ from groundling.config import FinetuneConfig, ProbeConfig, TrainConfig, need
 from groundling.errors import InputError
 from groundling.find import instances
 from groundling.load import load_student
-from groundling.models.text import load_text_encoder
 from groundling.recipes.finetune import one_run
 from groundling.recipes.lifecycle import Run
 from groundling.runs import finished
@@ -35,7 +34,7 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
     if run.result is not None:
         return run.result
     nouns = read_nouns(world)
-    states = noun_states(load_text_encoder(config.model), nouns, config.max_length)
+    states = noun_states(load_student(config.model, config.kind), nouns, config.max_length)
     result: dict[str, Any] = {one.name: one.score(states, nouns) for one in ATTRIBUTES}
     # Tuned, only the train nouns' word embeddings would move, and held-out nouns' lag.
     tuning = FinetuneConfig(

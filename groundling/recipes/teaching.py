@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
+from groundling.batch import collate
 from groundling.config import Distilling
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-from groundling.find import is_outside, outside
+from groundling.find import built, is_outside
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
-from groundling.teachers import Teacher
+from groundling.teachers import Teacher, is_teacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.train import InnerStep
+from groundling.train import InnerStep, is_inner_step
 
 
 def vocabulary(text: TextEncoder) -> Vocabulary:
@@ -65,9 +65,23 @@ def load_teacher(source: str, options: Distilling) -> Teacher:
         clip, tokenizer = load_clip_text(source)
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
-    value: Any = outside(source, object)
-    made: Teacher = value() if isinstance(value, type) or not hasattr(value, "features") else value
-    return made
+    return built(source, is_teacher, "a Teacher")
+
+
+MEASURED = 64
+"""Samples from which the memory of all features is estimated."""
+
+
+def features_gb(samples: Samples, teacher: Teacher) -> float:
+    """About how many GiB a teacher's features of all samples take, from some of them."""
+    count = min(MEASURED, len(samples))
+    places = [len(samples) * number // count for number in range(count)]
+    rows = [row for sample in samples.get(places, ()) for row in sample.rows]
+    batch = collate(teacher.inputs(rows))
+    with torch.no_grad():
+        kept = teacher.kept(teacher.features(batch), batch)
+    measured = sum(values.nbytes for row in kept for values in row.values())
+    return measured / count * len(samples) / 2**30
 
 
 @dataclass(frozen=True)
@@ -83,9 +97,7 @@ class Classroom:
         Features are computed once where they fit `--cache-gb`; samples that are drawn anew in every epoch say
         `cached=False`.
         """
-        # About four characters a word, four bytes a number.
-        needed_gb = samples.lengths.sum() / 4 * self.teacher.width * 4 / 2**30
-        if cached and needed_gb <= self.options.cache_gb:
+        if cached and features_gb(samples, self.teacher) <= self.options.cache_gb:
             return Taught(samples, self.teacher), []
         return Taught(samples, self.teacher, cached=False), [self.teacher]
 
@@ -100,14 +112,10 @@ def classroom(source: str, options: Distilling, device: torch.device) -> Classro
 
 
 def inner_step(name: str) -> InnerStep | None:
-    """An inner step of your own, MODULE:NAME (an object or its class); None without a name."""
+    """An inner step of your own, MODULE:NAME (an object, or what makes one); None without a name."""
     if not name:
         return None
-    value: Any = outside(name, object)
-    step = value() if isinstance(value, type) else value
-    if not isinstance(step, InnerStep):
-        raise InputError(f"{name}: expected an InnerStep, found a {type(step).__name__}")
-    return step
+    return built(name, is_inner_step, "an InnerStep")
 
 
 def with_teacher_width(given: Given, room: Classroom | None) -> Given:

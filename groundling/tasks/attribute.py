@@ -11,10 +11,10 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
 from groundling.batch import Example, collate, needed
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import TextSamples
 from groundling.data.tables import read_tsv
 from groundling.data.words import spans
-from groundling.models.text import TextEncoder
+from groundling.models.kinds import Student
 
 VISUAL = ("colour", "shape", "size", "texture")
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -71,16 +71,19 @@ def read_nouns(folder: Path) -> list[dict[str, str]]:
 
 
 @torch.no_grad()
-def noun_states(text: TextEncoder, rows: list[dict[str, str]], max_length: int = 32) -> np.ndarray:
-    """The encoder's last states at each noun, averaged over its pieces: (nouns, D)."""
-    text.eval()
+def noun_states(model: Student, rows: list[dict[str, str]], max_length: int = 32) -> np.ndarray:
+    """The model's last states at each noun, averaged over its pieces: (nouns, D).
+
+    Raises InputError for a model without states of the text's pieces.
+    """
+    model.eval()
     examples = [Example(row["noun"], row["sentence"]) for row in rows]
-    samples = TextSamples(examples, TextInput(text.tokenizer, max_length))
+    samples = TextSamples(examples, *model.inputs(max_length))
     batch = collate(samples.get(range(len(rows))))
     tokens = needed(batch.text, "text", "the linear probe")
-    device = next(text.parameters()).device
-    encoded = text(batch.to(device))
-    states = encoded.text.cpu()
+    device = next(model.parameters()).device
+    encoded = model(batch.to(device))
+    states = needed(encoded.text, "text", "the linear probe").cpu()
     at_nouns = []
     for number, row in enumerate(rows):
         sentence = row["sentence"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -41,6 +42,11 @@ class Teacher:
         """The features of every row of that batch without its padding, as a cache keeps them."""
         arrays = {name: value.cpu().numpy() for name, value in features.items()}
         return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
+
+
+def is_teacher(value: object) -> TypeGuard[Teacher]:
+    """Whether an object is a teacher."""
+    return isinstance(value, Teacher)
 
 
 def said(teacher: Teacher, batch: Batch) -> Batch:

@@ -20,6 +20,7 @@ from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.keyed import seed_of
 from groundling.load import load_student
+from groundling.models.attention import AttentionMap
 from groundling.models.clip import ClipEncoder, load_clip_text
 from groundling.models.crossmodal import LAYERS, CrossModal
 from groundling.models.text import TextEncoder, load_text_encoder
@@ -59,7 +60,15 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) -> AdaptConfig:
     text = (str(at / "text.txt"),)
-    return AdaptConfig(str(at / student), str(at / teacher), text, arm, max_length=40, **options)
+    return configured(
+        AdaptConfig,
+        student=str(at / student),
+        teacher=str(at / teacher),
+        text=text,
+        arm=arm,
+        max_length=40,
+        **options,
+    )
 
 
 def tuned(at: Path, model: Path, out: Path, **options: object) -> dict:
@@ -118,9 +127,11 @@ def test_a_missing_pooler_is_the_tasks_own(
     model, seen = load_text_encoder(at / "poolerless"), []
     assert model.encoder.pooler is None
 
-    def starting(model: nn.Module, objectives: list[Supervised], *rest: object) -> dict:
-        seen.append(objectives[0].pooler.dense.weight.clone())
-        return train(model, objectives, *rest)
+    def starting(
+        model: nn.Module, objectives: list[Supervised], *rest: object, **options: object
+    ) -> dict:
+        seen.append(objectives[0].head.pooler.dense.weight.clone())
+        return train(model, objectives, *rest, **options)
 
     monkeypatch.setattr(tuning, "train", starting)
     adapt(adaptation(at, "poolerless", "clip", "xdbert"), TWO, tmp_path / "adapt")
@@ -128,7 +139,7 @@ def test_a_missing_pooler_is_the_tasks_own(
         torch.manual_seed(ord(name))
         tuned(at, tmp_path / "adapt" / "model", tmp_path / name)
     torch.manual_seed(seed_of(0, "init", "glue/rte"))
-    fresh = Supervised(model.sizes, form=Classify(("no", "yes"))).pooler.dense.weight
+    fresh = Supervised(model.sizes, form=Classify(("no", "yes"))).head.pooler.dense.weight
     assert [torch.equal(weight, fresh) for weight in seen] == [
         True,
         True,
@@ -224,12 +235,14 @@ def test_a_whole_model_is_written_and_read(
     again = load_student(tmp_path / "again").eval()
     batch = read(model, SHORT, PAIR, LONG)
     assert torch.bincount(batch.clip.row * 2 + batch.clip.types).tolist() == [1, 0, 1, 1, 2, 2]
-    one, other = model(batch, maps=True), again(batch, maps=True)
+    told: list[AttentionMap] = []
+    one, other = model(batch, attention=told.append), again(batch)
     for name in ("text", "visual", "joint_text", "joint_visual"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
     shape = (3, 2, batch.text.ids.shape[1], batch.clip.key_mask.shape[1])
-    assert (one.pooled, [tuple(maps.shape) for maps in one.attention]) == (None, [shape, shape])
-    for maps in one.attention:
+    over_clip = [map.weights for map in told if map.name == "text over clip"]
+    assert (one.pooled, [tuple(maps.shape) for maps in over_clip]) == (None, [shape, shape])
+    for maps in over_clip:
         assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
         assert not maps.masked_select(~batch.clip.key_mask[:, None, None, :]).any()
     assert torch.equal(model(batch).joint_text, one.joint_text)
@@ -244,15 +257,18 @@ def test_a_whole_model_is_tuned_from_what_it_has_joined(
 ) -> None:
     heads, seen = load_file(joint[teacher] / "groundling_heads.safetensors"), []
 
-    def starting(model: CrossModal, objectives: list[Supervised], *rest: object) -> dict:
+    def starting(
+        model: CrossModal, objectives: list[Supervised], *rest: object, **options: object
+    ) -> dict:
         objective, batch = objectives[0].eval(), read(model.eval(), PAIR)
-        for part, value in objective.pooler.state_dict().items():
+        head = objective.head
+        for part, value in head.pooler.state_dict().items():
             assert torch.equal(value, heads[f"match.pooler.{part}"])
         encoded = model(batch)
-        expected = objective.classify(torch.tanh(objective.pooler.dense(encoded.joint_text[:, 0])))
+        expected = head.classify(torch.tanh(head.pooler.dense(encoded.joint_text[:, 0])))
         torch.testing.assert_close(objective.outputs(encoded, batch), expected)
         seen.append(1)
-        return train(model.train(), [objective.train()], *rest)
+        return train(model.train(), [objective.train()], *rest, **options)
 
     monkeypatch.setattr(tuning, "train", starting)
     tuned(at, joint[teacher], tmp_path / "tuned", save_model=True)

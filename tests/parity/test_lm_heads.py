@@ -1,0 +1,276 @@
+"""Masked-LM heads against Hugging Face's own: every family's activation and epsilon, every spelling of its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import homes
+import pytest
+import torch
+import toys
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from groundling.analysis.answers import fill_mask
+from groundling.batch import Batch, Tokens, collate
+from groundling.config import AdaptConfig, AskConfig, configured
+from groundling.data.samples import TextInput, TextSamples
+from groundling.data.visual_facts import read_visual_facts
+from groundling.models.heads import LMHead
+from groundling.models.saved_heads import HEADS, LM_HEAD, save_heads, start_lm_head
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.recipes.adapt import adapt
+from groundling.recipes.ask import ask
+
+
+class Family(NamedTuple):
+    """How a family's masked-LM model is made, with another activation and epsilon than its default."""
+
+    whole: Callable[[int], Any]
+    words: Callable[[], PreTrainedTokenizerBase]
+    activation: str
+    """What its head computes with; RoBERTa's and ELECTRA's do not ask the configuration."""
+    epsilon: float
+
+
+SIZES = {**toys.SMALL, **toys.SPREAD, "max_position_embeddings": 66}
+DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, **toys.SPREAD}
+FAMILIES = {
+    "relu bert": Family(
+        lambda size: hf.BertForMaskedLM(
+            hf.BertConfig(vocab_size=size, hidden_act="relu", layer_norm_eps=1e-2, **SIZES)
+        ),
+        toys.bert_words,
+        "relu",
+        1e-2,
+    ),
+    "roberta": Family(
+        lambda size: hf.RobertaForMaskedLM(
+            hf.RobertaConfig(
+                vocab_size=size, type_vocab_size=1, hidden_act="relu", layer_norm_eps=1e-3, **SIZES
+            )
+        ),
+        toys.roberta_words,
+        "gelu",
+        1e-3,
+    ),
+    "electra": Family(
+        lambda size: hf.ElectraForMaskedLM(
+            hf.ElectraConfig(
+                vocab_size=size, embedding_size=16, hidden_act="relu", layer_norm_eps=1e-3, **SIZES
+            )
+        ),
+        toys.bert_words,
+        "gelu",
+        1e-3,
+    ),
+    "modernbert": Family(
+        lambda size: hf.ModernBertForMaskedLM(
+            hf.ModernBertConfig(
+                **{
+                    **toys.modernbert(size).config.to_dict(),
+                    "classifier_activation": "silu",
+                    "norm_eps": 1e-3,
+                }
+            )
+        ),
+        toys.bert_words,
+        "silu",
+        1e-3,
+    ),
+    "distilbert": Family(
+        lambda size: hf.DistilBertForMaskedLM(
+            hf.DistilBertConfig(
+                vocab_size=size, max_position_embeddings=64, activation="relu", **DISTILBERT
+            )
+        ),
+        toys.bert_words,
+        "relu",
+        1e-12,
+    ),
+    "deberta-v2": Family(
+        lambda size: hf.DebertaV2ForMaskedLM(
+            hf.DebertaV2Config(
+                **{
+                    **toys.deberta(size).config.to_dict(),
+                    "hidden_act": "relu",
+                    "layer_norm_eps": 1e-3,
+                }
+            )
+        ),
+        toys.deberta_words,
+        "relu",
+        1e-3,
+    ),
+}
+
+
+def made(family: Family) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The family's own masked-LM model, no weight of which is at its start."""
+    words = family.words()
+    torch.manual_seed(0)
+    whole = family.whole(len(words)).eval()
+    for parameter in whole.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return whole, words
+
+
+def of_sizes(text: TextEncoder) -> LMHead:
+    """The head that objectives and `ask` make for an encoder."""
+    sizes = text.sizes
+    return LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+
+
+def read(text: TextEncoder) -> tuple[Batch, Tokens]:
+    batch = collate(TextSamples(toys.examples(4), TextInput(text.tokenizer, 40)).get(range(4)))
+    assert batch.text is not None
+    return batch, batch.text
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_a_head_computes_as_its_family_does(name: str, tmp_path: Path) -> None:
+    # A12: it was exact GELU with an epsilon of 1e-12, whatever the configuration said.
+    family = FAMILIES[name]
+    whole, words = made(family)
+    homes.home(tmp_path, whole, words)
+    text = load_text_encoder(tmp_path).eval()
+    assert (text.sizes.activation, text.sizes.epsilon) == (family.activation, family.epsilon)
+    batch, tokens = read(text)
+    arguments = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    if text.has_types:
+        arguments["token_type_ids"] = tokens.types
+    expected = whole(**arguments).logits[tokens.mask]
+    assert expected.std() > 0.1
+
+    head = of_sizes(text).eval()
+    assert start_lm_head(head, tmp_path, text.encoder.config.model_type) == "the checkpoint's"
+    encoded = text(batch)
+    found = head(encoded.text[tokens.mask], encoded.word_table)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+    # As a run leaves it: the encoder as a stock folder, its head in a file of its own.
+    left = tmp_path / "left"
+    text.export(left)
+    save_heads(left, {LM_HEAD: head})
+    again = load_text_encoder(left).eval()
+    its_head = of_sizes(again).eval()
+    assert start_lm_head(its_head, left, again.encoder.config.model_type) == "an earlier run's"
+    encoded = again(batch)
+    found = its_head(encoded.text[tokens.mask], encoded.word_table)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_an_unlike_activation_would_be_seen(tmp_path: Path) -> None:
+    whole, words = made(FAMILIES["relu bert"])
+    homes.home(tmp_path, whole, words)
+    text = load_text_encoder(tmp_path)
+    always_gelu = LMHead(text.sizes.text, text.sizes.word_table)
+    assert always_gelu.load(tmp_path, "bert")
+    states = torch.randn(5, 32)
+    right = of_sizes(text)
+    assert right.load(tmp_path, "bert")
+    table = text.word_embeddings().weight
+    assert (always_gelu(states, table) - right(states, table)).abs().max() > 0.01
+
+
+# -- A1: the first checkpoints call a LayerNorm's weights gamma and beta, bert-base-uncased among them -----------------
+
+
+@pytest.fixture(params=["BertForPreTraining", "BertForMaskedLM"])
+def first_bert(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
+    """A folder in the old spelling, and the model that it holds."""
+    words = homes.words()
+    kind = {"BertForPreTraining": hf.BertForPreTraining, "BertForMaskedLM": hf.BertForMaskedLM}
+    torch.manual_seed(0)
+    whole = kind[request.param](toys.bert(len(words)).config).eval()
+    for parameter in whole.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    folder = homes.home(tmp_path / "bert", whole, words)
+    stored = load_file(folder / "model.safetensors")
+    renamed = {}
+    for name, value in stored.items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        renamed[name.replace("LayerNorm.bias", "LayerNorm.beta")] = value
+    assert renamed.keys() & {"cls.predictions.transform.LayerNorm.gamma"}
+    assert not any("LayerNorm.weight" in name for name in renamed)
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder, whole
+
+
+def word_logits(output: Any) -> torch.Tensor:
+    """(N, T, vocabulary) of either kind of model."""
+    return output.prediction_logits if "prediction_logits" in output else output.logits
+
+
+@torch.no_grad()
+def test_a_head_in_the_old_spelling_is_read(first_bert: tuple[Path, Any]) -> None:
+    folder, whole = first_bert
+    text = load_text_encoder(folder).eval()
+    head = of_sizes(text)
+    assert start_lm_head(head, folder, "bert") == "the checkpoint's"
+    batch, tokens = read(text)
+    theirs = whole(
+        input_ids=tokens.ids, attention_mask=tokens.mask.long(), token_type_ids=tokens.types
+    )
+    expected = word_logits(theirs)
+    assert expected.std() > 0.1
+    encoded = text(batch)
+    found = head(encoded.text, encoded.word_table)
+    torch.testing.assert_close(found[tokens.mask], expected[tokens.mask], rtol=0, atol=1e-5)
+
+
+def test_a_head_without_a_layernorm_is_still_refused(first_bert: tuple[Path, Any]) -> None:
+    folder, _ = first_bert
+    stored = load_file(folder / "model.safetensors")
+    del stored["cls.predictions.transform.LayerNorm.gamma"]
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    text = load_text_encoder(folder)
+    head = of_sizes(text)
+    before = deepcopy(head.state_dict())
+    assert not head.load(folder, "bert")
+    assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())
+
+
+@torch.no_grad()
+def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, whole = first_bert
+    rows = [{"descriptor": "a", "item": "dog", "label": "red"}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    data = homes.put(tmp_path / "memory_colors.jsonl", lines)
+    config = configured(AskConfig, model=str(folder), data=str(data), modes=("fill-mask",))
+    result = ask(config, tmp_path / "asked")
+    assert result["fill-mask"]["head"] == "the checkpoint's"
+
+    # What HF's own head says in the place of the first prompt's [MASK], of answers of one piece.
+    facts = read_visual_facts(data)
+    answers, _ = fill_mask(folder, facts)
+    words = homes.words()
+    template, prompt = next(iter(facts[0].prompts.items()))
+    inputs = words(prompt, return_tensors="pt")
+    theirs = whole(**inputs)
+    place = inputs["input_ids"][0].tolist().index(words.mask_token_id)
+    logs = word_logits(theirs)[0, place].log_softmax(-1)
+    checked = 0
+    for number, option in enumerate(facts[0].options):
+        pieces = words.tokenize(option)
+        if len(pieces) == 1:
+            expected = logs[words.convert_tokens_to_ids(pieces[0])].item()
+            assert answers[0][template][number] == pytest.approx(expected, abs=1e-4)
+            checked += 1
+    assert checked
+
+
+def test_adaptation_starts_from_it(first_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, _ = first_bert
+    text = homes.text(tmp_path / "text.txt", 16)
+    config = configured(AdaptConfig, student=str(folder), arm="mlm", text=(str(text),))
+    result = adapt(config, homes.STEPS, tmp_path / "out")
+    assert result["heads_from"] == {"mlm": "the checkpoint's"}
+    assert (tmp_path / "out" / "model" / HEADS).exists()

@@ -1,0 +1,967 @@
+"""Every kind of addition from a package of one's own, no file of groundling edited; the examples are CONTRIBUTING's.
+
+C5, C6, C8: a teacher reached `adapt` alone, no inner step could be VILLA's, and a task of one's own could not be named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import documents
+import homes
+import pytest
+import standins
+import torch
+import toys
+from documents import ROOT
+from homes import STEPS, Killed, log_of
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from groundling.analysis.finished_runs import collect
+from groundling.batch import Batch, Perturbation, collate
+from groundling.cli import main
+from groundling.config import (
+    AdaptConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    ProbeConfig,
+    WorldConfig,
+    configured,
+)
+from groundling.data.paired import RegionSamples, Seeing
+from groundling.errors import InputError
+from groundling.forms import Classify
+from groundling.joins.uniter import uniter
+from groundling.joins.visualbert import visualbert
+from groundling.joins.vlbert import vlbert
+from groundling.load import load_student
+from groundling.models.single_stream import SingleStream
+from groundling.objectives import Given, Objective, part_named
+from groundling.objectives.supervised import Supervised
+from groundling.recipes.adapt import adapt
+from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import pretrain
+from groundling.recipes.probe import probe
+from groundling.teachers.taught import Taught
+from groundling.train import InnerStep, MicroStep, Once, Step, train
+from groundling.world.world import World
+
+FEW = ["--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
+TINY = replace(STEPS, steps=2, batch=4)
+
+MORE = {
+    "mine/gated.py": '''
+"""Objectives that look at the task's logits."""
+
+import torch.nn.functional as F
+
+from groundling.objectives import Objective, Part
+
+
+class Doubt(Objective):
+    """Entropy of the task's answer, where the task is sure; in some steps it is sure of nothing."""
+
+    name = "doubt"
+
+    def __init__(self, sizes, threshold=0.55, **options):
+        super().__init__(sizes, **options)
+        self.threshold = threshold
+        self.scored = 0
+        self.skipped = 0
+
+    def count(self, batch):
+        return {}
+
+    def forward(self, encoded, batch):
+        logs = F.log_softmax(encoded.heads["supervised"], -1)
+        is_sure = logs.exp().amax(-1) > self.threshold
+        if not is_sure.any():
+            self.skipped += 1
+            return {}
+        self.scored += 1
+        sure = logs[is_sure]
+        return {"doubt": (sure.exp() * sure).sum(-1).mean()}
+
+
+class Never(Objective):
+    """Has no items in any step, and says so."""
+
+    name = "never"
+
+    def count(self, batch):
+        return {"never": 0}
+
+    def forward(self, encoded, batch):
+        return {"never": encoded.heads["supervised"][:0].sum()}
+
+
+DOUBT = Part("doubt", lambda given: Doubt(given.sizes, weight=0.5))
+''',
+    "mine/scored.py": '''
+"""A task with a metric of its own."""
+
+from dataclasses import replace
+
+from groundling.metrics import ACCURACY
+from mine.dogs import DOGS
+
+OWN = replace(ACCURACY, name="right answers")
+SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
+''',
+    "mine/wrong.py": """
+from groundling.objectives import Objective
+from groundling.train import Once
+
+
+def needs_one(value):
+    return value
+
+
+class Needs(Once):
+    def __init__(self, value):
+        self.value = value
+
+
+NUMBER = 7
+LINES = "two\\nlines"
+""",
+    "mine/raises.py": 'raise RuntimeError("first line\\nsecond line")\n',
+    "mine/leaves.py": "import sys\n\nsys.exit(3)\n",
+    "mine/broken.py": "def (:\n",
+    "mine/lacks.py": "import a_package_that_nobody_has\n",
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder: models and data under the names of the documents, and the package `mine`."""
+    folder = tmp_path_factory.mktemp("outside")
+    documents.write_modules(ROOT / "CONTRIBUTING.md", folder)
+    for path, code in MORE.items():
+        homes.put(folder / path, code)
+    homes.student(folder / "bert-base-uncased")
+    homes.teacher(folder / "openai/clip-vit-base-patch32")
+    homes.text(folder / "my_text.txt", 24)
+    homes.rte(folder / "glue_data")
+    standins.own_images(folder)
+    standins.store(folder / "runs/store", standins.PHOTOS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def place(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder; what was imported from it is forgotten afterwards."""
+    monkeypatch.chdir(shared)
+    before = list(sys.path)
+    yield shared
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.split(".")[0] in {"mine", "changing"}]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def mine(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`mine("villa")` is that module."""
+    monkeypatch.syspath_prepend(str(place))
+    return lambda name: importlib.import_module(f"mine.{name}")
+
+
+def run(*words: str) -> None:
+    assert main([*words]) == 0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line in which a command says what is wrong."""
+    capsys.readouterr()
+    assert main([*words]) == 2
+    complaint = capsys.readouterr().err.strip()
+    assert complaint.startswith("groundling: ")
+    assert len(complaint.splitlines()) == 1, complaint
+    return complaint
+
+
+def result(out: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return read
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first = load_file(one)
+    second = load_file(other)
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+ADAPT = ["adapt", "--student", "bert-base-uncased", "--text", "my_text.txt", *FEW]
+RTE = ["finetune", "--model", "bert-base-uncased", "--task", "glue/rte", "--data", "glue_data"]
+RTE += FEW
+DOGS = ["finetune", "--model", "bert-base-uncased", "--task", "mine.dogs:DOGS", "--data", "my_dogs"]
+DOGS += FEW
+PRETRAIN = ["pretrain", "--student", "bert-base-uncased", "--regions", "runs/store"]
+PRETRAIN += ["--captions", "my_captions.tsv", *FEW]
+
+
+def test_the_examples_are_all_there() -> None:
+    """Or a change of the document's form would leave the tests below without them."""
+    names = [path.removeprefix("mine/") for path in documents.modules(ROOT / "CONTRIBUTING.md")]
+    expected = ["shorter", "bag", "dogs", "plain", "average", "villa"]
+    assert names == [f"{name}.py" for name in expected]
+    villa = documents.modules(ROOT / "CONTRIBUTING.md")["mine/villa.py"]
+    assert len(villa.splitlines()) <= 70
+
+
+# -- (a) an objective --------------------------------------------------------------------------------------------------
+
+
+def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
+    run(*ADAPT, "--arm", "mlm+mine.shorter:SHORTER", "--out", str(tmp_path / "adapt"))
+    assert set(result(tmp_path / "adapt")["last"]) == {"loss", "mlm", "length"}
+    assert "mine.shorter:SHORTER" in (tmp_path / "adapt/model/README.md").read_text()
+    run(*RTE, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "tuned"))
+    assert {"task", "length"} <= set(log_of(tmp_path / "tuned/seed-0")[0])
+    run(*PRETRAIN, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "seen"))
+    assert {"mlm", "sentence_image", "length"} <= set(log_of(tmp_path / "seen")[0])
+
+
+def test_a_part_has_its_own_weight(tmp_path: Path) -> None:
+    run(*RTE, "--objectives", "mine.shorter:SHORTER", "--out", str(tmp_path))
+    for line in log_of(tmp_path / "seed-0"):
+        assert line["loss"] == pytest.approx(line["task"] + 0.01 * line["length"])
+
+
+def test_an_objective_as_an_object(mine: Any, student: Any, text_only: Any, tmp_path: Path) -> None:
+    model = student()
+    objective = mine("shorter").Shorter(model.sizes)
+    train(model, [objective], text_only, replace(STEPS, steps=8, lr=3e-3), tmp_path)
+    lines = log_of(tmp_path)
+    assert lines[-1]["length"] < lines[0]["length"]
+    assert isinstance(part_named("mine.shorter:SHORTER").make(Given(model.sizes)), Objective)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_gate_on_the_tasks_logits_may_leave_its_term_out(
+    accumulate: int, mine: Any, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    model = student()
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    gated = mine("gated")
+    # About half of the micro-batches have a sample of which the task is sure.
+    doubt = gated.Doubt(model.sizes, threshold=0.56, weight=0.5)
+    never = gated.Never(model.sizes)
+    config = replace(STEPS, steps=24, batch=4, accumulate=accumulate, lr=1e-4)
+    train(model, [task, doubt, never], text_only, config, tmp_path)
+    assert doubt.scored and doubt.skipped
+    lines = log_of(tmp_path)
+    with_doubt = [line for line in lines if "doubt" in line]
+    assert 0 < len(with_doubt) <= doubt.scored
+    for line in lines:
+        assert line["never"] == 0
+        # A term without a count is used as it is, and has its objective's weight.
+        assert line["loss"] == pytest.approx(line["task"] + 0.5 * line.get("doubt", 0), abs=1e-6)
+
+
+def test_a_term_without_a_count_is_logged_as_its_mean_over_steps(
+    mine: Any, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    logs = {}
+    for every in (1, 4):
+        model = student()
+        torch.manual_seed(5)
+        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        doubt = mine("gated").Doubt(model.sizes, threshold=0.0)
+        config = replace(STEPS, steps=4, log_every=every, save_every=9)
+        train(model, [task, doubt], text_only, config, tmp_path / str(every))
+        logs[every] = log_of(tmp_path / str(every))
+    mean = sum(line["doubt"] for line in logs[1]) / 4
+    assert logs[4][0]["doubt"] == pytest.approx(mean, abs=1e-6)
+
+
+def test_a_gate_by_name(tmp_path: Path) -> None:
+    run(*RTE, "--objectives", "mine.gated:DOUBT", "mine.gated:Never", "--out", str(tmp_path))
+    assert len(log_of(tmp_path / "seed-0")) == 2
+
+
+# -- (b) a teacher -----------------------------------------------------------------------------------------------------
+
+TAUGHT = ["--teacher", "mine.bag:Bag"]
+
+
+@pytest.mark.parametrize("command", ["adapt", "finetune"])
+def test_a_teacher_is_asked_beforehand_or_in_every_step(command: str, tmp_path: Path) -> None:
+    words = [*ADAPT, "--arm", "mlm+mine.bag:Follow"]
+    if command == "finetune":
+        words = [*RTE, "--objectives", "mine.bag:Follow"]
+    logs = []
+    for memory in ("2", "0"):
+        out = tmp_path / memory
+        run(*words, *TAUGHT, "--cache-gb", memory, "--out", str(out))
+        logs.append(log_of(out if command == "adapt" else out / "seed-0"))
+        assert "follow" in logs[-1][0]
+    for cached, live in zip(*logs, strict=True):
+        assert cached == pytest.approx(live, rel=1e-5)
+
+
+def test_an_objective_without_its_teacher_is_refused(capsys: Any, tmp_path: Path) -> None:
+    for words in (
+        [*ADAPT, "--arm", "mlm+mine.bag:Follow"],
+        [*RTE, "--objectives", "mine.bag:Follow"],
+    ):
+        assert "needs --teacher" in refused(capsys, *words, "--out", str(tmp_path / words[0]))
+
+
+def test_a_teacher_beside_captions_and_regions(tmp_path: Path) -> None:
+    words = ["--objectives", "mine.bag:Follow", *TAUGHT]
+    run(*PRETRAIN, *words, "--out", str(tmp_path / "seen"))
+    assert "follow" in log_of(tmp_path / "seen")[0]
+    flags = ["--model", str(tmp_path / "seen/model"), "--regions", "runs/store"]
+    run("finetune", *DOGS[3:], *flags, *words, "--out", str(tmp_path / "tuned"))
+    assert "follow" in log_of(tmp_path / "tuned/seed-0")[0]
+
+
+def test_a_teacher_as_an_object(mine: Any, student: Any, text_only: Any, tmp_path: Path) -> None:
+    bag = mine("bag")
+    model = student()
+    sizes = model.sizes._replace(teacher=bag.WIDTH)
+    logs = []
+    for cached in (True, False):
+        trained = deepcopy(model)
+        torch.manual_seed(5)
+        samples = Taught(text_only, bag.Bag(), cached=cached)
+        teachers = [] if cached else [samples.teacher]
+        out = tmp_path / str(cached)
+        train(trained, [bag.Follow(sizes)], samples, STEPS, out, teachers=teachers)
+        logs.append(log_of(out))
+    for one, other in zip(*logs, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+# -- (c) a task --------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_trained_judged_and_found_again(tmp_path: Path, capsys: Any) -> None:
+    for name in ("control", "other"):
+        words = [*DOGS, "--seeds", "2", "--max-length", "48" if name == "other" else "40"]
+        run(*words, "--out", str(tmp_path / name))
+    runs, metric = collect("control", tmp_path / "control")["mine.dogs:DOGS"]
+    assert (runs.seeds, metric.name, len(runs.ids)) == ((0, 1), "accuracy", 12)
+    both = [str(tmp_path / name) for name in ("control", "other")]
+    run("verdict", "--runs", *both, "--out", str(tmp_path / "verdict"))
+    verdict = json.loads((tmp_path / "verdict/verdict.json").read_text())
+    assert set(verdict["scores"]["control"]) == {"mine.dogs:DOGS"}
+    counts = ["--captions", "my_captions.tsv", "--tokenizer", "bert-base-uncased"]
+    table = tmp_path / "counts.json"
+    run("data", "counts", *counts, "--out", str(table))
+    words = ["grounded", "--base", both[0], "--other", both[1], "--task", "mine.dogs:DOGS"]
+    words += ["--data", "my_dogs", "--counts", str(table), "--threshold", "1"]
+    run(*words, "--tokenizer", "bert-base-uncased", "--out", str(tmp_path / "grounded"))
+    assert result(tmp_path / "grounded")["seeds"] == [0, 1]
+
+
+def test_a_metric_of_ones_own_is_found(tmp_path: Path) -> None:
+    words = [word.replace("mine.dogs:DOGS", "mine.scored:SCORED") for word in DOGS]
+    run(*words, "--out", str(tmp_path))
+    assert result(tmp_path)["headline"] == "right answers"
+    _, metric = collect("mine", tmp_path)["mine.scored:SCORED"]
+    assert metric.name == "right answers"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_sweep_runs_outside_tasks_and_objectives(tmp_path: Path) -> None:
+    sweep = """
+seeds = 2
+[adapt]
+student = "bert-base-uncased"
+text = ["my_text.txt"]
+steps = 1
+batch = 4
+cpu = true
+[tune]
+steps = 1
+batch = 4
+cpu = true
+[tasks."mine.dogs:DOGS"]
+data = "my_dogs"
+[variants.control]
+arm = "mlm"
+[variants.shorter]
+arm = "mlm+mine.shorter:SHORTER"
+[variants.followed]
+arm = "mlm"
+[variants.followed.tune]
+objectives = ["mine.bag:Follow"]
+teacher = "mine.bag:Bag"
+"""
+    file = homes.put(tmp_path / "sweep.toml", sweep)
+    run("sweep", "--file", str(file), "--out", str(tmp_path / "out"))
+    verdict = json.loads((tmp_path / "out/verdict.json").read_text())
+    assert {name: set(tasks) for name, tasks in verdict["scores"].items()} == {
+        name: {"mine.dogs:DOGS"} for name in ("control", "shorter", "followed")
+    }
+
+
+def test_a_task_as_an_object(mine: Any, tmp_path: Path) -> None:
+    config = configured(FinetuneConfig, model="bert-base-uncased", data="my_dogs")
+    done = finetune(config, TINY, tmp_path, mine("dogs").DOGS)
+    assert done["task"] == "dogs" and 0 <= done["median"]["dev"]["accuracy"] <= 1
+    _, metric = collect("mine", tmp_path)["dogs"]
+    assert metric.name == "accuracy"
+
+
+# -- (d) a vision-language model ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(shared: Path) -> Path:
+    """A model of the package's design, pre-trained by the command line."""
+    out = shared / "runs/plain"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(shared)
+        run(*PRETRAIN, "--model", "mine.plain:DESIGN", "--out", str(out))
+    return out
+
+
+SEEN = ["--regions", "runs/store", "--join", "mine.plain:DESIGN"]
+
+
+def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
+    plain: Path, tmp_path: Path
+) -> None:
+    assert set(result(plain)["last"]) == {"loss", "mlm"}
+    assert result(plain)["model"] == "plain"
+    model = ["--model", str(plain / "model")]
+    run("finetune", *DOGS[3:], *model, *SEEN, "--save-model", "--out", str(tmp_path))
+    saved = load_file(tmp_path / "seed-0/model/groundling_heads.safetensors")
+    # The plain head of a BERT with a pooler has the same shape: its own has no dropout, and this is its only layer.
+    assert {name for name in saved if "head" in name} == {
+        "supervised.head.classify.weight",
+        "supervised.head.classify.bias",
+    }
+    again = load_student(tmp_path / "seed-0/model", design="mine.plain:DESIGN")
+    assert isinstance(again, SingleStream) and again.join.kind == "plain"
+    # A next phase resumes from it, too.
+    flags = ["--student", str(tmp_path / "seed-0/model"), "--model", "mine.plain:DESIGN"]
+    run("pretrain", *PRETRAIN[3:], *flags, "--out", str(tmp_path / "more"))
+
+
+def test_its_head_is_the_one_that_is_used(
+    plain: Path, mine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = []
+    head = mine("plain").MeanOfRegions
+    forward = head.forward
+    monkeypatch.setattr(head, "forward", lambda *inputs: calls.append(1) or forward(*inputs))
+    words = ["finetune", *DOGS[3:], "--model", str(plain / "model"), *SEEN]
+    run(*words, "--out", str(tmp_path / "own"))
+    assert calls
+    calls.clear()
+    run(*words, "--plain-head", "--out", str(tmp_path / "plain"))
+    assert not calls
+
+
+def test_a_plain_bert_is_joined_without_pretraining(tmp_path: Path) -> None:
+    run(*DOGS, *SEEN, "--out", str(tmp_path))
+    assert 0 <= result(tmp_path)["median"]["dev"]["accuracy"] <= 1
+
+
+def test_a_design_that_is_not_named_is_one_line(plain: Path, capsys: Any, tmp_path: Path) -> None:
+    words = ["finetune", *DOGS[3:], "--model", str(plain / "model"), "--regions", "runs/store"]
+    complaint = refused(capsys, *words, "--out", str(tmp_path))
+    assert "unknown kind 'plain'" in complaint
+    assert "--join MODULE:NAME" in complaint
+
+
+def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
+    module = mine("plain")
+    words = homes.words()
+    torch.manual_seed(1)
+    model = module.DESIGN.build(toys.bert(len(words)), words, 12)
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    train(model, [task], toys.seen(16), TINY, tmp_path / "run")
+    model.export(tmp_path / "model")
+    config = configured(
+        PretrainConfig,
+        model="mine.plain:DESIGN",
+        student="bert-base-uncased",
+        regions="runs/store",
+        captions="my_captions.tsv",
+    )
+    assert pretrain(config, TINY, tmp_path / "pretrained")["model"] == "plain"
+
+
+def test_a_design_with_two_names_is_refused(mine: Any) -> None:
+    with pytest.raises(InputError, match="expected one name for both"):
+        replace(mine("plain").DESIGN, name="another")
+
+
+# -- (e) a kind of model folder ----------------------------------------------------------------------------------------
+
+KIND = ["--kind", "mine.average:KIND"]
+
+
+@pytest.fixture(scope="module")
+def average(shared: Path) -> Path:
+    """A model of the package's kind, fine-tuned from a BERT's word embeddings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(shared)
+        run(*DOGS, *KIND, "--save-model", "--out", "runs/average")
+    return shared / "runs/average/seed-0/model"
+
+
+def test_a_kind_is_tuned_saved_and_loaded_again(average: Path, mine: Any, tmp_path: Path) -> None:
+    assert (average / "words.safetensors").exists()
+    run("finetune", *DOGS[3:], "--model", str(average), *KIND, "--out", str(tmp_path))
+    model = load_student(average, kind="mine.average:KIND")
+    assert type(model).__name__ == "Average"
+    before = load_student("bert-base-uncased").word_embeddings().weight
+    after = model.word_embeddings().weight
+    assert before.shape == after.shape and not torch.equal(before, after)
+
+
+def test_a_folder_of_ones_own_is_one_line_without_its_kind(
+    average: Path, capsys: Any, tmp_path: Path
+) -> None:
+    words = ["finetune", *DOGS[3:], "--model", str(average)]
+    assert "config.json is missing" in refused(capsys, *words, "--out", str(tmp_path))
+
+
+def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
+    sizes = {"nouns": 24, "dev_nouns": 6, "test_nouns": 8, "scenes": 12, "dev_scenes": 4}
+    World(WorldConfig(**sizes, sentences=80, dev_sentences=8, blind=False)).write(
+        tmp_path / "world"
+    )
+    words = ["--model", str(average), *KIND, "--data", str(tmp_path / "world"), *FEW]
+    run("probe", *words, "--out", str(tmp_path / "asked"))
+    asked = result(tmp_path / "asked")
+    assert {"linear/colour", "world/truth"} <= set(asked)
+    config = configured(
+        ProbeConfig, model=str(average), data=str(tmp_path / "world"), kind="mine.average:KIND"
+    )
+    assert probe(config, TINY, tmp_path / "object")["linear/colour"] == asked["linear/colour"]
+
+
+# -- (f) an inner step -------------------------------------------------------------------------------------------------
+
+
+def still(model: nn.Module) -> nn.Module:
+    """The model without dropout."""
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(vars(part).get(name), float):
+                setattr(part, name, 0.0)
+    return model
+
+
+JOINS = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
+ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")
+
+
+@pytest.fixture
+def tuned(student: Any) -> Any:
+    """`tuned("uniter")`: model, its task, and data for both; always with the same weights."""
+
+    def make(name: str) -> tuple[nn.Module, Supervised, Any]:
+        if name in JOINS:
+            words = homes.words()
+            torch.manual_seed(9)
+            model = JOINS[name](toys.bert(len(words)), words, width=12)
+            if name == "vlbert":  # its gains start at 0: nothing seen would come through
+                nn.init.normal_(model.join.norm_text.weight)
+                nn.init.normal_(model.join.norm_region.weight)
+            seen = toys.seen(24)
+            data: Any = RegionSamples(seen.samples, seen.store, _seeing(model))
+        else:
+            model = student(name)
+            data = toys.TextSamples(toys.examples(24), *model.inputs(40))
+        torch.manual_seed(10)
+        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        still(task)
+        return still(model), task, data
+
+    return make
+
+
+def _seeing(model: SingleStream) -> Seeing:
+    return Seeing(whole=model.join.whole, last_pixel=model.join.last_pixel)
+
+
+def weights(model: nn.Module, task: Supervised) -> dict[str, torch.Tensor]:
+    return {k: v.detach().clone() for k, v in Step(model, [task]).named_parameters()}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("name", [*JOINS, *ENCODERS])
+def test_villa_without_a_step_is_the_ordinary_step(
+    name: str, accumulate: int, mine: Any, tuned: Any, tmp_path: Path
+) -> None:
+    villa = mine("villa").Villa(passes=1, size=0.0, divergence=0.0)
+    config = replace(STEPS, accumulate=accumulate)
+    found = []
+    for inner in (Once(), villa):
+        model, task, data = tuned(name)
+        out = tmp_path / type(inner).__name__
+        train(model, [task], data, config, out, inner=inner)
+        found.append((weights(model, task), log_of(out)))
+    (ordinary, log), (adversarial, other_log) = found
+    different = [k for k in ordinary if not torch.equal(ordinary[k], adversarial[k])]
+    assert different == []
+    for one, other in zip(log, other_log, strict=True):
+        assert other.pop("divergence") == 0
+        assert one == other
+
+
+class Watching(InnerStep):
+    """Another inner step, whose passes are looked at."""
+
+    compares = True
+
+    def __init__(self, inner: InnerStep) -> None:
+        self.inner = inner
+        self.changes: list[Perturbation | None] = []
+        self.losses: list[float] = []
+        self.backwards = 0
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return self.inner.count(batch)
+
+    def __call__(self, micro: MicroStep) -> Any:
+        def forward(batch: Batch) -> Any:
+            self.changes.append(batch.perturbation)
+            outcome = micro.forward(batch)
+            self.losses.append(outcome.terms["task"].item())
+            return outcome
+
+        def backward(loss: torch.Tensor, **options: bool) -> None:
+            self.backwards += 1
+            micro.backward(loss, **options)
+
+        return self.inner(replace(micro, forward=forward, backward=backward))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("name", [*JOINS, *ENCODERS])
+def test_villa_climbs_in_every_modality(
+    name: str, accumulate: int, mine: Any, tuned: Any, tmp_path: Path
+) -> None:
+    size = 0.5
+    watching = Watching(mine("villa").Villa(passes=3, size=size))
+    model, task, data = tuned(name)
+    config = replace(STEPS, steps=1, accumulate=accumulate)
+    train(model, [task], data, config, tmp_path, inner=watching)
+    assert len(watching.losses) == 4 * accumulate and watching.backwards == 3 * accumulate
+    for start in range(0, len(watching.losses), 4):
+        clean, first, second, third = watching.losses[start : start + 4]
+        # The first perturbation is nothing, and each later one costs more.
+        assert clean == pytest.approx(first, abs=1e-6)
+        assert third > second > first + 1e-4
+        none, zeros, moved, _ = watching.changes[start : start + 4]
+        assert none is None
+        for part in ("text", "regions"):
+            before = vars(zeros)[part]
+            after = vars(moved)[part]
+            if part == "regions" and name not in JOINS:
+                assert before is None and after is None
+                continue
+            assert before.grad is not None and before.grad.any()
+            assert not before.any()
+            # A step of one size for each row, however many pieces or regions it has.
+            lengths = after.detach().flatten(1).norm(dim=1)
+            torch.testing.assert_close(lengths, torch.full_like(lengths, size))
+    line = log_of(tmp_path)[0]
+    assert line["divergence"] > 0
+    # Every pass but the clean one is a third of the loss.
+    scored = [loss for n, loss in enumerate(watching.losses) if n % 4]
+    assert line["task"] == pytest.approx(sum(scored) / 3 / config.batch, rel=1e-5)
+    assert line["loss"] == pytest.approx(line["task"] + line["divergence"], rel=1e-6)
+
+
+def test_padding_does_not_change_what_a_row_is_perturbed_by(mine: Any, tuned: Any) -> None:
+    """A short text beside a long one gets the gradient it would get alone, but for what falls on its padding."""
+    model, task, data = tuned("visualbert")
+    model.eval()
+    gradients = []
+    for places in ([0], [0, 5]):
+        batch = collate(data.get(places, ()))
+        change = Perturbation.zeros(batch, model.sizes)
+        change.text.requires_grad_()
+        change.regions.requires_grad_()
+        changed = replace(batch, perturbation=change)
+        Step(model, [task])(changed, ["supervised"]).terms["task"].backward()
+        inside = batch.text.mask[0].nonzero().max() + 1
+        seen = int(batch.regions.mask[0].sum())
+        gradients.append((change.text.grad[0, :inside], change.regions.grad[0, :seen]))
+    for alone, beside in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, beside, rtol=1e-3, atol=1e-6)
+
+
+def test_villa_is_an_ordinary_run_where_accumulation_splits_it(
+    mine: Any, tuned: Any, tmp_path: Path
+) -> None:
+    """Micro-batches of a step see the same perturbations, whatever the split: each row has its own."""
+    found = []
+    for accumulate in (1, 2, 4):
+        model, task, data = tuned("uniter")
+        config = replace(STEPS, accumulate=accumulate, lr=1e-4)
+        out = tmp_path / str(accumulate)
+        train(model, [task], data, config, out, inner=mine("villa").Villa(size=0.1))
+        found.append(log_of(out))
+    for one, other in zip(found[0], found[1], strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+    for one, other in zip(found[0], found[2], strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+class Dying(InnerStep):
+    """Another inner step, after whose `at`-th backward pass the process is gone."""
+
+    compares = True
+
+    def __init__(self, inner: InnerStep, at: int) -> None:
+        self.inner = inner
+        self.left = at
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return self.inner.count(batch)
+
+    def __call__(self, micro: MicroStep) -> Any:
+        def backward(loss: torch.Tensor, **options: bool) -> None:
+            micro.backward(loss, **options)
+            self.left -= 1
+            if not self.left:
+                raise Killed
+
+        return self.inner(replace(micro, backward=backward))
+
+
+@pytest.mark.parametrize("name", ["uniter", "bert"])
+def test_a_killed_villa_resumes_bit_equal(name: str, mine: Any, tuned: Any, tmp_path: Path) -> None:
+    villa = mine("villa").Villa(passes=2, size=0.1)
+    config = replace(STEPS, steps=5, accumulate=2, save_every=2)
+
+    def resume(out: Path, inner: InnerStep) -> dict[str, torch.Tensor]:
+        model, task, data = tuned(name)
+        # With dropout, whose masks must come back too.
+        for part in model.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.1
+        train(model, [task], data, config, out, inner=inner)
+        return weights(model, task)
+
+    whole = resume(tmp_path / "whole", villa)
+    # Two passes, two micro-batches: four backward passes are a step. In the fourth step, after the first pass.
+    with pytest.raises(Killed):
+        resume(tmp_path / "killed", Dying(villa, at=13))
+    again = resume(tmp_path / "killed", villa)
+    assert [k for k in whole if not torch.equal(whole[k], again[k])] == []
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
+
+
+def villa_and_gate(folder: str) -> None:
+    """A run of VILLA, and one whose second objective scores in some micro-batches alone."""
+    sys.path.insert(0, folder)
+    gated = importlib.import_module("mine.gated")
+    villa = importlib.import_module("mine.villa").Villa(size=0.1)
+    out = Path(folder) / os.environ["WORLD_SIZE"]
+    for name in ("villa", "gate"):
+        words = homes.words()
+        torch.manual_seed(9)
+        model = still(uniter(toys.bert(len(words)), words, width=12))
+        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        still(task)
+        # The task is as sure as this of one sample in six, so many micro-batches have none.
+        beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
+        config = replace(STEPS, steps=4, lr=1e-4)
+        inner = villa if name == "villa" else None
+        train(model, [task, *beside], toys.seen(24), config, out / name, inner=inner)
+        if os.environ["RANK"] == "0":
+            save_file(weights(model, task), out / f"{name}.safetensors")
+
+
+def _rank(rank: int, size: int, folder: str, port: int) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in names.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    villa_and_gate(folder)
+    if size > 1:
+        torch.distributed.destroy_process_group()
+
+
+def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
+    """Several passes a micro-batch, and a term that one process has and the other has not."""
+    documents.write_modules(ROOT / "CONTRIBUTING.md", tmp_path)
+    homes.put(tmp_path / "mine/gated.py", MORE["mine/gated.py"])
+    for size in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [
+            processes.Process(target=_rank, args=(rank, size, str(tmp_path), port))
+            for rank in range(size)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(timeout=120)
+            rank.kill()
+        assert [rank.exitcode for rank in ranks] == [0] * size
+    one = load_file(tmp_path / "1/villa.safetensors")
+    two = load_file(tmp_path / "2/villa.safetensors")
+    for name, value in one.items():
+        # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(two[name], value, rtol=0, atol=3e-5)
+    assert any("doubt" in line for line in log_of(tmp_path / "2/gate"))
+
+
+@pytest.mark.parametrize("join", [*JOINS, "mine.plain:DESIGN"])
+def test_villa_by_name_on_every_join(join: str, tmp_path: Path) -> None:
+    words = [*DOGS, "--join", join, "--regions", "runs/store", "--accumulate", "2"]
+    run(*words, "--inner", "mine.villa:Villa", "--out", str(tmp_path))
+    lines = log_of(tmp_path / "seed-0")
+    assert all(line["divergence"] > 0 for line in lines)
+    assert lines[-1]["loss"] == pytest.approx(lines[-1]["task"] + lines[-1]["divergence"])
+
+
+def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> None:
+    run(*ADAPT, "--arm", "mlm", "--inner", "mine.villa:Villa", "--out", str(tmp_path / "adapt"))
+    assert set(result(tmp_path / "adapt")["last"]) == {"loss", "mlm"}
+    run(*PRETRAIN, "--inner", "mine.villa:Villa", "--out", str(tmp_path / "seen"))
+    once = tmp_path / "once"
+    run(*PRETRAIN, "--out", str(once))
+    assert not same_weights(
+        tmp_path / "seen/model/join.safetensors", once / "model/join.safetensors"
+    )
+
+
+def test_what_reads_neither_texts_nor_regions_cannot_be_perturbed(
+    capsys: Any, tmp_path: Path
+) -> None:
+    words = ["--model", "openai/clip-vit-base-patch32", "--inner", "mine.villa:Villa"]
+    complaint = refused(capsys, "finetune", *RTE[3:], *words, "--out", str(tmp_path))
+    assert "a perturbation needs texts or regions" in complaint
+
+
+def test_an_inner_step_is_part_of_a_runs_settings(capsys: Any, tmp_path: Path) -> None:
+    run(*RTE, "--out", str(tmp_path))
+    words = [*RTE, "--inner", "mine.villa:Villa", "--out", str(tmp_path)]
+    assert "holds another run" in refused(capsys, *words)
+
+
+# -- what is wrong with a module is one line ---------------------------------------------------------------------------
+
+WRONG = {
+    "a module that is not there": ("nowhere:THING", "'nowhere' cannot be imported"),
+    "a module that is not in a package": (
+        "mine.nowhere:THING",
+        "'mine.nowhere' cannot be imported",
+    ),
+    "a path that is none": ("mine..dogs:DOGS", "'mine..dogs' cannot be imported"),
+    "no such object": ("mine.dogs:CATS", "has no 'CATS'; it has: "),
+    "a module that raises": ("mine.raises:THING", "failed (RuntimeError: first line)"),
+    "a module that leaves": ("mine.leaves:THING", "failed (SystemExit: 3)"),
+    "a module that is no Python": ("mine.broken:THING", "failed (SyntaxError: "),
+    "an object of no module of yours": ("sys:nothing", "has no 'nothing'"),
+    "a module that lacks another": (
+        "mine.lacks:THING",
+        "No module named 'a_package_that_nobody_has'",
+    ),
+}
+FLAGS = {
+    "--task": [*RTE[:3], "--data", "glue_data", *FEW],
+    "--objectives": RTE,
+    "--teacher": [*RTE, "--objectives", "contrastive"],
+    "--inner": RTE,
+    "--join": [*RTE, "--regions", "runs/store"],
+    "--kind": RTE,
+    "--arm": ADAPT,
+    "--model": [*PRETRAIN],
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_module_is_one_line(name: str, flag: str, capsys: Any, tmp_path: Path) -> None:
+    value, expected = WRONG[name]
+    complaint = refused(capsys, *FLAGS[flag], flag, value, "--out", str(tmp_path / "out"))
+    assert value in complaint and expected in complaint
+
+
+TYPES = [
+    ("--task", "mine.wrong:NUMBER", "expected a Task, found a int"),
+    ("--task", "mine.shorter:Shorter", "expected a Task, found the class Shorter"),
+    (
+        "--objectives",
+        "mine.wrong:LINES",
+        "expected a Part or a sub-class of Objective, found a str",
+    ),
+    (
+        "--objectives",
+        "mine.bag:Bag",
+        "expected a Part or a sub-class of Objective, found the class",
+    ),
+    ("--arm", "mine.dogs:DOGS", "expected a Part or a sub-class of Objective, found a Task"),
+    ("--teacher", "mine.wrong:NUMBER", "expected a teacher"),
+    ("--teacher", "mine.shorter:Part", "cannot be made without arguments"),
+    ("--inner", "mine.wrong:NUMBER", "expected an InnerStep, found a int"),
+    ("--inner", "mine.wrong:Needs", "cannot be made without arguments"),
+    ("--inner", "mine.wrong:needs_one", "cannot be made without arguments"),
+    ("--inner", "mine.bag:Bag", "expected an InnerStep, found a Bag"),
+    ("--join", "mine.plain:PlainJoin", "expected a Design, found the class PlainJoin"),
+    ("--kind", "mine.average:Average", "expected a Kind, found the class Average"),
+    ("--model", "mine.plain:build", "expected a Design, found a function"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "expected"), TYPES)
+def test_a_wrong_type_is_one_line(
+    flag: str, value: str, expected: str, capsys: Any, tmp_path: Path
+) -> None:
+    complaint = refused(capsys, *FLAGS[flag], flag, value, "--out", str(tmp_path / "out"))
+    assert value in complaint and expected in complaint
+
+
+def test_the_mistake_is_told_before_anything_is_written(capsys: Any, tmp_path: Path) -> None:
+    refused(capsys, *RTE, "--objectives", "nowhere:THING", "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_edited_module_makes_another_run(
+    capsys: Any, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or a finished run of yesterday's code would be taken for today's."""
+    monkeypatch.chdir(tmp_path)
+    code = documents.modules(ROOT / "CONTRIBUTING.md")["mine/shorter.py"]
+    homes.put(tmp_path / "changing.py", code)
+    words = [word.replace("glue_data", str(place / "glue_data")) for word in RTE]
+    words = [word.replace("bert-base", f"{place}/bert-base") for word in words]
+    words += ["--objectives", "changing:Shorter", "--out", "out"]
+    run(*words)
+    before = result(Path("out"))
+    run(*words)
+    assert result(Path("out")) == before
+    homes.put(tmp_path / "changing.py", code + "\n# another one\n")
+    assert "objectives:changing:Shorter" in refused(capsys, *words)
+
+
+def test_adapting_as_a_function(tmp_path: Path) -> None:
+    config = configured(
+        AdaptConfig,
+        student="bert-base-uncased",
+        text=("my_text.txt",),
+        arm="mlm+mine.bag:Follow",
+        teacher="mine.bag:Bag",
+        inner="mine.villa:Villa",
+    )
+    assert "follow" in adapt(config, TINY, tmp_path)["last"]
