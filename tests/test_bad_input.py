@@ -19,7 +19,7 @@ from transformers import AutoModel, BertTokenizer
 
 from groundling import checkpoint
 from groundling.cli import main
-from groundling.config import AdaptConfig, FinetuneConfig, configured
+from groundling.config import AdaptConfig, FinetuneConfig, changed, configured
 from groundling.data.corpora import corpus
 from groundling.errors import InputError
 from groundling.models.loading import load_tokenizer
@@ -574,7 +574,7 @@ def test_a_folder_belongs_to_one_run(
 
     for config, training, difference in (
         (control, replace(STEPS, lr=2e-3), "lr: 0.001 there, 0.002 now"),
-        (replace(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
+        (changed(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
         (
             replace(control, arm="joint_mlm", teacher=str(given / "teacher")),
             STEPS,

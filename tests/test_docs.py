@@ -12,12 +12,12 @@ import documents
 import homes
 import pytest
 from documents import PAGES, ROOT
-from test_cli import DOCS, FILLS
+from test_cli import flags_of
 from test_pretrain import store
 from transformers import AutoModel
 
 from groundling.check.report import Report
-from groundling.cli import main
+from groundling.cli import COMMANDS, main
 
 READ = {page: page.read_text(encoding="utf-8") for page in PAGES}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -45,13 +45,7 @@ def commands() -> list[tuple[str, str]]:
     return list(dict.fromkeys(lines))
 
 
-FLAGS = {
-    f"--{prefix}{field.replace('_', '-')}"
-    for groups in FILLS.values()
-    for prefix, classes in groups.items()
-    for name in classes.split()
-    for field in DOCS[name]
-} | {"--out", "--help", "--json"}
+FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {"--out", "--help"}
 
 
 @pytest.fixture
