@@ -60,8 +60,8 @@ def flags_of(command: str) -> dict[str, str]:
 def help_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], str]:
-    """The help of a command as one line without its frame."""
-    monkeypatch.setenv("COLUMNS", "1000")
+    """The help of a command as one line without its frame; wider, boxes would stand side by side."""
+    monkeypatch.setenv("COLUMNS", "120")
 
     def call(command: str) -> str:
         with pytest.raises(SystemExit) as done:

@@ -5,14 +5,13 @@ import re
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 
 import homes
 import pytest
 import torch
-from homes import STEPS, Killed, digests, dying, log_of, never, put, rte
+from homes import STEPS, Counting, Killed, digests, dying, log_of, never, put, rte, training_with
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, CLIPModel
 
@@ -29,10 +28,11 @@ from groundling.jobs import Job, run_jobs
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes import teach as teaching
-from groundling.recipes.adapt import adapt, parts_of
+from groundling.recipes.adapt import adapt, arm_of
 from groundling.recipes.finetune import finetune
 from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
+from groundling.teachers.taught import Taught
 from groundling.train import train
 from groundling.world import World, WorldConfig
 
@@ -245,11 +245,11 @@ def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
         80,
         0,
     )
-    assert result["objectives"] == parts_of(arm)
+    assert result["objectives"] == arm_of(arm).names
     assert set(result["heads_from"].values()) == {"new"}
     assert json.loads((out / "result.json").read_text()) == result
     heads = load_file(out / "model" / "groundling_heads.safetensors")
-    assert len({key.split(".")[0] for key in heads}) == len(parts_of(arm))
+    assert len({key.split(".")[0] for key in heads}) == len(arm_of(arm).names)
     assert [line["step"] for line in log_of(out)] == [1, 2, 3]
     assert not (out / "checkpoints").exists()
 
@@ -264,7 +264,7 @@ def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptCon
     assert f"{result['parameters']:,} parameters" in card
     assert f"student: `{settings.student}`" in card
     assert f"teacher: `{settings.teacher}`" in card
-    assert f"objectives: {', '.join(parts_of(arm))}" in card
+    assert f"objectives: {', '.join(arm_of(arm).names)}" in card
     assert "text (80 texts, 0 pieces cut off):\n- `train.txt`" in card
     assert "3 steps of 8, learning rate 0.001, seed 0" in card
 
@@ -311,7 +311,7 @@ def test_heads_of_an_earlier_run_go_on(
 def test_without_room_for_features_the_teacher_answers_in_every_step(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapting, "Taught", never)
+    monkeypatch.setattr(Taught, "_read", never)
     online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
     assert online["samples"] == 80
     cached = log_of(adapted[arm][0])[0]
@@ -327,22 +327,19 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
 def test_a_killed_run_goes_on_to_the_same_weights(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, calls = tmp_path / "out", []
+    out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", partial(train, inner=dying(3)))
+        patch.setattr(adapting, "train", training_with(dying(3)))
         with pytest.raises(Killed):
             adapt(changed(settings, arm=arm), STEPS, out)
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-000000002"]
     assert not (out / "result.json").exists()
 
-    def counted(*arguments: object) -> object:
-        calls.append(1)
-        return dying(0)(*arguments)
-
+    counted = Counting()
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", partial(train, inner=counted))
+        patch.setattr(adapting, "train", training_with(counted))
         result = adapt(changed(settings, arm=arm), STEPS, out)
-    assert len(calls) == 1
+    assert counted.calls == 1
     whole, expected = adapted[arm]
     for name in ("model.safetensors", "groundling_heads.safetensors"):
         one, other = load_file(whole / "model" / name), load_file(out / "model" / name)
@@ -375,12 +372,12 @@ def test_two_kinds_of_distillation_keep_two_heads(
 
 
 def test_arms_by_name_and_by_parts() -> None:
-    assert parts_of("xdbert") == ["joint_mlm", "match", "clip_tokens"]
-    assert parts_of("xdbert+contrastive") == ["joint_mlm", "match", "clip_tokens", "contrastive"]
-    assert parts_of("contrastive+l1") == ["mlm", "contrastive", "l1"]
-    assert parts_of("match") == ["match"]
+    assert arm_of("xdbert").names == ["joint_mlm", "match", "clip_tokens"]
+    assert arm_of("xdbert+contrastive").names == ["joint_mlm", "match", "clip_tokens", "contrastive"]
+    assert arm_of("contrastive+l1").names == ["mlm", "contrastive", "l1"]
+    assert arm_of("match").names == ["match"]
     with pytest.raises(InputError, match="'' is none of"):
-        parts_of("")
+        arm_of("")
 
 
 # -- finetune and probe ----------------------------------------------------------------------------------------------
@@ -443,10 +440,15 @@ def test_seeds_can_be_added(
     assert finetune(config, training, out)["seeds"] == [4]
 
     def counted(
-        model: object, objectives: object, data: object, config: object, *rest: object
+        model: object,
+        objectives: object,
+        data: object,
+        config: object,
+        *rest: object,
+        **options: object,
     ) -> dict:
         drawn.append(config.seed)
-        return train(model, objectives, data, config, *rest)
+        return train(model, objectives, data, config, *rest, **options)
 
     monkeypatch.setattr(tuning, "train", counted)
     before = digests(out / "seed-4")
