@@ -30,6 +30,8 @@ from groundling.find import outside
 from groundling.world import WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
+
+
 def documented(file: str) -> dict[str, dict[str, str]]:
     """Class, field, docstring; read from the source, since a program does not see what follows a field."""
     found: dict[str, dict[str, str]] = {}

@@ -387,7 +387,10 @@ def test_the_most_special_seeds_count(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("lr = 1e-3", "seeds = 2"), r'\[variants\."two"\]\.tune: seeds = 2; every variant has the'),
+        (
+            ("lr = 1e-3", "seeds = 2"),
+            r'\[variants\."two"\]\.tune: seeds = 2; every variant has the',
+        ),
         (("seeds = 1", "seeds = 0"), r"s\.toml: seeds = 0, expected at least 1"),
         (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: seeds = -1, expected at least 1"),
         (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: seeds = 0, expected at least 1'),

@@ -1,10 +1,10 @@
 """The world's own data sets, read as anybody's, and judged by what stands where in the scenes."""
 
 import json
-from dataclasses import replace
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

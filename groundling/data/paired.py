@@ -97,7 +97,8 @@ class RegionSamples:
     def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
         if self.seeing.apart:
             parts = [self._of_image(image, number) for number, image in enumerate(images)]
-            return replace(sample, choices=tuple(self._see(sample, part) for part in parts))
+            row = replace(sample, labels={})  # the label is the sample's, not its rows'
+            return replace(sample, choices=tuple(self._see(row, part) for part in parts))
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
         query = self._query(sample)

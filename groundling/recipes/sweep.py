@@ -122,9 +122,7 @@ def read_sweep(path: str | Path) -> Sweep:
     tuning = _filled((FinetuneConfig(), TUNING), shared, f"{path}, [tune]")
     default = _seeds(shared, f"{path}, [tune]") or _seeds(content, str(path)) or SEEDS
     tunings = [_tuning(task, table, tuning, path) for task, table in content["tasks"].items()]
-    return Sweep(
-        tuple(variants), tuple(tunings), default, content.get("adapt_every_seed", False)
-    )
+    return Sweep(tuple(variants), tuple(tunings), default, content.get("adapt_every_seed", False))
 
 
 def _seeds(table: Mapping[str, Any], where: str) -> int:

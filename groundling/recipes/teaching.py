@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from groundling.config import Distilling
@@ -22,6 +23,9 @@ from groundling.teachers import Teacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.train import InnerStep
+
+MEASURED = 256
+"""Samples by which the size of a cache is told."""
 
 
 def vocabulary(text: TextEncoder) -> Vocabulary:
@@ -81,15 +85,23 @@ class Classroom:
         """The samples with the teacher beside them, and the teachers that the loop must ask (none if cached).
 
         Features are computed once where they fit `--cache-gb`; samples that are drawn anew in every epoch say
-        `cached=False`.
+        `cached=False`. A teacher of texts belongs below regions and pixels, which it need not wait for.
         """
-        # About four characters a word, four bytes a number.
-        needed_gb = samples.lengths.sum() / 4 * self.teacher.width * 4 / 2**30
         if isinstance(self.teacher, ClipTextTeacher):
             self.teacher.fit(samples)
-        if cached and needed_gb <= self.options.cache_gb:
+        if cached and self._gigabytes(samples) <= self.options.cache_gb:
             return Taught(samples, self.teacher), []
         return Taught(samples, self.teacher, cached=False), [self.teacher]
+
+    def _gigabytes(self, samples: Samples) -> float:
+        """About what all features take: one for each word and one for each row, by a part of the samples."""
+        count = min(MEASURED, len(samples))
+        places = np.linspace(0, len(samples) - 1, count).astype(int).tolist()
+        vectors = 0
+        for sample in samples.get(places, ()):
+            for row in sample.rows:
+                vectors += 1 if row.words is None else 1 + len(row.words)
+        return vectors / count * len(samples) * self.teacher.width * 4 / 2**30
 
 
 def classroom(source: str, options: Distilling, device: torch.device) -> Classroom | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.batch import Aside, Batch, Sample, needed
+from groundling.batch import Batch, Sample
 
 
 class Teacher(Protocol):
@@ -42,10 +42,13 @@ class Teacher(Protocol):
 
 
 def said(teacher: Teacher, batch: Batch) -> Batch:
-    """The batch with a live teacher's features, by row; different inputs are read once."""
-    aside: Aside = needed(
-        batch.asides.get(teacher.name), f"asides.{teacher.name}", "a live teacher"
-    )
+    """The batch with a live teacher's features, by row; different inputs are read once.
+
+    A batch of data that this teacher does not teach, such as text beside captioned images, stays as it is.
+    """
+    aside = batch.asides.get(teacher.name)
+    if aside is None:
+        return batch
     with torch.no_grad():
         features = teacher.features(aside.batch)
     by_row = {name: value[aside.row] for name, value in features.items()}
