@@ -247,7 +247,7 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         out = Annotated[str, tyro.conf.arg(help=about)]
         members.append(("out", out, field(default=f"runs/{name.replace(' ', '-')}")))
     options = make_dataclass("Options", members, frozen=True)
-    parsed = tyro.cli(
+    parsed: Any = tyro.cli(
         options, prog=f"groundling {name}", description=command.summary, args=list(arguments)
     )
     values = vars(parsed)
