@@ -9,8 +9,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from typing import Annotated, Any, get_type_hints
 
 from groundling import config
 from groundling.errors import InputError
@@ -216,10 +216,10 @@ def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
-    values = vars(_parse(name, command, arguments))
+    values = _parse(name, command, arguments)
     recipe: Callable[..., Any] = outside(command.recipe, object)  # type: ignore[assignment]
     _quiet()
-    result = recipe(*values.values())
+    result = recipe(*values)
     if command.speaks:
         return result if isinstance(result, int) else 0
     if int(os.environ.get("RANK", 0)) == 0:  # under torchrun, the first process speaks
@@ -227,25 +227,46 @@ def _run(name: str, arguments: list[str]) -> int:
     return 0
 
 
-def _parse(name: str, command: Command, arguments: Sequence[str]) -> Any:
-    """Fill the command's settings from flags; groups inside them have no prefix, the settings themselves may have."""
+def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
+    """The command's settings, filled from flags, and its run folder, if it has one.
+
+    Groups inside settings have no prefix, the settings themselves may have.
+    """
     import tyro
 
     members: list[Any] = []
     for prefix, default in command.settings.items():
-        kind: Any = type(default)
+        kind: Any = _with_plain_groups(type(default))
+        start = kind(**vars(default))
         if prefix.startswith("_"):
             bare = (tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes)
             kind = Annotated[(kind, *bare)]
-        members.append((prefix.lstrip("_"), kind, field(default=default)))
+        members.append((prefix.lstrip("_"), kind, field(default=start)))
     if command.out:
         about = "Run folder; the same command again resumes from its last checkpoint."
         out = Annotated[str, tyro.conf.arg(help=about)]
         members.append(("out", out, field(default=f"runs/{name.replace(' ', '-')}")))
     options = make_dataclass("Options", members, frozen=True)
-    return tyro.cli(
+    parsed: Any = tyro.cli(
         options, prog=f"groundling {name}", description=command.summary, args=list(arguments)
     )
+    values = vars(parsed)
+    settings: list[Any] = []
+    for prefix, default in command.settings.items():
+        filled = values.pop(prefix.lstrip("_"))
+        settings.append(type(default)(**vars(filled)))
+    return settings + list(values.values())
+
+
+def _with_plain_groups(kind: type[Any]) -> type[Any]:
+    """The same settings for the parser, in which a group's flags lack the group's name: `--adapt.mask-rate`."""
+    import tyro
+
+    groups = {}
+    for name, hint in get_type_hints(kind).items():
+        if is_dataclass(hint):
+            groups[name] = Annotated[hint, tyro.conf.arg(name="")]
+    return type(kind.__name__, (kind,), {"__annotations__": groups, "__doc__": kind.__doc__})
 
 
 def _quiet() -> None:

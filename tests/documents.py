@@ -116,10 +116,10 @@ def _add_inline(text: str, page: str, found: list[Command]) -> None:
             continue
         full = [command.line for command in found if command.in_full]
         if match["same"]:
-            line = replace(full[-1], shlex.split(match["same"]))
+            line = changed(full[-1], shlex.split(match["same"]))
         else:
             named = [line for line in full if line.startswith(f"groundling {match['name']} ")]
-            line = replace(named[-1], shlex.split(match["change"]))
+            line = changed(named[-1], shlex.split(match["change"]))
         found.append(Command(page, line, in_full=False))
 
 
@@ -133,7 +133,7 @@ def _command(code: str) -> str:
     return line
 
 
-def replace(line: str, flags: list[str]) -> str:
+def changed(line: str, flags: list[str]) -> str:
     """A command with other values of some flags, or with more flags."""
     groups: dict[str, list[str]] = {}
     name = ""

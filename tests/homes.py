@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -18,34 +18,14 @@ from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import groundling.train
+from groundling.cli import COMMANDS
 from groundling.config import TrainConfig
 from groundling.errors import InputError
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
 
-RECIPES = (
-    *(
-        f"groundling.recipes.{name}.{name}"
-        for name in (
-            "adapt",
-            "finetune",
-            "probe",
-            "compare",
-            "teach",
-            "verdict",
-            "regions",
-            "pretrain",
-            "vcr",
-            "ask",
-            "count",
-            "similarity",
-            "grounded",
-            "attention",
-        )
-    ),
-    "groundling.recipes.sweep.run_sweep",
-)
+RECIPES = [command.recipe.replace(":", ".") for command in COMMANDS.values()]
 """What commands call, by place."""
 
 
@@ -169,6 +149,15 @@ class Counting(groundling.train.Once):
 def dying(at: int) -> Counting:
     """An inner step that dies at its `at`-th call, after its backward pass."""
     return Counting(at)
+
+
+def training_with(inner: Any) -> Callable[..., dict[str, object]]:
+    """`train` with an inner step in place of that which a recipe asks for."""
+
+    def call(*arguments: Any, **options: Any) -> dict[str, object]:
+        return groundling.train.train(*arguments, **{**options, "inner": inner})
+
+    return call
 
 
 def never(*_: Any, **__: Any) -> Any:

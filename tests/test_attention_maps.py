@@ -107,7 +107,10 @@ def test_what_is_no_map_is_refused_and_what_has_no_value_is_nan():
 def test_weights_are_those_the_layer_uses(whole):
     cross, batch = whole.cross[0].text_cross, collate(toys.both_sides(4).get(range(4)))
     text, clip = whole.eval().text(batch).text, batch.clip.join(whole.clip(batch.clip)[0])
-    found = whole(batch, maps=True).attention
+    found = []
+    whole(
+        batch, attention=lambda m: found.append(m.weights) if m.name == "text over clip" else None
+    )
     values = cross.value(clip).unflatten(-1, (cross.heads, -1)).transpose(1, 2)
     mixed = cross.norm(text + cross.out((found[0] @ values).transpose(1, 2).flatten(2)))
     torch.testing.assert_close(mixed, cross(text, clip, batch.clip.key_mask), atol=1e-5, rtol=1e-4)

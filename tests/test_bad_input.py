@@ -5,21 +5,32 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import homes
 import pytest
 import torch
 import toys
-from homes import STEPS, coco, digests, dying, home, never, picture, put, rte, words
+from homes import (
+    STEPS,
+    coco,
+    digests,
+    dying,
+    home,
+    never,
+    picture,
+    put,
+    rte,
+    training_with,
+    words,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertTokenizer
 
 from groundling import checkpoint
 from groundling.cli import main
-from groundling.config import AdaptConfig, FinetuneConfig, configured
+from groundling.config import AdaptConfig, FinetuneConfig, changed, configured
 from groundling.data.corpora import corpus
 from groundling.errors import InputError
 from groundling.models.loading import load_tokenizer
@@ -27,7 +38,6 @@ from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
-from groundling.train import train
 
 
 @pytest.fixture(scope="session")
@@ -476,10 +486,10 @@ def test_the_disk_fills_up_during_a_checkpoint(
     assert not (out / "checkpoints" / "step-000000002").exists()
 
     with monkeypatch.context() as patch:
-        patch.setattr(
-            adapting, "train", partial(train, inner=dying(3))
-        )  # two steps are left, so it does not die
+        step = dying(3)  # two steps are left, so it does not die
+        patch.setattr(adapting, "train", training_with(step))
         assert adapt(control, STEPS, out)["steps"] == 3
+    assert step.calls == 2
     assert same(out, whole)
     assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]
 
@@ -540,7 +550,7 @@ def test_the_disk_fills_up_at_the_end(
     assert str(out) in str(error.value)
     assert not (out / "result.json").exists()
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", partial(train, inner=never))  # all steps are done
+        patch.setattr(adapting, "train", training_with(never))  # all steps are done
         adapt(control, STEPS, out)
     assert same(out, whole)
     assert json.loads((out / "result.json").read_text())["steps"] == 3
@@ -574,7 +584,7 @@ def test_a_folder_belongs_to_one_run(
 
     for config, training, difference in (
         (control, replace(STEPS, lr=2e-3), "lr: 0.001 there, 0.002 now"),
-        (replace(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
+        (changed(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
         (
             replace(control, arm="joint_mlm", teacher=str(given / "teacher")),
             STEPS,

@@ -912,7 +912,7 @@ TYPES = [
         "expected a Part or a sub-class of Objective, found the class",
     ),
     ("--arm", "mine.dogs:DOGS", "expected a Part or a sub-class of Objective, found a Task"),
-    ("--teacher", "mine.wrong:NUMBER", "expected a teacher"),
+    ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
     ("--teacher", "mine.shorter:Part", "cannot be made without arguments"),
     ("--inner", "mine.wrong:NUMBER", "expected an InnerStep, found a int"),
     ("--inner", "mine.wrong:Needs", "cannot be made without arguments"),

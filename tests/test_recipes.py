@@ -5,17 +5,18 @@ import re
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 
 import homes
 import pytest
 import torch
-from homes import STEPS, Killed, digests, dying, log_of, never, put, rte
+from homes import STEPS, Counting, Killed, digests, dying, log_of, never, put, rte, training_with
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer, CLIPModel
+from toys import sentences
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining, CLIPModel
 
+from groundling.cli import main
 from groundling.config import (
     AdaptConfig,
     FinetuneConfig,
@@ -29,10 +30,12 @@ from groundling.jobs import Job, run_jobs
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes import teach as teaching
-from groundling.recipes.adapt import adapt, parts_of
+from groundling.recipes.adapt import adapt, arm_of
 from groundling.recipes.finetune import finetune
 from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
+from groundling.tasks.glue import STSB
+from groundling.teachers.taught import Taught
 from groundling.train import train
 from groundling.world import World, WorldConfig
 
@@ -245,11 +248,11 @@ def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
         80,
         0,
     )
-    assert result["objectives"] == parts_of(arm)
+    assert result["objectives"] == arm_of(arm).names
     assert set(result["heads_from"].values()) == {"new"}
     assert json.loads((out / "result.json").read_text()) == result
     heads = load_file(out / "model" / "groundling_heads.safetensors")
-    assert len({key.split(".")[0] for key in heads}) == len(parts_of(arm))
+    assert len({key.split(".")[0] for key in heads}) == len(arm_of(arm).names)
     assert [line["step"] for line in log_of(out)] == [1, 2, 3]
     assert not (out / "checkpoints").exists()
 
@@ -264,7 +267,7 @@ def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptCon
     assert f"{result['parameters']:,} parameters" in card
     assert f"student: `{settings.student}`" in card
     assert f"teacher: `{settings.teacher}`" in card
-    assert f"objectives: {', '.join(parts_of(arm))}" in card
+    assert f"objectives: {', '.join(arm_of(arm).names)}" in card
     assert "text (80 texts, 0 pieces cut off):\n- `train.txt`" in card
     assert "3 steps of 8, learning rate 0.001, seed 0" in card
 
@@ -307,11 +310,81 @@ def test_heads_of_an_earlier_run_go_on(
     assert all(torch.equal(one[key], other[key]) for key in mlm)
 
 
+# A2: the joint head was saved as the encoder's own, which it never was.
+
+
+def test_the_joint_head_is_not_called_the_encoders_own(adapted: dict) -> None:
+    for arm in ("xdbert", "xdbert+contrastive"):
+        heads = load_file(adapted[arm][0] / "model" / "groundling_heads.safetensors")
+        assert [key for key in heads if key.startswith("joint_masked_lm.head.")]
+        assert not [key for key in heads if key.startswith("masked_lm.head.")]
+    control = load_file(adapted["mlm"][0] / "model" / "groundling_heads.safetensors")
+    assert [key for key in control if key.startswith("masked_lm.head.")]
+    assert not [key for key in control if key.startswith("joint_masked_lm.")]
+
+
+def test_an_encoder_of_xdbert_fills_no_mask(
+    adapted: dict, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = str(world / "probes" / "knowledge.jsonl")
+    words = ["ask", "--data", facts, "--modes", "fill-mask"]
+    asked = {}
+    for arm in ("xdbert", "mlm"):
+        model = str(adapted[arm][0] / "model")
+        asked[arm] = main([*words, "--model", model, "--out", str(tmp_path / arm)])
+        complaint = capsys.readouterr().err
+        if arm == "xdbert":
+            assert re.fullmatch(
+                r"groundling: \S+: no masked-LM head of this encoder's own is saved there; .*\n",
+                complaint,
+            )
+    assert asked == {"xdbert": 2, "mlm": 0}
+    assert json.loads((tmp_path / "mlm" / "result.json").read_text())["fill-mask"]["head"] == (
+        "an earlier run's"
+    )
+
+
+def test_a_joint_head_goes_on_as_a_joint_head_alone(
+    adapted: dict, settings: AdaptConfig, tmp_path: Path
+) -> None:
+    earlier = adapted["xdbert"][0] / "model"
+    still = replace(STEPS, lr=0.0)
+    control = adapt(changed(settings, student=str(earlier), arm="mlm"), still, tmp_path / "mlm")
+    assert control["heads_from"] == {"mlm": "new"}
+    again = adapt(changed(settings, student=str(earlier), arm="xdbert"), still, tmp_path / "again")
+    assert again["heads_from"]["joint_mlm"] == "an earlier run's"
+    one, other = (
+        load_file(folder / "groundling_heads.safetensors")
+        for folder in (earlier, tmp_path / "again" / "model")
+    )
+    joint = [key for key in other if key.startswith("joint_masked_lm.head.")]
+    assert len(joint) > 3
+    assert all(torch.equal(one[key], other[key]) for key in joint)
+
+
+def test_a_joint_head_hides_no_head_of_the_checkpoint(
+    settings: AdaptConfig, encoder: Path, tmp_path: Path
+) -> None:
+    model = BertForPreTraining(BertConfig.from_pretrained(encoder))
+    student = homes.home(tmp_path / "student", model, homes.words())
+    config = changed(settings, student=str(student))
+    still = replace(STEPS, lr=0.0, steps=1)
+    whole = adapt(changed(config, arm="xdbert"), still, tmp_path / "xdbert")
+    assert whole["heads_from"]["joint_mlm"] == "the checkpoint's"
+    # its own head was not exported, so the joint one is all there is: not the encoder's
+    after = changed(config, student=str(tmp_path / "xdbert" / "model"), arm="mlm")
+    assert adapt(after, still, tmp_path / "mlm")["heads_from"] == {"mlm": "new"}
+    heads = tmp_path / "xdbert" / "model" / "groundling_heads.safetensors"
+    heads.rename(student / heads.name)
+    beside = adapt(changed(config, arm="mlm"), still, tmp_path / "beside")
+    assert beside["heads_from"] == {"mlm": "the checkpoint's"}
+
+
 @pytest.mark.parametrize("arm", ["l1", "contrastive"])
 def test_without_room_for_features_the_teacher_answers_in_every_step(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapting, "Taught", never)
+    monkeypatch.setattr(Taught, "_read", never)
     online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
     assert online["samples"] == 80
     cached = log_of(adapted[arm][0])[0]
@@ -327,22 +400,19 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
 def test_a_killed_run_goes_on_to_the_same_weights(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, calls = tmp_path / "out", []
+    out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", partial(train, inner=dying(3)))
+        patch.setattr(adapting, "train", training_with(dying(3)))
         with pytest.raises(Killed):
             adapt(changed(settings, arm=arm), STEPS, out)
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-000000002"]
     assert not (out / "result.json").exists()
 
-    def counted(*arguments: object) -> object:
-        calls.append(1)
-        return dying(0)(*arguments)
-
+    counted = Counting()
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", partial(train, inner=counted))
+        patch.setattr(adapting, "train", training_with(counted))
         result = adapt(changed(settings, arm=arm), STEPS, out)
-    assert len(calls) == 1
+    assert counted.calls == 1
     whole, expected = adapted[arm]
     for name in ("model.safetensors", "groundling_heads.safetensors"):
         one, other = load_file(whole / "model" / name), load_file(out / "model" / name)
@@ -375,12 +445,17 @@ def test_two_kinds_of_distillation_keep_two_heads(
 
 
 def test_arms_by_name_and_by_parts() -> None:
-    assert parts_of("xdbert") == ["joint_mlm", "match", "clip_tokens"]
-    assert parts_of("xdbert+contrastive") == ["joint_mlm", "match", "clip_tokens", "contrastive"]
-    assert parts_of("contrastive+l1") == ["mlm", "contrastive", "l1"]
-    assert parts_of("match") == ["match"]
+    assert arm_of("xdbert").names == ["joint_mlm", "match", "clip_tokens"]
+    assert arm_of("xdbert+contrastive").names == [
+        "joint_mlm",
+        "match",
+        "clip_tokens",
+        "contrastive",
+    ]
+    assert arm_of("contrastive+l1").names == ["mlm", "contrastive", "l1"]
+    assert arm_of("match").names == ["match"]
     with pytest.raises(InputError, match="'' is none of"):
-        parts_of("")
+        arm_of("")
 
 
 # -- finetune and probe ----------------------------------------------------------------------------------------------
@@ -407,6 +482,57 @@ def test_finetune_reports_every_seed_and_the_median(tuned: tuple[Path, dict]) ->
     constant = [run["seed"] for run in each if "constant" in run["scores"]["dev"]]
     assert result["collapsed_seeds"] == constant
     assert json.loads((out / "result.json").read_text()) == result
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        # A6: three collapsed seeds of five once dropped out, and the median was that of the other two
+        ([0.9, 0.0, 0.0, 0.87, 0.0], 0.0),
+        ([0.9, 0.8, 0.7], 0.8),
+        ([0.9, float("nan"), 0.7], float("nan")),
+        ([float("nan")], float("nan")),
+    ],
+)
+def test_no_seed_drops_out_of_a_median(scores: list[float], expected: float) -> None:
+    runs = []
+    for seed, score in enumerate(scores):
+        dev = {"pearson": score, "spearman": score} | ({} if score else {"constant": 1.0})
+        runs.append({"seed": seed, "scores": {"dev": dev}, "dropped_pieces": 0})
+    result = tuning.summary(STSB, runs, FinetuneConfig())
+    assert result["median"]["dev"]["pearson"] == pytest.approx(expected, nan_ok=True)
+    assert len(result["scores"]["dev"]["pearson"]) == len(result["seeds"]) == len(scores)
+    assert result["collapsed_seeds"] == [n for n, score in enumerate(scores) if score == 0]
+
+
+def test_a_collapsed_seed_of_stsb_scores_0_and_counts(encoder: Path, tmp_path: Path) -> None:
+    # A6, the whole way: with a rate of 0 and a head of zeros, every prediction is the same
+    rows = [
+        f"{n}\t\t\t\t\t\t\t{text}\tA cat.\t{n % 5}.0" for n, text in enumerate(sentences()[:16])
+    ]
+    header = (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+    )
+    for split in ("train", "dev"):
+        put(tmp_path / "glue" / "STS-B" / f"{split}.tsv", "\n".join([header, *rows]) + "\n")
+    config = configured(
+        FinetuneConfig, model=str(encoder), task="glue/sts-b", data=str(tmp_path / "glue"), seeds=2
+    )
+    torch_zero = replace(STEPS, lr=0.0, steps=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.models.task_heads.answer", silent)
+        result = finetune(config, torch_zero, tmp_path / "out")
+    assert result["scores"]["dev"]["pearson"] == [0.0, 0.0]
+    assert result["median"]["dev"]["pearson"] == 0.0
+    assert result["collapsed_seeds"] == [0, 1]
+
+
+def silent(width: int, outputs: int) -> torch.nn.Linear:
+    """A last layer that says the same of everything."""
+    linear = torch.nn.Linear(width, outputs)
+    for parameter in linear.parameters():
+        torch.nn.init.zeros_(parameter)
+    return linear
 
 
 def test_predictions_are_the_scores(tuned: tuple[Path, dict]) -> None:
@@ -443,10 +569,15 @@ def test_seeds_can_be_added(
     assert finetune(config, training, out)["seeds"] == [4]
 
     def counted(
-        model: object, objectives: object, data: object, config: object, *rest: object
+        model: object,
+        objectives: object,
+        data: object,
+        config: object,
+        *rest: object,
+        **options: object,
     ) -> dict:
         drawn.append(config.seed)
-        return train(model, objectives, data, config, *rest)
+        return train(model, objectives, data, config, *rest, **options)
 
     monkeypatch.setattr(tuning, "train", counted)
     before = digests(out / "seed-4")

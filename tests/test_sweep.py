@@ -201,7 +201,7 @@ def test_the_shipped_sweeps_can_be_read(file: Path) -> None:
     joints = {
         v.model.removeprefix("joint of ") for v in found.variants if v.model.startswith("joint of ")
     }
-    assert joints <= {v.name for v in found.variants if v.adapt.save_joint}
+    assert joints <= {v.name for v in found.variants if v.adapt.crossing.save_joint}
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -367,14 +367,40 @@ def test_the_seeds_flag_adds_seeds_to_every_task(place: Path, trained: list[str]
 
 
 @pytest.mark.parametrize(
-    ("table", "named"),
-    [("[tune]\nseeds = 2", "[tune]"), ('[variants."one".tune]\nseeds = 2', 'variants."one"')],
+    ("change", "expected"),
+    [
+        (("seeds = 1", ""), [3, 5]),
+        (("[tune]", "[tune]\nseeds = 2"), [3, 2]),
+        (('data = "glue"\nseeds = 3', 'data = "glue"'), [1, 1]),
+        (("seeds = 1\n\n[tune]", "\n[tune]\nseeds = 1"), [3, 1]),
+    ],
 )
-def test_seeds_that_would_be_ignored_are_refused(table: str, named: str, place: Path) -> None:
-    # A5, siblings: seeds belong above all tables or to a task
-    text = TWO_TASKS.format(more="")
-    text = text.replace("[tune]", table) if table.startswith("[tune]") else text + table + "\n"
-    (place / "s.toml").write_text(text)
-    with pytest.raises(InputError, match="seeds") as error:
-        read_sweep(place / "s.toml")
-    assert named in str(error.value)
+def test_the_most_special_seeds_count(
+    change: tuple[str, str], expected: list[int], tmp_path: Path
+) -> None:
+    # A5: above all tables or in [tune] for every task, in a task's own table for this one
+    (tmp_path / "s.toml").write_text(TWO_TASKS.format(more="").replace(*change, 1))
+    found = read_sweep(tmp_path / "s.toml")
+    assert [found.seeds_of(one) for one in found.tunings] == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("lr = 1e-3", "seeds = 2"),
+            r'\[variants\."two"\]\.tune: seeds = 2; every variant has the',
+        ),
+        (("seeds = 1", "seeds = 0"), r"s\.toml: seeds = 0, expected at least 1"),
+        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: seeds = -1, expected at least 1"),
+        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: seeds = 0, expected at least 1'),
+    ],
+)
+def test_seeds_that_would_be_ignored_are_refused(
+    change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    # A5, siblings: a variant of its own number could not be compared with the others
+    (tmp_path / "s.toml").write_text(TWO_TASKS.format(more="").replace(*change, 1))
+    with pytest.raises(InputError, match=message) as error:
+        read_sweep(tmp_path / "s.toml")
+    assert "\n" not in str(error.value)

@@ -1,15 +1,17 @@
 """A task made of the user's own file: every kind of file, of label and of fault, and a whole run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import homes
 import pytest
 import toys
 from homes import STEPS, put, table
+from test_pretrain import store
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig, OwnFile, configured
+from groundling.config import FinetuneConfig, OwnFile, changed, configured
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
@@ -332,3 +334,54 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     put(held, table(("q", "y"), *rows[:7]))
     with pytest.raises(InputError, match=r"inputs\.dev\.sha256"):
         finetune(config, STEPS, out)
+
+
+def test_the_text_only_control_holds_out_the_same_photos(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # F1: questions in a fixed order on photos with a coin's label; photos of the dev split are in no training row
+    questions = [f"question {n} ?" for n in range(5)]
+    rows = [(q, f"{photo:03d}.jpg", "yn"[photo % 2]) for photo in range(20) for q in questions]
+    mine = put(tmp_path / "mine.csv", table(("q", "photo", "y"), *rows))
+    store(tmp_path / "store", [f"{photo:03d}" for photo in range(20)])
+    config = configured(
+        FinetuneConfig,
+        model=str(homes.student(tmp_path / "encoder")),
+        data=str(mine),
+        text="q",
+        image="photo",
+        label="y",
+        max_length=24,
+    )
+    seeing = changed(config, regions=str(tmp_path / "store"), join="visualbert")
+    without = changed(config, image="")
+    held = {}
+    for name, settings in (("blind", config), ("seeing", seeing), ("without", without)):
+        result = finetune(settings, replace(STEPS, steps=1), tmp_path / name)
+        told = capsys.readouterr().err
+        assert result == json.loads((tmp_path / name / "result.json").read_text())
+        # five texts for all rows say nothing unless their photos are known
+        assert ("notes" in result) == ("note: " in told) == (name == "without")
+        assert all(f"note: {note}\n" in told for note in result.get("notes", []))
+        lines = homes.answers(tmp_path / name / "seed-0" / "predictions_dev.jsonl")
+        held[name] = {int(line["official"]) for line in lines}
+    assert held["blind"] == held["seeing"]
+    by_photo = {number // 5 for number in held["blind"]}
+    assert held["blind"] == {photo * 5 + n for photo in by_photo for n in range(5)}
+    assert 1 < len(by_photo) < 10
+
+
+def test_a_file_without_faults_has_no_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # F1
+    mine = write(tmp_path / "mine.csv", *(n % 2 for n in range(60)))
+    config = configured(
+        FinetuneConfig,
+        model=str(homes.student(tmp_path / "encoder")),
+        data=str(mine),
+        text="q,a",
+        label="y",
+    )
+    assert "notes" not in finetune(config, replace(STEPS, steps=1), tmp_path / "out")
+    assert "note:" not in capsys.readouterr().err

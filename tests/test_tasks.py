@@ -243,7 +243,7 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
     encoded = model(batch)
     outputs = objective.outputs(encoded, batch)
     assert (calls, outputs.shape, FORM.outputs) == ([12], (3, 4), 1)
-    assert torch.equal(outputs.flatten(), objective.classify(encoded.pooled).flatten())
+    assert torch.equal(outputs.flatten(), objective.head.classify(encoded.pooled).flatten())
     summed = F.cross_entropy(outputs, torch.tensor([1, 1, 2]), reduction="sum")
     assert objective(encoded, batch)["task"].item() == pytest.approx(summed.item())
     assert objective.count(batch) == {"task": 3}
@@ -263,7 +263,7 @@ def test_choices_are_the_same_in_micro_batches(swag: Path, student, tmp_path: Pa
         choices = TextSamples(REGULAR.read(swag, "train"), TextInput(model.tokenizer, 64))
         torch.manual_seed(3)
         objective = REGULAR.objective(model.sizes)
-        for part in (*model.modules(), objective.dropout):
+        for part in (*model.modules(), objective.head.dropout):
             if isinstance(part, nn.Dropout):
                 part.p = 0.0
         out = tmp_path / str(accumulate)

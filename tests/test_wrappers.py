@@ -23,7 +23,7 @@ from groundling.feed import Feed, Plan, Source
 from groundling.forms import Choose
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
-from groundling.teachers import said
+from groundling.teachers import Teacher, said
 from groundling.teachers.taught import Taught
 from groundling.train import Step
 
@@ -32,7 +32,7 @@ CHOICES = 3
 STORE = toys.Shelf({f"image{n}": toys.regions(n, 2 + n) for n in range(COUNT)})
 
 
-class Letters:
+class Letters(Teacher):
     """A teacher that says how many characters a row's texts have."""
 
     name = "letters"
@@ -46,14 +46,8 @@ class Letters:
             made.append(Sample(f"{example.text}|{example.pair}", words=np.array(lengths)))
         return made
 
-    def to(self, device: torch.device | str) -> Letters:
-        return self
-
     def features(self, batch: Batch) -> dict[str, Tensor]:
         return {"sentence": needed(batch.words, "words", "a test").float()}
-
-    def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
-        return [{"sentence": row} for row in features["sentence"].numpy()]
 
 
 def texts(choices: int, tokenizer: Any) -> TextSamples:

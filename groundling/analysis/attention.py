@@ -29,6 +29,7 @@ from groundling.data.samples import TextSamples
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.keyed import generator
+from groundling.models.attention import AttentionMap, Place
 from groundling.models.crossmodal import CrossModal
 from groundling.report import new_figure, svg_of
 
@@ -48,8 +49,11 @@ MEASURES = (
 LEGIBLE = 60
 """More pieces along an axis than this are not spelt out."""
 
-Receive = Callable[[int, np.ndarray], None]
-"""What takes a layer's number, from 0 up, and its maps (N, H, T, V), padding included."""
+TEXT_OVER_CLIP = "text over clip"
+"""The name of the maps that are measured."""
+
+Receive = Callable[[int, Sequence[np.ndarray]], None]
+"""What takes a layer's number, from 0 up, and each example's maps (H, R, V)."""
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------
@@ -157,10 +161,25 @@ class Diversity(NamedTuple):
 
 
 def receive_maps(model: CrossModal, batch: Batch, receive: Receive) -> None:
-    """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first."""
+    """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first.
+
+    Rows are the text's pieces without special ones, columns all CLIP pieces; padding is left out.
+    """
+
     # The only place that knows how a model gives its maps.
-    for layer, weights in enumerate(model(batch, maps=True).attention):
-        receive(layer, weights.float().cpu().numpy())
+    def watch(one: AttentionMap) -> None:
+        if one.name != TEXT_OVER_CLIP:
+            return
+        is_row = (one.rows.holds == Place.PIECE).cpu().numpy()
+        is_column = (one.columns.holds != Place.PADDING).cpu().numpy()
+        layer = []
+        for maps, rows, columns in zip(
+            one.weights.float().cpu().numpy(), is_row, is_column, strict=True
+        ):
+            layer.append(maps[:, rows][:, :, columns])
+        receive(one.layer, layer)
+
+    model(batch, attention=watch)
 
 
 @torch.no_grad()
@@ -175,7 +194,7 @@ def attention_maps(
         for inputs, sides in _batches(model, examples, max_length, batch):
             layers = _all_layers(model, inputs)
             for place, side in enumerate(sides):
-                weights = np.stack([side.unpadded(maps[place]) for maps in layers])
+                weights = np.stack([maps[place] for maps in layers])
                 yield ExampleMaps(side.number, side.text, side.clip, weights)
 
 
@@ -224,11 +243,6 @@ class _Sides:
         """Whether there are rows to compare, and columns to choose from."""
         return min(self.shape) > 1
 
-    def unpadded(self, maps: np.ndarray) -> np.ndarray:
-        """(H, R, V) of maps (H, T, V') that also have special rows and padding."""
-        own_rows = np.flatnonzero(~self.text.special)
-        return maps[:, own_rows, : len(self.clip.ids)]
-
     def stop_word_columns(self, example: Example, stopwords: Collection[str]) -> np.ndarray:
         """(V,) bool: CLIP pieces of the example's stop words; every piece of a stop word is one."""
         is_stop = []
@@ -260,9 +274,9 @@ def _batches(
         yield collate(rows).to(device), sides
 
 
-def _all_layers(model: CrossModal, inputs: Batch) -> list[np.ndarray]:
-    """Every layer's maps (N, H, T, V), padding included."""
-    layers: list[np.ndarray] = []
+def _all_layers(model: CrossModal, inputs: Batch) -> list[Sequence[np.ndarray]]:
+    """Every layer's maps, (H, R, V) of each example."""
+    layers: list[Sequence[np.ndarray]] = []
     receive_maps(model, inputs, lambda _, maps: layers.append(maps))
     return layers
 
@@ -273,9 +287,9 @@ def _measure_layers(
     """MEASURES of each example's maps (L, H, 6); every layer is measured as it comes, and let go."""
     layers: list[list[np.ndarray]] = [[] for _ in sides]
 
-    def measure(_: int, maps: np.ndarray) -> None:
+    def measure(_: int, maps: Sequence[np.ndarray]) -> None:
         for place, side in enumerate(sides):
-            weights = side.unpadded(maps[place])
+            weights = maps[place]
             if side.measurable:
                 values = measures(weights, side.clip.special, stops[place])
             else:

@@ -94,7 +94,7 @@ def nlvr2_lines(place: Place, report: Report) -> Match | None:
         labels: list[int] = []
         for example in examples:
             if isinstance(example.label, int):
-                ids.append(example.id)
+                ids.append(example.official)
                 labels.append(example.label)
         if ids:
             # Scored with their own labels, for the lists of subsets that this reads.

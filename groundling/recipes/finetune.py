@@ -36,6 +36,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.recipes.lifecycle import Run, write_result
 from groundling.recipes.regions_of import check_regions, made_by
 from groundling.recipes.teaching import (
+    Classroom,
     check_parts,
     classroom,
     inner_step,
@@ -48,6 +49,7 @@ from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import own_notes, own_task
+from groundling.teachers import Teacher
 from groundling.train import train
 
 Splits = Mapping[str, Sequence[Example]]
@@ -139,10 +141,8 @@ def one_run(
             load_head(Path(config.model), layer, name)
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    samples = _samples(asked, student, task, config, head.apart)
-
     room = classroom(config.teacher, config.distilling, PartialState().device)
-    learning, teachers = room.wrap(samples[task.train]) if room else (samples[task.train], [])
+    samples, teachers = _samples(asked, student, task, config, head.apart, room)
     text = text_encoder_of(student)
     given = Given(
         student.sizes,
@@ -153,6 +153,7 @@ def one_run(
     beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
     objectives: list[Objective] = [objective, *beside]
     inner = inner_step(config.inner)
+    learning = samples[task.train]
     trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
     scores = {}
     for split in samples:
@@ -228,18 +229,29 @@ def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) 
 
 
 def _samples(
-    splits: Splits, student: Student, task: Task, config: FinetuneConfig, apart: bool
-) -> dict[str, Samples]:
-    """Every split as the model reads it: text, and regions and pixels where it has them."""
+    splits: Splits,
+    student: Student,
+    task: Task,
+    config: FinetuneConfig,
+    apart: bool,
+    room: Classroom | None,
+) -> tuple[dict[str, Samples], list[Teacher]]:
+    """Every split as the model reads it: text, and regions and pixels where it has them; the teachers to be asked.
+
+    A teacher stands beside the training split alone.
+    """
     text, clip = student.inputs(config.max_length)
     samples: dict[str, Samples] = {
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
-    if not config.regions.regions:
-        if task.mark is not None:
-            raise InputError(f"{task.name} asks for regions; pass --regions STORE")
-        return samples
-    return seen(samples, student, task, config, apart)
+    teachers: list[Teacher] = []
+    if room is not None:
+        samples[task.train], teachers = room.wrap(samples[task.train])
+    if config.regions.regions:
+        return seen(samples, student, task, config, apart), teachers
+    if task.mark is not None:
+        raise InputError(f"{task.name} asks for regions; pass --regions STORE")
+    return samples, teachers
 
 
 def seen(

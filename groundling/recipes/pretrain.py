@@ -35,6 +35,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.recipes.lifecycle import Run
 from groundling.recipes.regions_of import check_regions, made_by
 from groundling.recipes.teaching import (
+    Classroom,
     check_parts,
     classroom,
     inner_step,
@@ -43,6 +44,7 @@ from groundling.recipes.teaching import (
     with_teacher_width,
 )
 from groundling.tasks import Task
+from groundling.teachers import Teacher
 from groundling.train import train
 
 
@@ -68,10 +70,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     model.regions_from = made_by(store)
     design = design_of(model, config.model)
     text, _ = model.inputs(config.max_length)
-    data = _data(config, design, model, store, text)
     room = classroom(config.teacher, config.distilling, run.state.device)
-    # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
-    samples, teachers = room.wrap(data.samples, bool(config.task)) if room else (data.samples, [])
+    data = _data(config, design, model, store, text, room)
 
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
     given = Given(sizes, vocabulary(model.text), config.masking, distilling=config.distilling)
@@ -83,7 +83,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
                 start_lm_head(objective.head, config.student, "bert", objective.starts_from)
     taught = with_teacher_width(given, room)
     beside = make_objectives(config.objectives, taught, training.seed)
-    sources = _sources(samples, design, objectives, beside)
+    sources = _sources(data.samples, design, objectives, beside)
     if config.text:
         sources.append(_text_alone(config, model, text, sources))
     every = [*objectives, *beside]
@@ -93,7 +93,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         sources,
         training,
         run.folder,
-        teachers=teachers,
+        teachers=data.teachers,
         inner=inner_step(config.inner),
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
@@ -151,6 +151,8 @@ class _Data:
     samples: Samples
     left_out: int
     """Captioned images that the store lacks."""
+    teachers: Sequence[Teacher] = ()
+    """Those that the loop must ask."""
 
 
 def _data(
@@ -159,8 +161,9 @@ def _data(
     model: SingleStream,
     store: RegionStore,
     text: TextInput,
+    room: Classroom | None,
 ) -> _Data:
-    """Samples with regions, and pixels for a model that reads them."""
+    """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     left_out = 0
     samples: Samples
     if config.task:
@@ -169,6 +172,10 @@ def _data(
     else:
         images, left_out = _captioned(config, store)
         samples = CaptionTexts(images, text, design.phase.pairs)
+    teachers: list[Teacher] = []
+    if room is not None:
+        # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
+        samples, teachers = room.wrap(samples, cached=bool(config.task))
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
@@ -177,7 +184,7 @@ def _data(
     samples = RegionSamples(samples, store, seeing)
     if isinstance(model, EndToEnd):
         samples = Pictured(samples, config.regions.images, model.side)
-    return _Data(samples, left_out)
+    return _Data(samples, left_out, teachers)
 
 
 def _captioned(config: PretrainConfig, store: RegionStore) -> tuple[list[Captioned], int]:

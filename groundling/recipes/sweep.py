@@ -56,6 +56,8 @@ class Variant:
 
 
 JOINT_OF = "joint of "
+SEEDS = 5
+"""Runs of every task, where nothing says how many."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Tuning:
     train: TrainConfig
     """How that is optimised."""
     seeds: int = 0
-    """Runs of this task; 0: as many as of every other one (XDBERT has 9 for RTE, 5 for the rest)."""
+    """Runs of this task (XDBERT has 9 of RTE, 5 of the rest); 0: as many as the sweep says."""
 
     def of(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
         """The settings for a variant, with its own."""
@@ -83,8 +85,8 @@ class Sweep:
     """The models."""
     tunings: tuple[Tuning, ...]
     """The tasks."""
-    seeds: int = 5
-    """Runs of every task that does not say its own number."""
+    seeds: int = SEEDS
+    """Runs of every task that has no number of its own."""
     adapt_every_seed: bool = False
     """A seed adapts anew and fine-tunes; otherwise one adaptation, fine-tuned once per seed (the paper's way)."""
 
@@ -106,25 +108,31 @@ KINDS = {int: "a whole number", bool: "true or false", dict: "a table"}
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]` (and `.tune`); keys as
-    the flags' names; `seeds` also in a task's own table.
+    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]` (and `.tune`).
 
-    Raises InputError naming the table and key that is unknown or of a wrong type.
+    Keys are the flags' names. `seeds` may stand above all tables, in `[tune]`, and in a task's own table; the most
+    special one counts. Raises InputError naming the table and key that is unknown or of a wrong type.
     """
     content = _content(path)
     adapting = _filled((AdaptConfig(), TrainConfig()), content.get("adapt", {}), f"{path}, [adapt]")
     variants = [
         _variant(name, table, adapting, path) for name, table in content["variants"].items()
     ]
-    tuning = _filled((FinetuneConfig(), TUNING), content.get("tune", {}), f"{path}, [tune]")
-    # `seeds` of [tune] is that of every task without its own.
+    shared = content.get("tune", {})
+    tuning = _filled((FinetuneConfig(), TUNING), shared, f"{path}, [tune]")
+    default = _seeds(shared, f"{path}, [tune]") or _seeds(content, str(path)) or SEEDS
     tunings = [_tuning(task, table, tuning, path) for task, table in content["tasks"].items()]
-    return Sweep(
-        tuple(variants),
-        tuple(tunings),
-        content.get("seeds", 5),
-        content.get("adapt_every_seed", False),
-    )
+    return Sweep(tuple(variants), tuple(tunings), default, content.get("adapt_every_seed", False))
+
+
+def _seeds(table: Mapping[str, Any], where: str) -> int:
+    """A table's `seeds`, 0 if it has none; raises InputError if they are fewer than 1."""
+    if "seeds" not in table:
+        return 0
+    seeds = int(table["seeds"])
+    if seeds < 1:
+        raise InputError(f"{where}: seeds = {seeds}, expected at least 1")
+    return seeds
 
 
 def _content(path: str | Path) -> dict[str, Any]:
@@ -155,9 +163,13 @@ def _variant(
     tune = rest.pop("tune", {})
     if not isinstance(tune, dict):
         raise InputError(f"{where}: tune = {tune!r}, expected a table")
-    _filled(
-        (FinetuneConfig(), TUNING), tune, f"{where}.tune"
-    )  # a mistake is told now, not after hours
+    # A mistake is told now, not after hours.
+    _filled((FinetuneConfig(), TUNING), tune, f"{where}.tune")
+    if "seeds" in tune:
+        raise InputError(
+            f"{where}.tune: seeds = {tune['seeds']}; every variant has the same seeds, "
+            "which belong above all tables, in [tune] or in a task's own table"
+        )
     config, training = _filled(adapting, rest, where)
     return Variant(name, config, training, model, published, tuple(tune.items()))
 
@@ -170,10 +182,7 @@ def _tuning(
 ) -> Tuning:
     where = f'{path}, [tasks."{task}"]'
     config, training = _filled((replace(tuning[0], task=task), tuning[1]), table, where)
-    seeds = config.seeds if config.seeds != FinetuneConfig().seeds or "seeds" in table else 0
-    if seeds < 0 or ("seeds" in table and seeds < 1):
-        raise InputError(f"{where}: seeds = {seeds}, expected at least 1")
-    return Tuning(config, training, seeds)
+    return Tuning(config, training, _seeds(table, where))
 
 
 def _filled(

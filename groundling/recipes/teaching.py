@@ -23,6 +23,9 @@ from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.train import InnerStep, is_inner_step
 
+MEASURED = 256
+"""Samples by which the size of a cache is told."""
+
 
 def vocabulary(text: TextEncoder) -> Vocabulary:
     """Mask id and ordinary ids of an encoder's tokenizer; raises InputError if it has no mask token."""
@@ -95,7 +98,7 @@ class Classroom:
         """The samples with the teacher beside them, and the teachers that the loop must ask (none if cached).
 
         Features are computed once where they fit `--cache-gb`; samples that are drawn anew in every epoch say
-        `cached=False`.
+        `cached=False`. A teacher of texts belongs below regions and pixels, which it need not wait for.
         """
         if cached and features_gb(samples, self.teacher) <= self.options.cache_gb:
             return Taught(samples, self.teacher), []

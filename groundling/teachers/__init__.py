@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.batch import Aside, Batch, Sample, needed
+from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
 
 
@@ -50,10 +50,13 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
 
 
 def said(teacher: Teacher, batch: Batch) -> Batch:
-    """The batch with a live teacher's features, by row; different inputs are read once."""
-    aside: Aside = needed(
-        batch.asides.get(teacher.name), f"asides.{teacher.name}", "a live teacher"
-    )
+    """The batch with a live teacher's features, by row; different inputs are read once.
+
+    A batch of data that this teacher does not teach, such as text beside captioned images, stays as it is.
+    """
+    aside = batch.asides.get(teacher.name)
+    if aside is None:
+        return batch
     with torch.no_grad():
         features = teacher.features(aside.batch)
     device = aside.row.device
