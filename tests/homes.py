@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
 import io
 import json
 import pickle
@@ -27,6 +28,12 @@ STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=Tr
 
 RECIPES = [command.recipe.replace(":", ".") for command in COMMANDS.values()]
 """What commands call, by place."""
+
+
+def import_recipes() -> None:
+    """Import every recipe; one imported while another is patched would keep the patch for good."""
+    for command in COMMANDS.values():
+        importlib.import_module(command.recipe.partition(":")[0])
 
 
 @cache

@@ -187,6 +187,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         found.append(arguments)
         return {"said": len(found)}
 
+    homes.import_recipes()
     for place in homes.RECIPES:
         monkeypatch.setattr(place, record)
     return found

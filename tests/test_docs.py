@@ -59,6 +59,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(place, record)
 
+    homes.import_recipes()
     for place in homes.RECIPES:
         put(place)
     return found
@@ -159,13 +160,14 @@ def tree() -> set[str]:
         for _, body in FENCED.findall(READ[ROOT / "README.md"])
         if body.startswith("groundling/")
     ]
-    found, folder = set(), ""
+    found, folder, top = set(), "", ""
     for line in block.splitlines()[1:]:
         indent, rest = re.match(r"([│├└─ ]*)(.*)", line).groups()
         if len(indent) <= 4:
-            folder = ""
+            folder = top = ""
         if part := re.match(r"(\w+)/", rest):
-            folder = part[0]
+            folder = top + part[0]
+            top = top or folder
         found |= {folder + name for name in re.findall(r"\b\w+\.py\b", rest)}
     return found
 

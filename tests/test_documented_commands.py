@@ -84,7 +84,7 @@ def smaller(command: Command) -> list[str]:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
-    return documents.words(documents.replace(command.line, flags))
+    return documents.words(documents.changed(command.line, flags))
 
 
 @pytest.mark.parametrize(
