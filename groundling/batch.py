@@ -123,7 +123,7 @@ class RegionRow:
         return RegionRow(**{name: np.concatenate(values) for name, values in columns.items()})
 
     def fields(self) -> dict[str, np.ndarray]:
-        """Every field that is there, by name."""
+        """Every field that is there, by name: arrays (R, ...)."""
         there = ((f.name, self.__dict__[f.name]) for f in fields(self))
         return {name: values for name, values in there if values is not None}
 
@@ -171,7 +171,7 @@ class Sample:
         return replace(self, choices=tuple(change(choice) for choice in self.choices))
 
     def with_label(self, name: str, value: np.ndarray) -> Sample:
-        """A copy that also carries the label `name`."""
+        """A copy that also carries the label `name`: () or (L,) of a sample, (T,) or (R, ...) of a row."""
         return replace(self, labels={**self.labels, name: value})
 
 

@@ -48,7 +48,8 @@ def _visualbert(**sizes: Any) -> dict[str, nn.Module]:
 def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
     """VL-BERT in pre-training on pre-computed features and texts: it has no pooler."""
     bert = BertModel(BertConfig(type_vocab_size=3, **sizes), add_pooling_layer=False)
-    width, words = bert.config.hidden_size, bert.config.vocab_size
+    width = bert.config.hidden_size
+    words = bert.config.vocab_size
     regions = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1601))
     return {
         "bert": bert,

@@ -14,6 +14,7 @@ from groundling.config import PretrainConfig
 from groundling.errors import InputError
 from groundling.joins import Design, Phase
 from groundling.models.join import Join, add_types, fresh
+from groundling.models.released_weights import BERT, Names
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import EachRegion, ImagesApart, Reading, TaskHead, answer, block
 from groundling.objectives import Given, Objective
@@ -61,7 +62,7 @@ class UniterJoin(Join):
         nn.init.normal_(self.mask.weight.detach()[1:], std=0.02)
 
     def table(self) -> Tensor:
-        """The feature Linear's weight, to whose transpose UNITER's feature regression is tied."""
+        """The feature Linear's weight (H, D), to whose transpose UNITER's feature regression is tied."""
         return self.feature.weight
 
     def see(self, images: int, bert: BertModel) -> None:
@@ -150,7 +151,7 @@ class RegionAmongAll(EachRegion):
         self.between = between
 
     def read(self, regions: Tensor) -> Tensor:
-        """The transform before the last Linear."""
+        """The transform (N, R, H) before the last Linear."""
         states: Tensor = self.between(regions)
         return states
 
@@ -199,3 +200,32 @@ DESIGN = Design(
     },
     vocabulary="bert-base-cased",
 )
+
+RELEASED = Names(
+    outer=("module.", "bert.", "uniter."),
+    renamed={
+        "img_embeddings.img_linear.": "join.feature.",
+        "img_embeddings.img_layer_norm.": "join.feature_norm.",
+        "img_embeddings.pos_linear.": "join.box.",
+        "img_embeddings.pos_layer_norm.": "join.box_norm.",
+        "img_embeddings.mask_embedding.": "join.mask.",
+        "img_embeddings.LayerNorm.": "join.norm.",
+        **BERT,
+    },
+    dropped=(
+        "cls.",
+        "feat_regress.",
+        "region_classifier.",
+        "itm_output.",
+        "vqa_output.",
+        "vcr_output.",
+        "re_output.",
+        "rank_output.",
+        "nlvr2_output.",
+        "attn1.",
+        "attn2.",
+        "attn_pool.",
+        "fc.",
+    ),
+)
+"""What the authors' checkpoints call the weights; `load_released_weights` reads them."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import BertModel, PreTrainedTokenizerBase
+from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Encoded, Example, needed
 from groundling.config import PretrainConfig
 from groundling.joins import Design, Phase
 from groundling.models.join import Join, fresh
+from groundling.models.kinds import Kind
+from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.released_weights import BERT, Names, load_released_weights
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import MaskWord, Reading, answer
 from groundling.objectives import Given, Objective
@@ -119,3 +123,66 @@ DESIGN = Design(
     heads={"vqa": MaskedAnswer},
     vocabulary="bert-base-uncased",
 )
+
+RELEASED = Names(
+    # Of processes, of HF's model with heads, of the authors' models.
+    outer=("module.", "visual_bert.", "bert.", "bert."),
+    renamed={
+        "embeddings.projection.": "join.projection.",
+        "embeddings.position_embeddings_visual.": "join.position.",
+        "embeddings.token_type_embeddings_visual.": "join.segment.",
+        "embeddings.visual_projection.": "join.projection.",  # HF's
+        "embeddings.visual_position_embeddings.": "join.position.",
+        "embeddings.visual_token_type_embeddings.": "join.segment.",
+        "additional_layer.": "fusion.",
+        **BERT,
+    },
+    dropped=(
+        "cls.",
+        "classifier.",
+        "flickr_attention.",
+        "attention.",
+        "detector.",
+        "embeddings.position_ids",
+    ),
+)
+"""What the authors' checkpoints and Hugging Face's call the weights; `load_released_weights` reads them."""
+
+SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+"""What the configurations of VisualBERT and BERT have in common, but for the id of padding (HF: 1 and 0)."""
+
+
+def load_hf_visualbert(folder: str | Path, tokenizer: str | Path | None = None) -> SingleStream:
+    """A `SingleStream` from a VisualBERT folder of transformers; without a tokenizer in it, give BERT's, uncased.
+
+    Raises InputError if the weights do not fit.
+    """
+    config = load_config(folder)
+    every = config.to_dict()
+    bert = BertModel(BertConfig(**{name: every[name] for name in SHARED}))
+    words = load_tokenizer(tokenizer or folder)
+    early = not config.bypass_transformer
+    model = visualbert(bert, words, config.visual_embedding_dim, early=early)
+    load_released_weights(model, folder, RELEASED)
+    return model.eval()
+
+
+def _is_visualbert(source: str) -> bool:
+    has_config = (Path(source) / "config.json").exists()
+    return has_config and load_config(source).model_type == "visual_bert"
+
+
+HF = Kind("VisualBERT of transformers", _is_visualbert, load_hf_visualbert)

@@ -16,6 +16,7 @@ from groundling.errors import InputError
 from groundling.forms import Answer
 from groundling.joins import Design, Phase
 from groundling.models.join import Join, add_types
+from groundling.models.released_weights import Names
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import (
     EachRegion,
@@ -210,7 +211,7 @@ class RegionByItself(EachRegion):
         self.between = between
 
     def read(self, regions: Tensor) -> Tensor:
-        """The first layer of the pre-training head."""
+        """The first layer (N, R, H) of the pre-training head."""
         states: Tensor = self.between(regions)
         return states
 
@@ -253,3 +254,36 @@ DESIGN = Design(
     },
     vocabulary="bert-base-uncased",
 )
+
+RELEASED = Names(
+    outer=("module.", "vlbert."),
+    renamed={
+        "word_embeddings.": "text.encoder.embeddings.word_embeddings.",
+        "position_embeddings.": "text.encoder.embeddings.position_embeddings.",
+        "token_type_embeddings.": "text.encoder.embeddings.token_type_embeddings.",
+        "embedding_LayerNorm.": "text.encoder.embeddings.LayerNorm.",
+        "encoder.": "text.encoder.encoder.",
+        "pooler.": "text.encoder.pooler.",
+        "end_embedding.weight": "join.end",
+        "visual_ln_text.": "join.norm_text.",
+        "visual_ln_object.": "join.norm_region.",
+        "image_feature_extractor.obj_downsample.1.": "join.visual.",
+        "object_linguistic_embeddings.weight": "join.image_word",
+        "object_mask_word_embedding.weight": "join.mask_word",
+        "object_mask_visual_embedding.weight": "join.mask_visual",
+        "aux_text_visual_embedding.weight": "join.no_image",
+    },
+    dropped=(
+        "mlm_head.",
+        "mvrc_head.",
+        "relationsip_head.",
+        "final_mlp.",
+        "image_feature_extractor.",
+    ),
+    optional=(
+        "join.mask_word",
+        "join.mask_visual",
+        "join.no_image",
+    ),  # each only of some pre-trainings
+)
+"""What the authors' checkpoints call the weights; `load_released_weights` reads them."""

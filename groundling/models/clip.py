@@ -110,7 +110,10 @@ class ClipText(nn.Module):
 
 
 def clip_text(model: Any) -> ClipText:
-    """The text tower of a loaded HF model: CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel."""
+    """The text tower of a loaded HF model: CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel.
+
+    Raises InputError for a model without a text projection.
+    """
     kind = model.config.model_type
     scale = model.logit_scale if hasattr(model, "logit_scale") else torch.tensor(math.log(1 / 0.07))
     tower = model.text_model if hasattr(model, "text_model") else model
@@ -122,7 +125,10 @@ def clip_text(model: Any) -> ClipText:
 
 
 def load_clip_text(source: str | Path) -> tuple[ClipText, PreTrainedTokenizerBase]:
-    """A frozen-able text tower and its tokenizer from a hub id or folder; the vision tower is dropped."""
+    """A frozen-able text tower and its tokenizer from a hub id or folder; the vision tower is dropped.
+
+    Raises InputError if it is no CLIP-like model.
+    """
     config = load_config(source)
     if config.model_type not in CLIP_LIKE:
         raise InputError(

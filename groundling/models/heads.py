@@ -45,7 +45,10 @@ ACTIVATIONS = {
 
 
 def lm_head_style(config: Any) -> tuple[str, float]:
-    """Activation and LayerNorm epsilon of the masked-LM head that belongs to an HF configuration's family."""
+    """Activation and LayerNorm epsilon of the masked-LM head that belongs to an HF configuration's family.
+
+    Raises InputError for an activation that transformers does not have.
+    """
     settings = config.to_dict()
     activation = settings.get(ACTIVATIONS.get(config.model_type, ""), "gelu")
     epsilon = settings.get("layer_norm_eps", settings.get("norm_eps", 1e-12))

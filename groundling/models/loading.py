@@ -63,7 +63,10 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
 
 
 def load_processor(source: str | Path) -> Any:
-    """The image processor beside a model's weights, always on Pillow: torchvision would give other pixels."""
+    """The image processor beside a model's weights, always on Pillow: torchvision would give other pixels.
+
+    Raises InputError if there is none.
+    """
     try:
         return AutoImageProcessor.from_pretrained(source, backend="pil")
     except (OSError, ValueError, KeyError) as error:

@@ -39,7 +39,7 @@ def roi_align(
 def own_roi_align(
     features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int
 ) -> Tensor:
-    """As `roi_align`, without torchvision: one `grid_sample` per image and number of samples."""
+    """As `roi_align` (R, C, size, size), without torchvision: one `grid_sample` per image and number of samples."""
     total = sum(len(of_image) for of_image in boxes)
     out = features.new_zeros(total, features.shape[1], size, size)
     first = 0

@@ -52,7 +52,10 @@ def start_lm_head(
 
 
 def load_head(folder: Path, head: nn.Module, name: str) -> bool:
-    """Fill a head from a folder written by `save_heads`, where it is called `name`; False if none there fits."""
+    """Fill a head from a folder written by `save_heads`, where it is called `name`; False if none there fits.
+
+    Raises InputError if the file is damaged.
+    """
     file = folder / HEADS
     if not file.exists():
         return False

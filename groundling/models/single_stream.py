@@ -200,7 +200,10 @@ def described_join(folder: str | Path) -> dict[str, Any]:
 
 
 def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleStream:
-    """A single-stream model with this kind of join from a folder written by its `export`."""
+    """A single-stream model with this kind of join from a folder written by its `export`.
+
+    Raises InputError if a part is missing or damaged, or does not fit the others.
+    """
     folder = Path(folder)
     described = described_join(folder)
     try:

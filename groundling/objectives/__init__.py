@@ -59,14 +59,14 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
-        """What the head makes of it, for other objectives and inner steps to read in `encoded.heads[self.name]`.
+        """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
 
         All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
         """
         return None
 
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
-        """The summed loss of each term, scalars by name. Abstract."""
+        """The summed loss of each term, a scalar () by name. Abstract."""
         raise NotImplementedError
 
 
@@ -107,7 +107,8 @@ class Part:
 def part_named(name: str) -> Part:
     """The part called `name`: one of this package's, or `MODULE:NAME`, a `Part` or `Objective` of yours.
 
-    An objective class is made from the sizes alone; its `needs` tell whether it wants a teacher.
+    An objective class is made from the sizes alone; its `needs` tell whether it wants a teacher. Raises InputError if
+    there is no such part.
     """
     if not is_outside(name):
         return named("objectives", Part, name)

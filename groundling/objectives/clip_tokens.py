@@ -70,7 +70,7 @@ class ClipTokens(Objective):
         return {"clip_tokens": pieces}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy summed over scored pieces, as `clip_tokens`."""
+        """Cross-entropy () summed over scored pieces, as `clip_tokens`."""
         states = needed(encoded.joint_visual, "joint_visual", self.name)
         table = needed(encoded.clip_table, "clip_table", self.name)
         labels = batch.labels[self.name]

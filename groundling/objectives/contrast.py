@@ -95,7 +95,7 @@ class Contrast(Objective):
         return {"clip": len(batch)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Mean of both directions' cross-entropy, summed over pairs, as `clip`."""
+        """Mean of both directions' cross-entropy, summed over pairs to (), as `clip`."""
         text = needed(encoded.text_embedding, "text_embedding", self.name)
         image = needed(encoded.image_embedding, "image_embedding", self.name)
         scale = needed(encoded.scale, "scale", self.name).clamp(max=self.max_scale)

@@ -69,7 +69,7 @@ class Distill(Objective):
         return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss of each part, as `contrastive_sentence`, `contrastive_word`, `l1_sentence`, `l1_word`."""
+        """The summed loss () of each part, as `contrastive_sentence`, `contrastive_word`, `l1_sentence`, `l1_word`."""
         states = needed(encoded.text, "text", self.name)
         numbers = needed(batch.words, "words", self.name)
         terms = {}

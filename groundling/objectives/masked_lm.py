@@ -114,7 +114,7 @@ class MaskedLM(Objective):
         return {"mlm": int((batch.labels[self.name] != IGNORE).sum())}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy summed over masked pieces, as `mlm`."""
+        """Cross-entropy () summed over masked pieces, as `mlm`."""
         if self.joint:
             states = needed(encoded.joint_text, "joint_text", self.name)
         else:

@@ -102,7 +102,7 @@ class MaskedRegions(Objective):
         return {self.name: int((batch.labels[self.name] == 1).sum())}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss over scored regions, by the objective's name."""
+        """The summed loss () over scored regions, by the objective's name."""
         chosen = batch.labels[self.name] == 1
         guesses = self.head(needed(encoded.visual, "visual", self.name)[chosen])
         if self.bias is not None:

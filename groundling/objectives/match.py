@@ -65,7 +65,7 @@ class Match(Objective):
         return {"match": len(batch)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Two-way cross-entropy on the pooled first position after the cross-modal encoder, as `match`."""
+        """Two-way cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
         states = needed(encoded.joint_text, "joint_text", self.name)
         logits = self.classify(self.pooler(states)).float()
         return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}

@@ -73,7 +73,7 @@ class SentenceImage(Objective):
         return counts
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy as `sentence_image`, and the signed transport distance as `word_region`."""
+        """Summed cross-entropy () as `sentence_image`, and the signed transport distance () as `word_region`."""
         text = needed(encoded.text, "text", self.name)
         if self.pooler is None:
             pooled = needed(encoded.pooled, "pooled", self.name)

@@ -41,7 +41,7 @@ class Supervised(Objective):
         return outputs.float().view(len(batch), -1)
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor:
-        """The task's logits, as `outputs`."""
+        """The task's logits (B, outputs), as `outputs`."""
         return self.outputs(encoded, batch)
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -49,7 +49,7 @@ class Supervised(Objective):
         return {"task": len(batch)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """The form's loss, summed over samples, as `task`."""
+        """The form's loss, summed over samples to (), as `task`."""
         outputs = encoded.heads.get(self.name)
         if outputs is None:
             outputs = self.outputs(encoded, batch)

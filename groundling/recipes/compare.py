@@ -25,10 +25,12 @@ def compare(
     """Adapt every arm, fine-tune each on every task, and judge the arms against the first one.
 
     `training` is for adaptation, `tuning` for fine-tuning; finished parts are never done again.
+    Raises InputError without tasks or data.
     """
     if not config.tasks or not config.data:
         raise InputError("compare needs --tasks and --data")
-    arms = list(dict.fromkeys(([CONTROL] if config.control else []) + list(config.arms)))
+    arms = [CONTROL, *config.arms] if config.control else list(config.arms)
+    arms = list(dict.fromkeys(arms))
     base = FinetuneConfig(
         data=config.data, max_train=config.max_train, max_length=config.max_length
     )

@@ -178,7 +178,10 @@ def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
 
 
 def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, Instance]]:
-    """Width and height by image number, and annotated objects by annotation number, of `instances.json`."""
+    """Width and height by image number, and annotated objects by annotation number, of `instances.json`.
+
+    Raises InputError if the file is not COCO's.
+    """
     path = Path(folder) / "instances.json"
     content = read_json(path)
     sizes = {}
@@ -202,7 +205,8 @@ def _corners(box: Sequence[float]) -> np.ndarray:
 def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
     """Detected boxes of a file such as MAttNet's `res101_..._dets.json`, by image, in file order.
 
-    Each image has (R, 5): corners in pixels and the score; empty boxes are left out.
+    Each image has (R, 5): corners in pixels and the score; empty boxes are left out. Raises InputError if the file is
+    no such list.
     """
     content = read_json(Path(path))
     boxes: dict[str, list[np.ndarray]] = {}

@@ -13,11 +13,14 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 
 from groundling.batch import RegionRow, collate
 from groundling.errors import InputError
-from groundling.joins import published_weights as maps
+from groundling.joins import uniter as uniter_file
+from groundling.joins import visualbert as visualbert_file
+from groundling.joins import vlbert as vlbert_file
 from groundling.joins.uniter import UniterJoin, uniter
 from groundling.joins.visualbert import VisualBertJoin, visualbert
 from groundling.joins.vlbert import VLBertJoin, sinusoids, vlbert
 from groundling.load import load_student
+from groundling.models import released_weights
 from groundling.models.attention import Place
 from groundling.models.join import add_types
 from groundling.models.single_stream import JOIN
@@ -426,17 +429,17 @@ def test_sizes_of_variants(bert_tokenizer):
     [
         (
             "visualbert",
-            maps.VISUALBERT,
+            visualbert_file.RELEASED,
             "bert.bert.",
             ["bert.cls.predictions.bias", "detector.backbone.0.weight"],
         ),
         (
             "vlbert",
-            maps.VLBERT,
+            vlbert_file.RELEASED,
             "module.vlbert.",
             ["module.image_feature_extractor.backbone.a", "vlbert.mlm_head.b"],
         ),
-        ("uniter", maps.UNITER, "uniter.", ["cls.predictions.bias", "itm_output.weight"]),
+        ("uniter", uniter_file.RELEASED, "uniter.", ["cls.predictions.bias", "itm_output.weight"]),
     ],
 )
 def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_path, capsys):
@@ -451,7 +454,7 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
             outer + theirs + name.removeprefix(ours).replace("LayerNorm.bias", "LayerNorm.beta")
         ] = value + 1
     torch.save({"state_dict": checkpoint, "epoch": 1}, tmp_path / "a.bin")
-    assert maps.load_visual_weights(other, tmp_path / "a.bin", names) == heads
+    assert released_weights.load_released_weights(other, tmp_path / "a.bin", names) == heads
     assert all(
         torch.equal(value, model.state_dict()[name] + 1)
         for name, value in other.state_dict().items()
@@ -461,12 +464,14 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
         in capsys.readouterr().out
     )
     with pytest.raises(InputError, match=r"strange\.weight: neither a known weight"):
-        maps.load_visual_weights(other, {**checkpoint, "strange.weight": torch.ones(1)}, names)
+        released_weights.load_released_weights(
+            other, {**checkpoint, "strange.weight": torch.ones(1)}, names
+        )
     del checkpoint[f"{outer}encoder.layer.0.output.dense.weight"]
     with pytest.raises(
         InputError, match=r"1 weights are missing, the first is text\.encoder\.encoder\.layer\.0"
     ):
-        maps.load_visual_weights(other, checkpoint, names)
+        released_weights.load_released_weights(other, checkpoint, names)
     torch.save({"w": VLBertJoin}, tmp_path / "code.th")
     with pytest.raises(InputError, match="no weights that can be read safely"):
-        maps.read_weights(tmp_path / "code.th")
+        released_weights.read_weights(tmp_path / "code.th")
