@@ -5,6 +5,7 @@ Heavy imports wait until a command runs.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -14,7 +15,6 @@ from typing import Annotated, Any, get_type_hints
 
 from groundling import config
 from groundling.errors import InputError
-from groundling.find import outside
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,8 @@ def _run(name: str, arguments: list[str]) -> int:
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
     values = _parse(name, command, arguments)
-    recipe: Callable[..., Any] = outside(command.recipe, object)  # type: ignore[assignment]
+    module, _, function = command.recipe.partition(":")
+    recipe: Callable[..., Any] = vars(importlib.import_module(module))[function]
     _quiet()
     result = recipe(*values)
     if command.speaks:

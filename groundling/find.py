@@ -21,7 +21,7 @@ OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 def is_outside(name: str) -> bool:
     """Whether a name means an object of the user's own module, and not a file or a hub id."""
-    return OUTSIDE.fullmatch(name) is not None
+    return OUTSIDE.fullmatch(name) is not None and not Path(name).exists()
 
 
 def modules(folder: str) -> list[ModuleType]:
@@ -71,7 +71,7 @@ def outside(name: str, kind: type[T]) -> T:
     path, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # last: a file there must not stand in for a library
     try:
         module = importlib.import_module(path)
     except ImportError as error:
@@ -115,15 +115,28 @@ def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T
             raise InputError(
                 f"{name}: it cannot be made without arguments ({error}); write MODULE:NAME of an object"
             ) from None
-        value = value()
+        value = _made(name, value)
     if not fits(value):
         raise InputError(f"{name}: expected {expected}, found {described(value)}")
     return value
 
 
+def _made(name: str, maker: Callable[[], object]) -> object:
+    """What a maker of the user's returns; InputError if it fails."""
+    try:
+        return maker()
+    except (Exception, SystemExit) as error:  # it can fail in any way
+        raise InputError(
+            f"{name}: making it failed ({type(error).__name__}: {_first_line(error)})"
+        ) from None
+
+
 def described(value: object) -> str:
     """What a message calls a value that does not fit: a class by its own name, anything else by its type's."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
 def _first_line(error: BaseException) -> str:

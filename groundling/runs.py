@@ -132,7 +132,11 @@ def _commit() -> str:
 
 
 def open_run(
-    out: str | Path, kind: str, config: Mapping[str, object], inputs: Mapping[str, str | Path]
+    out: str | Path,
+    kind: str,
+    config: Mapping[str, object],
+    inputs: Mapping[str, str | Path],
+    writes: bool = True,
 ) -> Path:
     """The folder of a run, new or to be resumed.
 
@@ -141,6 +145,7 @@ def open_run(
         kind: the command.
         config: every setting on which the result depends.
         inputs: the files and folders it depends on, by name; their hashes decide whether they are the same.
+        writes: whether this process starts a new run's folder; of several, one does and the others only compare.
 
     Raises:
         InputError: the folder holds another run, or something that is no run.
@@ -164,6 +169,8 @@ def open_run(
     is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_free and not settings.exists():
         raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
+    if not writes:
+        return out
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})

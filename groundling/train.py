@@ -156,6 +156,7 @@ def train(
 
     # -- set-up ------------------------------------------------------------------------------------------------------
     accelerator = _accelerator(config, out)
+    _check_names(objectives)
     _check_needs(sources, objectives, config)
     plan = Plan(sources, config.batch, steps, config.seed)
     module = Step(model, objectives).to(accelerator.device)
@@ -363,13 +364,30 @@ def _rate(step: int, steps: int, config: TrainConfig, head: bool) -> float:
     return 1.0
 
 
+def _check_names(objectives: Sequence[Objective]) -> None:
+    """Terms, heads and counts are kept by their objective's name, so two of one name would be mixed up."""
+    names = [objective.name for objective in objectives]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"two objectives are called {twice[0]!r}, of the model's own and the added ones; each may be there once"
+        )
+
+
 def _counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]) -> dict[str, int]:
-    """Items of every term over all micro-batches of this process."""
+    """Items of every term over all micro-batches of this process; InputError if two count the same term."""
     counts: dict[str, int] = {}
     for one in counting:
+        own: dict[str, int] = {}
         for batch in batches:
             for term, count in one.count(batch).items():
-                counts[term] = counts.get(term, 0) + count
+                own[term] = own.get(term, 0) + count
+        shared = sorted(own.keys() & counts.keys())
+        if shared:
+            raise InputError(
+                f"two objectives, or one and the inner step, count the term {shared[0]!r}; each term needs a name"
+            )
+        counts.update(own)
     return counts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -151,6 +152,29 @@ print(sorted({{"torch", "transformers", "accelerate", "numpy"}} & set(sys.module
     )
     assert done.stdout.splitlines()[-1] == "[]"
     assert ("--" in done.stdout) and (f"groundling {command}" in done.stdout)
+
+
+def test_a_library_is_never_taken_from_the_working_directory(tmp_path: Path) -> None:
+    # a folder of data may hold any file
+    for name in ("transformers", "torch", "scipy"):
+        tmp_path.joinpath(f"{name}.py").write_text("raise RuntimeError('run from the data')\n")
+    tmp_path.joinpath("a.txt").write_text("a cat\n")
+    code = """
+import sys
+sys.path.remove("")
+from groundling.cli import main
+sys.exit(main(["adapt", "--arm", "nowhere:THING", "--out", "out"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+    )
+    assert "run from the data" not in done.stderr
+    assert done.returncode == 2
+    assert "'nowhere' cannot be imported" in done.stderr
 
 
 @pytest.mark.parametrize("word", ["train", "Adapt", "--adapt", ""])

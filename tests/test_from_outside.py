@@ -40,6 +40,7 @@ from groundling.config import (
 )
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.errors import InputError
+from groundling.find import is_outside
 from groundling.forms import Classify
 from groundling.joins.uniter import uniter
 from groundling.joins.visualbert import visualbert
@@ -878,6 +879,26 @@ WRONG = {
         "No module named 'a_package_that_nobody_has'",
     ),
 }
+
+
+def test_a_maker_that_fails_is_one_line(capsys: Any, tmp_path: Path) -> None:
+    Path("mine/fails.py").write_text("def made():\n    raise KeyError('why')\n")
+    importlib.invalidate_caches()
+    commands = {"--teacher": [*RTE, "--objectives", "contrastive"], "--inner": RTE}
+    for flag, command in commands.items():
+        complaint = refused(
+            capsys, *command, flag, "mine.fails:made", "--out", str(tmp_path / "out")
+        )
+        assert "mine.fails:made: making it failed (KeyError: 'why')" in complaint
+
+
+def test_a_folder_with_a_colon_is_a_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_outside("exp:v1")
+    Path("exp:v1").mkdir()
+    assert not is_outside("exp:v1")
+
+
 FLAGS = {
     "--task": [*RTE[:3], "--data", "glue_data", *FEW],
     "--objectives": RTE,
@@ -899,7 +920,7 @@ def test_a_wrong_module_is_one_line(name: str, flag: str, capsys: Any, tmp_path:
 
 
 TYPES = [
-    ("--task", "mine.wrong:NUMBER", "expected a Task, found a int"),
+    ("--task", "mine.wrong:NUMBER", "expected a Task, found an int"),
     ("--task", "mine.shorter:Shorter", "expected a Task, found the class Shorter"),
     (
         "--objectives",
@@ -914,7 +935,7 @@ TYPES = [
     ("--arm", "mine.dogs:DOGS", "expected a Part or a sub-class of Objective, found a Task"),
     ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
     ("--teacher", "mine.shorter:Part", "cannot be made without arguments"),
-    ("--inner", "mine.wrong:NUMBER", "expected an InnerStep, found a int"),
+    ("--inner", "mine.wrong:NUMBER", "expected an InnerStep, found an int"),
     ("--inner", "mine.wrong:Needs", "cannot be made without arguments"),
     ("--inner", "mine.wrong:needs_one", "cannot be made without arguments"),
     ("--inner", "mine.bag:Bag", "expected an InnerStep, found a Bag"),

@@ -26,7 +26,7 @@ from PIL import Image
 from groundling.check.folder import check
 from groundling.config import RegionsConfig
 from groundling.data.region_imports import import_regions
-from groundling.data.regions import Found, RegionStore, RegionWriter, inside
+from groundling.data.regions import Found, RegionStore, RegionWriter, inside, stem
 from groundling.data.shards import Record, ShardWriter
 from groundling.errors import InputError
 from groundling.models.roi_align import own_roi_align, roi_align
@@ -1034,3 +1034,21 @@ def test_hostile_annotations_give_one_line(tmp_path):  # E14
             with pytest.raises(InputError, match=r"1.json: ") as caught:
                 annotated(folder)
             assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    {
+        "a/1.jpg": "a/1",
+        "1.JPEG": "1",
+        "v1.2/photo1": "v1.2/photo1",
+        "v1.2/photo1.png": "v1.2/photo1",
+        "img.0001": "img.0001",
+        "img.0001.webp": "img.0001",
+        "https://a.com/1": "https://a.com/1",
+        ".jpg": ".jpg",
+    }.items(),
+)
+def test_only_the_ending_of_a_picture_is_no_part_of_its_id(file: str, expected: str) -> None:
+    # two photos whose names differ behind a dot are two photos
+    assert stem(file) == expected

@@ -15,8 +15,7 @@ from groundling.check.places import Match, Place
 from groundling.check.report import EMPTY, OUTSIDE, Report
 from groundling.check.text import count_lines
 from groundling.data.captions import file_of
-from groundling.data.pictures import PICTURES
-from groundling.data.regions import inside
+from groundling.data.regions import PICTURES, inside
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.runs import read_json

@@ -10,7 +10,7 @@ from PIL import Image
 
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
-from groundling.data.pictures import PICTURES
+from groundling.data.regions import PICTURES
 
 DECODED = 2000
 """Images of a place that are decoded; of more, an evenly spaced sample."""

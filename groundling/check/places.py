@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from groundling.check.report import Report
-from groundling.data.pictures import PICTURES
+from groundling.data.regions import PICTURES
 
 IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d")
 """Names of folders of images."""

@@ -10,11 +10,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from groundling.batch import Sample
+from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
-"""Endings of image files."""
 
 
 def read_picture(path: Path) -> Image.Image:

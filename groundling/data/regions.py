@@ -41,6 +41,8 @@ RULES = {
     "images": "skipped and named: unreadable, no box left, an id that occurred before, features that are not finite, "
     "or a confidence or a share of a class outside 0..1",
 }
+PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+"""Endings of image files."""
 BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 
@@ -144,8 +146,9 @@ def inside(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stem(file: str) -> str:
-    """An image's id in a region store: its file without the ending."""
-    return file.rpartition(".")[0] or file
+    """An image's id in a region store: its file without the ending of a picture; another dot is part of the name."""
+    base, dot, ending = file.rpartition(".")
+    return base if base and f"{dot}{ending}".lower() in PICTURES else file
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

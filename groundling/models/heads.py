@@ -20,6 +20,8 @@ LM_HEADS = {
         "cls.predictions.bias",
     ),
     "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "xlm-roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "camembert": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     "electra": (
         "generator_predictions.dense",
         "generator_predictions.LayerNorm",

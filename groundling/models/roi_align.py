@@ -78,7 +78,7 @@ def _sample(
 
 def _axis(low: Tensor, span: Tensor, count: int, limit: int) -> tuple[Tensor, Tensor]:
     """Sample positions (R, count) in -1..1 as `grid_sample` counts, and which count at all (others are zero)."""
-    middles = (torch.arange(count, device=low.device) + 0.5) / count
-    place = low[:, None] + span[:, None] * middles
+    middles = torch.arange(count, device=low.device) + 0.5
+    place = low[:, None] + span[:, None] * middles / count
     counts = (place >= -1) & (place <= limit)
     return (2 * place + 1) / limit - 1, counts

@@ -32,7 +32,7 @@ class Run:
         inputs = {**_named(inputs), **_modules(settings)}
         self.state = PartialState(cpu=cpu)
         with self.state.main_process_first():
-            self.folder = open_run(out, kind, settings, inputs)
+            self.folder = open_run(out, kind, settings, inputs, self.state.is_main_process)
 
     @property
     def result(self) -> dict[str, Any] | None:

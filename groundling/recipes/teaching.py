@@ -23,9 +23,6 @@ from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.train import InnerStep, is_inner_step
 
-MEASURED = 256
-"""Samples by which the size of a cache is told."""
-
 
 def vocabulary(text: TextEncoder) -> Vocabulary:
     """Mask id and ordinary ids of an encoder's tokenizer; raises InputError if it has no mask token."""

@@ -17,8 +17,8 @@ from tqdm import tqdm
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
-from groundling.data.pictures import PICTURES, read_picture
-from groundling.data.regions import Found, RegionWriter
+from groundling.data.pictures import read_picture
+from groundling.data.regions import PICTURES, Found, RegionWriter, stem
 from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
@@ -163,7 +163,7 @@ def listing(
     kept: dict[str, Path] = {}
     for path in there:
         file = path.relative_to(folder)
-        first = kept.setdefault(file.with_suffix("").as_posix(), path)
+        first = kept.setdefault(stem(file.as_posix()), path)
         if first != path:
             gaps.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
     if not kept:

@@ -573,6 +573,26 @@ def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, tex
     one_line(error)
 
 
+def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
+    # their terms, heads and counts would be mixed up: half the loss, a head without any
+    model = student()
+    twice = [Supervised(model.sizes, form=Classify(("no", "yes"))) for _ in range(2)]
+    with pytest.raises(InputError, match=f"two objectives are called '{twice[0].name}'"):
+        train(model, twice, text_only, TrainConfig(steps=1, batch=4, **CPU), tmp_path)
+
+
+def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
+    class Counting(Once):
+        def count(self, batch):
+            return {"task": len(batch)}
+
+    model = student()
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    config = TrainConfig(steps=1, batch=4, **CPU)
+    with pytest.raises(InputError, match="count the term 'task'"):
+        train(model, [task], text_only, config, tmp_path, inner=Counting())
+
+
 @pytest.mark.parametrize("kind", [lambda sizes: MaskedLM(sizes, joint=True), Match, ClipTokens])
 def test_a_model_that_lacks_what_an_objective_needs(kind, cross, samples, tmp_path):
     objective = kind(cross.sizes)
