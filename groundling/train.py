@@ -68,6 +68,11 @@ class Step(nn.Module):
         terms: dict[str, Tensor] = {}
         for objective in scoring:
             scored = objective(encoded, batch)
+            shared = sorted(scored.keys() & terms.keys())
+            if shared:
+                raise InputError(
+                    f"{objective.name}: another objective has a term {shared[0]!r}, too; each term needs a name"
+                )
             self.scored_by.update(dict.fromkeys(scored, objective))
             terms.update(scored)
         return Outcome(terms, heads if compared else {})
@@ -151,6 +156,7 @@ def train(
     """
     out = Path(out)
     inner = Once() if inner is None else inner
+    _check_amounts(config)
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
     steps = config.steps or steps_of(sources, config.batch, config.epochs)
 
@@ -362,6 +368,15 @@ def _rate(step: int, steps: int, config: TrainConfig, head: bool) -> float:
     if config.schedule == "cosine":
         return (1 + math.cos(math.pi * progress)) / 2
     return 1.0
+
+
+def _check_amounts(config: TrainConfig) -> None:
+    """Raises InputError for settings with which there is nothing to divide or to step by."""
+    for name, value in (("batch", config.batch), ("accumulate", config.accumulate)):
+        if value < 1:
+            raise InputError(f"{name} = {value}, expected at least 1")
+    if config.lr < 0:
+        raise InputError(f"lr = {config.lr}, expected no negative learning rate")
 
 
 def _check_names(objectives: Sequence[Objective]) -> None:

@@ -892,6 +892,13 @@ def test_a_maker_that_fails_is_one_line(capsys: Any, tmp_path: Path) -> None:
         assert "mine.fails:made: making it failed (KeyError: 'why')" in complaint
 
 
+def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "out")]
+    unread = refused(capsys, *RTE, "--teacher", "mine.length:Length", *out)
+    assert "nothing reads --teacher mine.length:Length" in unread
+    assert "--seeds 0, expected at least 1" in refused(capsys, *RTE, "--seeds", "0", *out)
+
+
 def test_a_folder_with_a_colon_is_a_folder(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert is_outside("exp:v1")

@@ -64,12 +64,18 @@ class RegionSamples:
     """Samples that also carry the regions of their images, read when they are needed."""
 
     def __init__(self, samples: Samples, store: Store, seeing: Seeing | None = None) -> None:
-        """Raises InputError if an image is not in the store, with the number of such images."""
+        """Raises InputError if a sample has no image, or one is not in the store, with the number of such images."""
         self.samples = samples
         self.store = store
         self.seeing = seeing or Seeing()
         self.ids = samples.ids
         self.images = samples.images
+        for sample, images in zip(samples.ids, samples.images, strict=True):
+            if not images:
+                raise InputError(
+                    f"{sample}: it names no image, so there are no regions for it; with a file of your own, pass "
+                    "--image COLUMN"
+                )
         every = dict.fromkeys(image for images in samples.images for image in images)
         missing = [image for image in every if image not in store]
         if missing:

@@ -72,6 +72,13 @@ def finetune(
         raise InputError(
             f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
         )
+    if config.seeds < 1:
+        raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
+    if config.teacher and not (config.objectives or config.inner):
+        raise InputError(
+            f"finetune: nothing reads --teacher {config.teacher}; name an objective that does, such as "
+            "--objectives contrastive"
+        )
     check_parts(config.objectives, config.teacher, "finetune")
     if task is None:
         task = _task(config)

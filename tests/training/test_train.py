@@ -581,6 +581,32 @@ def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
         train(model, twice, text_only, TrainConfig(steps=1, batch=4, **CPU), tmp_path)
 
 
+def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path):
+    class Clash(Objective):
+        name = "clash"
+
+        def count(self, batch):
+            return {}
+
+        def forward(self, encoded, batch):
+            return {"task": encoded.text.sum()}
+
+    model = student()
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    config = TrainConfig(steps=1, batch=4, **CPU)
+    with pytest.raises(InputError, match="clash: another objective has a term 'task'"):
+        train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch", 0), ("accumulate", 0), ("lr", -1.0)])
+def test_amounts_that_cannot_be(name, value, student, text_only, tmp_path):
+    model = student()
+    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    config = TrainConfig(**{"steps": 1, "batch": 4, **CPU, name: value})
+    with pytest.raises(InputError, match=f"{name} = {value}"):
+        train(model, [task], text_only, config, tmp_path)
+
+
 def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
     class Counting(Once):
         def count(self, batch):
