@@ -132,6 +132,30 @@ class EachRegion(TaskHead):
         return _inside(scores, batch)
 
 
+class EachRegionTransformed(EachRegion):
+    """One score for every region, through the first layer of the head that masked regions were pre-trained with."""
+
+    norm: ClassVar[bool]
+    """Whether LayerNorm follows that layer, as it does in the model's pre-training."""
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear."""
+        width = reading.sizes.pooled or reading.sizes.text
+        # Made before the last Linear, so that both are drawn in the order in which they are read.
+        between = block(width, width, nn.GELU(), self.norm)
+        super().__init__(reading, dropout)
+        self.between = between
+
+    def read(self, regions: Tensor) -> Tensor:
+        """The states (N, R, H) after that layer."""
+        states: Tensor = self.between(regions)
+        return states
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """The layer that masked regions trained, by soft or by hard labels."""
+        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
+
+
 class PhraseToRegions(TaskHead):
     """One score for every region, from the last piece of a phrase: one attention head of 64 dimensions.
 
