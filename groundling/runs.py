@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 
 HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
 """Endings of the files in a folder whose contents count; of other files only the name and size do."""
@@ -55,8 +55,7 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
         if not isinstance(error, OSError) and "os error" not in str(error).lower():
             return
         reason = error.strerror if isinstance(error, OSError) else None
-        if not reason:
-            reason = str(error).splitlines()[0]
+        reason = reason or first_line(error)
         raise InputError(
             f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact"
         ) from None

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 from groundling.runs import disk_errors, read_json, write_json
 
 FORMAT = 2
@@ -116,12 +116,6 @@ def difference(theirs: object, mine: object, name: str) -> str:
             if theirs.get(part) != mine.get(part):
                 return difference(theirs.get(part), mine.get(part), f"{name}.{part}")
     return f"{name}: {theirs} there, {mine} now"
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, or its name if it says nothing."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def load_json(path: Path) -> dict[str, Any]:
