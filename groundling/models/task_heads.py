@@ -13,6 +13,7 @@ from groundling.batch import Batch, Encoded, Example, Sizes, needed
 from groundling.errors import InputError
 from groundling.forms import Form
 from groundling.models.heads import Pooler
+from groundling.models.join import fresh
 
 HEAD = 64
 """Width of an attention head of every BERT."""
@@ -64,19 +65,15 @@ class TaskHead(nn.Module):
 def answer(width: int, outputs: int) -> nn.Linear:
     """The last Linear of a head, initialised as BERT does: N(0, 0.02), bias zero."""
     linear = nn.Linear(width, outputs)
-    nn.init.normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
+    fresh(linear)
     return linear
 
 
 def block(width: int, inner: int, activation: nn.Module, norm: bool = True) -> nn.Sequential:
     """Linear, activation and, with `norm`, LayerNorm: what papers put before the last Linear."""
-    linear = nn.Linear(width, inner)
-    parts = [linear, activation]
+    parts = [answer(width, inner), activation]
     if norm:
         parts.append(nn.LayerNorm(inner, eps=1e-12))
-    nn.init.normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
     return nn.Sequential(*parts)
 
 
