@@ -28,7 +28,7 @@ from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import load_head, save_heads
+from groundling.models.saved_heads import load_head
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
@@ -41,6 +41,7 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     text_encoder_of,
     vocabulary,
     with_teacher_width,
@@ -176,8 +177,7 @@ def one_run(
     def save(where: Path) -> None:
         if config.save_model:
             student.export(where / "model")
-            saved = {name: module for one in objectives for name, module in one.saved().items()}
-            save_heads(where / "model", saved)
+            save_objectives(where / "model", objectives)
 
     write_result(folder, done, save)
     return done

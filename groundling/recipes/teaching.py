@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -15,6 +16,7 @@ from groundling.find import built, is_outside
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.saved_heads import save_heads
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
@@ -57,6 +59,12 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
         torch.manual_seed(seed_of(seed, "init", name))
         objectives.append(part_named(name).make(given))
     return objectives
+
+
+def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
+    """Write what objectives keep for a next run beside an exported model."""
+    heads = {name: head for one in objectives for name, head in one.saved().items()}
+    save_heads(folder, heads)
 
 
 def load_teacher(source: str, options: Distilling) -> Teacher:
