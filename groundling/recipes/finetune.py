@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 
@@ -19,7 +18,7 @@ from groundling.config import FinetuneConfig, TrainConfig, need
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
-from groundling.data.samples import Samples, TextSamples
+from groundling.data.samples import Samples, TextSamples, thinned
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named
@@ -352,8 +351,5 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = {}
     for split in wanted:
         splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-    examples = splits[task.train]
-    if config.max_train and config.max_train < len(examples):
-        keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
-        splits[task.train] = [examples[place] for place in keep]
+    splits[task.train] = thinned(splits[task.train], config.max_train)
     return splits
