@@ -71,10 +71,12 @@ def answer(width: int, outputs: int) -> nn.Linear:
 
 def block(width: int, inner: int, activation: nn.Module, norm: bool = True) -> nn.Sequential:
     """Linear, activation and, with `norm`, LayerNorm: what papers put before the last Linear."""
-    parts = [answer(width, inner), activation]
+    parts = [nn.Linear(width, inner), activation]
     if norm:
         parts.append(nn.LayerNorm(inner, eps=1e-12))
-    return nn.Sequential(*parts)
+    layers = nn.Sequential(*parts)
+    fresh(layers)
+    return layers
 
 
 class FirstPosition(TaskHead):
