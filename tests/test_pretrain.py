@@ -13,6 +13,7 @@ import pytest
 import torch
 from homes import STEPS, log_of
 from safetensors.torch import load_file
+from toys import images_of
 
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.regions import Found, RegionWriter
@@ -235,7 +236,7 @@ def test_regions_of_another_backbone_are_refused(
     brief = replace(STEPS, batch=4)
     folder = vqa(tmp_path / "vqa")
     splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
-    names = sorted({image for examples in splits for e in examples for image in e.images})
+    names = images_of(*splits)
     captioned = [f"{i:03d}" for i in range(16)]
     stores = {
         backbone: str(store(tmp_path / backbone, [*names, *captioned], backbone=backbone))
@@ -311,7 +312,7 @@ def test_a_tasks_own_texts_are_a_phase(
     folder = vqa(tmp_path / "vqa")
     texts = task_texts(VQA.at(folder), folder)
     assert (texts[0].text, texts[0].pair) == ("what is it 0?", "dog")
-    names = sorted({image for example in texts for image in example.images})
+    names = images_of(texts)
     own = store(tmp_path / "images", names)
     config = changed(
         settings,
@@ -331,14 +332,7 @@ def test_pixels_reach_the_score(
     kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = sorted(
-        {
-            i
-            for split in ("train", "val")
-            for e in VQA.at(folder).read(folder, split)
-            for i in e.images
-        }
-    )
+    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
     config = configured(
         FinetuneConfig,
         model=str(trained[kind][0] / "model"),
