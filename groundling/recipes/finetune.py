@@ -48,7 +48,7 @@ from groundling.recipes.teaching import (
 from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.table import own_notes, own_task
+from groundling.tasks.table import OwnReader, own_notes, own_task
 from groundling.teachers import Teacher
 from groundling.train import train
 
@@ -83,7 +83,7 @@ def finetune(
     if task is None:
         task = _task(config)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(Path(config.data), config.own) if config.own.label else []
+    notes = own_notes(task.read) if isinstance(task.read, OwnReader) else []
     if run.state.is_main_process:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
