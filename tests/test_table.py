@@ -217,6 +217,34 @@ def test_equal_texts_are_on_one_side(tmp_path: Path) -> None:
     assert not texts[0] & texts[1]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "option"),
+    [
+        ("t{}", "t{} ", {"group": "g"}),
+        ("{}.jpg", "./{}.jpg", {"image": "g"}),
+        ("{}.jpg", " {}.jpg ", {"image": "g"}),
+    ],
+)
+def test_values_that_mean_the_same_are_one_group(
+    first: str, second: str, option: dict[str, str], tmp_path: Path
+) -> None:
+    ways = (first, second)
+    rows = [(f"text {n}", ways[n % 2].format(n // 2), n % 2) for n in range(60)]
+    path = put(tmp_path / "x.csv", table(("q", "g", "y"), *rows))
+    read = OwnReader(path, OwnFile(text="q", label="y", **option))  # type: ignore[arg-type]
+    assert len({row.group for row in read.rows}) == 30
+    held = {int(example.official) // 2 for example in read(path, "dev")}
+    assert len(read(path, "dev")) == 2 * len(held)
+    assert len({image for row in read.rows for image in row.images}) in {0, 30}
+
+
+def test_spaces_around_a_text_make_no_other_group(tmp_path: Path) -> None:
+    rows = [(f"text {n // 2}" + " " * (n % 2), n % 2) for n in range(60)]
+    path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
+    held = {int(example.official) // 2 for example in own(path, "q").read(path, "dev")}
+    assert len(own(path, "q").read(path, "dev")) == 2 * len(held)
+
+
 def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> None:
     # F1: without the photos' column, five questions must not make a dev set of one of them
     rows = [(f"question {n % 5}?", n % 2) for n in range(200)]

@@ -274,12 +274,13 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
         label = values[options.label].strip()
         stripped = label != values[options.label]
         images: tuple[str, ...] = ()
-        group = texts
+        # Spaces around a text or a value, and `./` before a file, make no group of its own.
+        group = tuple(text.strip() for text in texts)
         if options.image:
-            images = (stem(values[options.image]),)
+            images = (stem(values[options.image].strip().removeprefix("./")),)
             group = images
         if options.group:
-            group = (values[options.group],)
+            group = (values[options.group].strip(),)
         rows.append(OwnRow(where, number, texts, label, stripped, images, group))
     if not rows:
         raise InputError(f"{path}: holds no examples")
@@ -317,11 +318,11 @@ def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
     occurred: Counter[tuple[str, ...]] = Counter()
     apart = []
     for row in rows:
-        group = row.texts
+        group = row.group
         # The first keeps its group, for more rows with other texts make groups of the texts.
-        if occurred[row.texts]:
-            group = (*group, str(occurred[row.texts]))
-        occurred[row.texts] += 1
+        if occurred[row.group]:
+            group = (*group, str(occurred[row.group]))
+        occurred[row.group] += 1
         apart.append(replace(row, group=group))
     return apart
 
