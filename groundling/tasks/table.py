@@ -87,7 +87,7 @@ class OwnReader:
         return own_rows(Path(self.options.dev), self.options) if self.options.dev else []
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
-        """A split's examples; `folder` is the file itself. Raises InputError for a label that is none, on either side."""
+        """A split's examples; `folder` is the file itself. Raises InputError for a wrong label, on either side."""
         if split == "dev" and self.options.dev:
             file = Path(self.options.dev)
             return [_example(row, self.form, file, split) for row in self.dev_rows]
