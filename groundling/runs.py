@@ -194,9 +194,11 @@ def difference(theirs: object, mine: object, name: str) -> str:
 
 
 def finished(out: Path) -> dict[str, Any] | None:
-    """What a completed run wrote as its result, or None if it has not completed."""
+    """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
     path = out / "result.json"
     if not path.exists():
         return None
-    result: dict[str, Any] = read_json(path)
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise InputError(f"{path}: holds a {type(result).__name__}, expected an object")
     return result
