@@ -467,28 +467,25 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("field", "value", "message"),
     [
-        ({"task": None}, "'task' is None, expected a text"),
-        ({"seed": "2"}, "'seed' is '2', expected a whole number"),
-        ({"metrics": []}, r"'metrics' is \[\], expected a list of names"),
-        ({"splits": "dev"}, "'splits' is 'dev', expected a list of names"),
-        ({"splits": [1]}, r"'splits' is \[1\], expected a list of names"),
-        ([], "holds a list, expected an object"),
+        ("task", None, "'task' is None, expected a text"),
+        ("seed", "2", "'seed' is '2', expected a whole number"),
+        ("metrics", [], r"'metrics' is \[\], expected a list of names"),
+        ("splits", [1], r"'splits' is \[1\], expected a list of names"),
     ],
 )
-def test_a_damaged_result_is_named(tmp_path: Path, change: object, message: str) -> None:
+def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, message: str) -> None:
     folder = write(tmp_path / "a", both(0.0)[0])
     path = folder / "glue-rte" / "seed-2" / "result.json"
-    damaged = [json.loads(path.read_text()) | change] if isinstance(change, dict) else [change]
-    if isinstance(change, dict):
-        without = json.loads(path.read_text())
-        for name in change:
-            del without[name]
-        damaged.append(without)
-    for content in damaged:
+    whole = json.loads(path.read_text())
+    lacking = {name: whole[name] for name in whole if name != field}
+    for content, expected in (
+        (whole | {field: value}, message),
+        (lacking, f"'{field}' is None, expected"),
+        ([whole], "holds a list, expected an object"),
+    ):
         path.write_text(json.dumps(content))
-        expected = message if content is damaged[0] else "is None, expected"
         with pytest.raises(InputError, match=expected) as caught:
             collect("a", folder)
         assert str(caught.value).startswith(f"{path}: ")

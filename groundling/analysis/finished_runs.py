@@ -117,7 +117,8 @@ def _check(result: dict[str, Any], path: Path) -> None:
     for (name, expected), is_as_expected in fits.items():
         if not is_as_expected:
             raise InputError(
-                f"{path}: {name!r} is {result.get(name)!r}, expected {expected}; delete the file and run this seed again"
+                f"{path}: {name!r} is {result.get(name)!r}, expected {expected}; "
+                "delete the file and run this seed again"
             )
 
 

@@ -15,8 +15,8 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
     """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
-        InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task that
-            the control and another group have in common.
+        InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
+            that the control and another group have in common.
     """
     groups: dict[str, str] = {}
     for text in config.runs:
