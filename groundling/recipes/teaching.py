@@ -73,7 +73,10 @@ def load_teacher(source: str, options: Distilling) -> Teacher:
         clip, tokenizer = load_clip_text(source)
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
-    return built(source, is_teacher, "a Teacher")
+    teacher = built(source, is_teacher, "a Teacher")
+    if not (teacher.name and teacher.width):
+        raise InputError(f"{source}: a teacher needs a `name`, and the `width` of its features")
+    return teacher
 
 
 MEASURED = 64
