@@ -329,6 +329,9 @@ def test_the_same_command_works_once_the_input_is_mended(
 # -- settings --------------------------------------------------------------------------------------------------------
 
 
+TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"]
+
+
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
@@ -349,6 +352,12 @@ def test_the_same_command_works_once_the_input_is_mended(
             ["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"],
             "absent: no such folder or file of data",
         ),
+        (
+            [*TUNE, "--label", "y"],
+            "--label y makes a task of your own file; leave it or --task out",
+        ),
+        ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
+        ([*TUNE, "--most-regions", "3"], "--most-regions is about regions; pass --regions STORE"),
         (["probe"], "needs --model"),
         (["probe", "--model", "STUDENT", "--data", "GLUE"], "no rendered world"),
         (["compare", "--arms", "mlm"], "needs --tasks and --data"),

@@ -327,6 +327,21 @@ def test_a_tasks_own_texts_are_a_phase(
     assert "sentence_image" not in log_of(tmp_path / "phase")[0]
 
 
+@pytest.mark.parametrize("join", ["visualbert", "uniter"])
+def test_a_model_that_is_joined_already_is_not_joined_again(
+    join: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
+) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=str(trained["visualbert"][0] / "model"),
+        task="vqa",
+        data=str(vqa(tmp_path / "vqa")),
+        join=join,
+    )
+    with pytest.raises(InputError, match="is a visualbert model already; leave --join out"):
+        finetune(config, replace(STEPS, batch=4), tmp_path / "out")
+
+
 @pytest.mark.parametrize("kind", TERMS)
 def test_pixels_reach_the_score(
     kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path

@@ -22,6 +22,7 @@ from groundling.data.samples import Samples, TextSamples, thinned
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named
+from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
@@ -68,10 +69,11 @@ def finetune(
     need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
-    if config.regions.images and not config.regions.regions:
+    if config.own.label and (config.task or task):
         raise InputError(
-            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+            f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
+    _check_regions_given(config)
     if config.seeds < 1:
         raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
     if config.teacher and not (config.objectives or config.inner):
@@ -103,6 +105,19 @@ def finetune(
     if notes:
         result["notes"] = notes
     return run.finish(result)
+
+
+def _check_regions_given(config: FinetuneConfig) -> None:
+    """Raises InputError for settings that say something of regions where there are none."""
+    if config.regions.regions:
+        return
+    if config.regions.images:
+        raise InputError(
+            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+        )
+    for flag, given in (("--blind", config.blind), ("--most-regions", config.regions.most_regions)):
+        if given:
+            raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
 
 
 def _task(config: FinetuneConfig) -> Task:
@@ -208,11 +223,17 @@ def _student(config: FinetuneConfig, seed: int) -> Student:
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
         return student
+    if isinstance(student, SingleStream):
+        kind = student.join.kind
+        # A design of one's own is named again in order to load its model.
+        if not is_outside(config.join) or named("joins", Design, config.join).name != kind:
+            raise InputError(
+                f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
+            )
+        return student
     torch.manual_seed(seed_of(seed, "init", "join"))
     if not config.regions.regions:
         return join_to(student, config.join, 1)
-    if isinstance(student, SingleStream):
-        return student
     store = RegionStore(config.regions.regions)
     model = join_to(student, config.join, store.width)
     model.regions_from = made_by(store)
