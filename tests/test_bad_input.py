@@ -32,7 +32,7 @@ from groundling import checkpoint
 from groundling.cli import main
 from groundling.config import AdaptConfig, FinetuneConfig, changed, configured
 from groundling.data.corpora import corpus
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line, in_one_line
 from groundling.models.loading import load_tokenizer
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
@@ -324,6 +324,17 @@ def test_the_same_command_works_once_the_input_is_mended(
     assert "config.json is missing" in refusal(*command)
     homes.student(tmp_path / "student")
     assert main([str(x) for x in command]) == 0, capsys.readouterr().err
+
+
+# -- what a message quotes of a library ------------------------------------------------------------------------------
+
+
+def test_an_error_is_quoted_in_one_short_line() -> None:
+    error = OSError("\n  first  line\nsecond line " + 200 * "x")
+    assert first_line(error) == "first  line"
+    assert in_one_line(error).startswith("first line second line xxx")
+    assert (len(in_one_line(error)), len(first_line(ValueError(200 * "y")))) == (160, 160)
+    assert (first_line(KeyError()), in_one_line(KeyError())) == ("KeyError", "")
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
