@@ -313,6 +313,8 @@ class FinetuneConfig:
     """Text encoder, CLIP-like text tower, or what `adapt`, `pretrain` or `finetune` wrote: hub id or folder."""
     task: str = ""
     """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
+    called: str = ""
+    """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
     data: str = ""
     """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
     seeds: int = 1
@@ -390,10 +392,20 @@ class SweepConfig:
 
     file: str = ""
     """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers."""
+    table: str = ""
+    """Only this table of the file's, e.g. "Table 2"; empty: all."""
+    rows: tuple[str, ...] = ()
+    """Only these variants, by name; none: all."""
     seeds: int = 0
     """Overrides the file's number of seeds; 0 does not."""
     processes: int = 1
     """Runs side by side, one thread each."""
+    plan: bool = False
+    """Run nothing: print every job, its settings beside the paper's, what is missing, steps and hours."""
+    seconds_per_step: float = 0.0
+    """--plan: seconds of an optimizer step, measured on your machine; 0: a rough guess from the model's size."""
+    miniature: bool = False
+    """Run everything in a minute, two steps a job, on small stand-ins for the data and weights that the file names."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class RunFolder:
     """What a folder holds."""
 
     finished: dict[str, dict[int, FinishedSeed]] = field(default_factory=dict)
-    """By task (with the split, where a task has several) and seed."""
+    """By what the task is called (with the split, where a task has several) and seed."""
     unfinished: list[tuple[Path, int]] = field(default_factory=list)
     """Folders that hold a begun seed, and the seed."""
 
@@ -94,7 +94,8 @@ def _search(folder: Path) -> RunFolder:
         _check(result, place / "result.json")
         splits = result["splits"]
         for split in splits:
-            task = result["task"]
+            # Runs of one task at several sizes have a name each, and are never pooled.
+            task = result.get("called") or result["task"]
             if split != splits[0]:
                 task = f"{task} ({split})"
             seed = result["seed"]
@@ -110,6 +111,7 @@ def _check(result: dict[str, Any], path: Path) -> None:
     """Raises InputError if the result of a fine-tuning lacks a field, or has one of a wrong type."""
     fits = {
         ("task", "a text"): isinstance(result.get("task"), str),
+        ("called", "a text"): isinstance(result.get("called", ""), str),
         ("seed", "a whole number"): type(result.get("seed")) is int,
         ("metrics", "a list of names"): _are_names(result.get("metrics")),
         ("splits", "a list of names"): _are_names(result.get("splits")),

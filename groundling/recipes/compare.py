@@ -9,7 +9,8 @@ from typing import Any
 
 from groundling.config import AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
 from groundling.errors import InputError
-from groundling.recipes.sweep import Sweep, Tuning, Variant, sweep
+from groundling.recipes.sweep_file import Sweep, Tuning, Variant
+from groundling.recipes.sweep_run import sweep
 
 CONTROL = "mlm"
 

@@ -185,6 +185,8 @@ def one_run(
             if answers.labels is not None:
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
+    if config.called:
+        done["called"] = config.called
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
     done |= {"scores": scores, **trained}
 

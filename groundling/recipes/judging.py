@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,21 @@ import numpy as np
 from groundling.analysis.finished_runs import collect
 from groundling.analysis.verdict import Runs, Verdict, decide, judge
 from groundling.metrics import Metric
-from groundling.published import PUBLISHED
 from groundling.report import Section, table, write_report
 from groundling.runs import write_json
 
 Collected = Mapping[str, Mapping[str, tuple[Runs, Metric]]]
 """By group and task: the runs, and what they are compared by."""
+Published = Mapping[str, Mapping[str, float]]
+"""By group and task: what a paper reports, in the metric's own units."""
 
 
 def judge_folders(
     groups: Mapping[str, str | Path],
     out: str | Path,
     say: Callable[[str], None] = print,
-    published: Mapping[str, str] | None = None,
+    published: Published | None = None,
+    tasks: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Judge every group of runs against the first one; writes `out/verdict.json` and `out/verdict.html`.
 
@@ -32,9 +34,10 @@ def judge_folders(
         groups: name to run folder, the control first.
         out: folder of the report.
         say: prints a line.
-        published: name of a group to the published system that stands beside it.
+        published: by group and task, what a paper reports, which stands beside what was measured.
+        tasks: judge these alone, on all their splits, in this order; empty: all.
     """
-    collected = {name: collect(name, folder) for name, folder in groups.items()}
+    collected = {name: _wanted(collect(name, folder), tasks) for name, folder in groups.items()}
     control = next(iter(collected))
     for note in _unmatched(collected, control):
         say(note)
@@ -67,6 +70,20 @@ def judge_folders(
         sections.append(Section("Comparisons", rows=comparisons))
     write_report(out / "verdict.html", f"Against {control}", sections, sentences, notes=notes)
     return result
+
+
+def _wanted(
+    by_task: Mapping[str, tuple[Runs, Metric]], tasks: Sequence[str]
+) -> Mapping[str, tuple[Runs, Metric]]:
+    """The runs of some tasks and of their further splits, `TASK (SPLIT)`; without tasks, of all."""
+    if not tasks:
+        return by_task
+    return {
+        name: by_task[name]
+        for task in tasks
+        for name in by_task
+        if name == task or name.startswith(f"{task} (")
+    }
 
 
 def _unmatched(collected: Collected, control: str) -> list[str]:
@@ -120,21 +137,19 @@ def _quartiles(values: np.ndarray) -> tuple[float, float, float]:
     return low, median, high
 
 
-def score_rows(
-    collected: Collected, control: str, published: Mapping[str, str]
-) -> list[dict[str, str]]:
+def score_rows(collected: Collected, control: str, published: Published) -> list[dict[str, str]]:
     """One row per group, one column per task: median and, in brackets, every seed; published values beside them."""
     metrics = {
         task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
     }
-    # A column of published values stands beside a task for which any of the systems asked for has one.
+    # A column of published values stands beside a task for which any of the groups has one.
     tasks_with_published: set[str] = set()
-    for system in published.values():
-        tasks_with_published |= PUBLISHED.get(system, {}).keys()
+    for reported in published.values():
+        tasks_with_published |= reported.keys()
     rows = []
     for name, by_task in collected.items():
         row = {"": f"{name} (control)" if name == control else name}
-        values = PUBLISHED.get(published.get(name, ""), {})
+        values = published.get(name, {})
         for task, metric in metrics.items():
             direction = "" if metric.higher_is_better else ", lower is better"
             cell = "-"

@@ -30,12 +30,12 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(
             "verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
         )
-    published: dict[str, str] = {}
+    published: dict[str, dict[str, float]] = {}
     for text in config.published:
         name, _, system = text.partition("=")
         if system not in PUBLISHED:
             raise InputError(f"--published {name}={system}: there are {', '.join(PUBLISHED)}")
-        published[name] = system
+        published[name] = PUBLISHED[system]
     result = judge_folders(groups, out, published=published)
     if not result["verdicts"]:
         raise InputError(

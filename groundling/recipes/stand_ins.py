@@ -1,0 +1,204 @@
+"""Small stand-ins for the data and weights of a sweep's file, so that all of it can be run in a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
+
+from groundling.config import TEACHING, RegionsConfig, TeachConfig, WorldConfig, changed, flat
+from groundling.data.regions import RegionStore
+from groundling.errors import InputError
+from groundling.joins.end_to_end import end_to_end
+from groundling.keyed import seed_of
+from groundling.load import join_to, load_student
+from groundling.models.single_stream import SingleStream, bert_of
+from groundling.models.text import TextEncoder
+from groundling.recipes.regions import regions
+from groundling.recipes.regions_of import made_by
+from groundling.recipes.sweep_file import Filled, Source
+from groundling.recipes.teach import teach
+from groundling.world.encoder import new_encoder
+from groundling.world.tasks import write_tasks
+from groundling.world.world import World
+
+TRAIN = 48
+"""Most examples of a training split."""
+HELD = 12
+"""Most examples of a held-out split."""
+SIDE = 32
+"""Pixels of a picture's side, for whatever reads pixels."""
+LENGTH = 48
+"""Most pieces of a text."""
+WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, blind=False)
+CLIP = TeachConfig(
+    size=SIDE,
+    patch=8,
+    vision=(32, 1),
+    text=(32, 1),
+    projection=32,
+    vocabulary=600,
+    window=77,
+    untrained=True,
+)
+DATA = {
+    "vqa": "vqa",
+    "vcr": "vcr",
+    "nlvr2": "nlvr2",
+    "refcoco+": "refcoco+",
+    "flickr30k": "flickr30k",
+    "snli-ve": "snli_ve",
+    "captions": "captions_train2014.json",
+    "images": "images",
+    "text": "texts.txt",
+}
+"""Kinds of data that the rendered world has, and where `write_tasks` puts them."""
+JOINS = ("uniter", "visualbert", "vlbert")
+"""Kinds of weights that are a tiny BERT with this join, not trained."""
+
+SMALL: dict[str, Callable[[Any], Any]] = {
+    "steps": lambda _: 2,
+    "batch": lambda batch: min(batch, 4),
+    "accumulate": lambda _: 1,
+    "head_start": lambda steps: min(steps, 1),
+    "horizon": lambda _: 0,
+    "precision": lambda _: "fp32",
+    "cpu": lambda _: True,
+    "max_length": lambda length: min(length, LENGTH),
+}
+"""What a setting becomes in a miniature, given what it is."""
+
+
+def small(settings: Filled) -> Filled:
+    """A command's settings for two short steps on a CPU."""
+    shrunk = []
+    for config in settings:
+        new = {}
+        for group, one in flat(config):
+            if one.name in SMALL:
+                new[one.name] = SMALL[one.name](vars(group)[one.name])
+        shrunk.append(changed(config, **new) if new else config)
+    return shrunk[0], shrunk[1]
+
+
+def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
+    """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
+
+    A stand-in that an earlier call has made is used again. Raises InputError for a kind that there is none of.
+    """
+    shelf = _Shelf(folder)
+    found = {}
+    notes = []
+    for source in sources:
+        if source.kind:
+            path = shelf.path(source.kind, source.name)
+            found[source.name] = replace(source, path=str(path), command="", settings=(None, None))
+            if source.command:
+                notes.append(
+                    f"{source.name} is not made by `{source.command}`: a stand-in is there"
+                )
+        elif source.command:
+            made = folder / "made" / Path(source.path).name
+            found[source.name] = replace(source, path=str(made))
+        else:
+            raise InputError(f"{source.name}: no `kind`, so nothing can stand in for it")
+    return found, notes
+
+
+class _Shelf:
+    """Stand-ins, made when they are first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.world = folder / "world"
+
+    def path(self, kind: str, name: str) -> Path:
+        """Where the stand-in of a kind is; raises InputError for an unknown one."""
+        if not (self.world / "tasks.json").exists():
+            write_tasks(World(WORLD), self.world, TRAIN, HELD)
+        if kind in DATA:
+            return self.world / DATA[kind]
+        makers: Mapping[str, Callable[[], Path]] = {
+            "regions": self.store,
+            "bert": self.bert,
+            "clip": self.clip,
+            "resnet": self.resnet,
+            "vlbert-pixels": self.pixels,
+            **{join: partial(self.join, join) for join in JOINS},
+        }
+        if kind not in makers:
+            offered = ", ".join([*DATA, *makers])
+            raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
+        return makers[kind]()
+
+    def bert(self) -> Path:
+        folder = self.folder / "bert"
+        new_encoder(self.world / "texts.txt", folder, seed=0, layers=1, positions=2 * LENGTH)
+        return folder
+
+    def clip(self) -> Path:
+        out = self.folder / "clip"
+        settings = replace(
+            CLIP,
+            captions=str(self.world / DATA["captions"]),
+            images=str(self.world / DATA["images"]),
+        )
+        teach(settings, replace(TEACHING, cpu=True), out)
+        return out / "model"
+
+    def store(self) -> Path:
+        """Regions of all images, the whole one first, in the order of VCR's tags."""
+        out = self.folder / "regions"
+        settings = RegionsConfig(
+            images=str(self.world / DATA["images"]),
+            boxes=str(self.world / "instances.json"),
+            backbone=str(self.clip()),
+            whole=True,
+            cpu=True,
+        )
+        regions(settings, out)
+        return out
+
+    def resnet(self) -> Path:
+        folder = self.folder / "resnet"
+        if not folder.exists():
+            torch.manual_seed(seed_of(0, "resnet"))
+            config = ResNetConfig(
+                embedding_size=8,
+                hidden_sizes=[8, 16, 16, 32],
+                depths=[1, 1, 1, 1],
+                layer_type="bottleneck",
+            )
+            ResNetModel(config).save_pretrained(folder)
+            ConvNextImageProcessorPil(size={"shortest_edge": SIDE}).save_pretrained(folder)
+        return folder
+
+    def join(self, name: str) -> Path:
+        folder = self.folder / name
+        if not folder.exists():
+            store = RegionStore(self.store())
+            model = join_to(self._student(), name, store.width)
+            model.regions_from = made_by(store)
+            model.export(folder)
+        return folder
+
+    def pixels(self) -> Path:
+        folder = self.folder / "vlbert-pixels"
+        if not folder.exists():
+            student = self._student()
+            model: SingleStream = end_to_end(
+                bert_of(student), student.tokenizer, str(self.resnet()), SIDE
+            )
+            model.export(folder)
+        return folder
+
+    def _student(self) -> TextEncoder:
+        torch.manual_seed(seed_of(0, "stand-in"))
+        student = load_student(str(self.bert()))
+        assert isinstance(student, TextEncoder)
+        return student

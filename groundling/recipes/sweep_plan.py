@@ -1,0 +1,329 @@
+"""What a sweep would run: every command, its settings beside the paper's, data, steps, hours. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groundling.config import (
+    PRETRAINING,
+    TUNING,
+    AdaptConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    TrainConfig,
+    flat,
+)
+from groundling.recipes.sweep_file import MADE_BY, Filled, Source, Sweep, references
+from groundling.recipes.sweep_paper import mark, spelt
+from groundling.recipes.sweep_steps import Step
+
+DEFAULTS: dict[str, Filled] = {
+    **MADE_BY,
+    "adapt": (AdaptConfig(), TrainConfig()),
+    "pretrain": (PretrainConfig(), PRETRAINING),
+    "finetune": (FinetuneConfig(), TUNING),
+}
+"""Each command's settings as they are if nobody says anything."""
+ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
+"""Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
+NEVER = ("called", "cpu", "seed")
+"""Settings that a plan does not show: they do not change what is reproduced."""
+
+TOKENS_A_SECOND = {"base": 80_000, "large": 22_000}
+"""Tokens (pieces and regions) that one GPU trains on in a second, by the model's size: a rough guess.
+
+Six floating-point operations for each of the encoder's weights (85 and 302 million) and each token, at 40 trillion a
+second, which is a third of what a V100 can do in half precision.
+"""
+REGIONS = 36
+"""Regions of a row, where nobody says how many."""
+ROWS = {"vcr": 4, "nlvr2": 2, "swag": 4}
+"""Rows of an example by the kind of its data: a choice or an image each; of other kinds, one."""
+BASIS = (
+    "Hours are a rough guess: one GPU that trains on 80,000 (base) or 22,000 (large) tokens a second, without "
+    "evaluation, teachers, ResNets or adversarial passes. Measure a step on yours and pass --seconds-per-step."
+)
+WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step costs; None where nobody can say."""
+
+    examples: int | None
+    """Training examples."""
+    steps: int | None
+    """Optimizer steps, of one seed."""
+    hours: float | None
+    """Of one GPU, of all seeds."""
+
+
+class Plan:
+    """A sweep's steps with what they cost and need."""
+
+    def __init__(self, what: Sweep, steps: Sequence[Step], seconds_per_step: float = 0.0) -> None:
+        self.what = what
+        self.steps = list(steps)
+        self.seconds_per_step = seconds_per_step
+        self.titles = what.titles
+        self.costs = {step.name: self._cost(step) for step in self.steps}
+
+    @property
+    def sources(self) -> list[Source]:
+        """The data and weights that steps need, in the file's order."""
+        needed = {name for step in self.steps for name in step.needs}
+        return [source for name, source in self.what.sources.items() if name in needed]
+
+    def _cost(self, step: Step) -> Cost:
+        config, training = step.settings
+        if training is None:
+            return Cost(None, None, None)
+        examples = self._examples(config)
+        if step.command == "pretrain" and config.text and examples:
+            # An epoch is one of the captions; text alone is drawn as often.
+            steps = _optimizer_steps(training, 2 * examples)
+        else:
+            steps = _optimizer_steps(training, examples)
+        seconds = self.seconds_per_step or self._seconds(step)
+        if steps is None or not seconds:
+            return Cost(examples, steps, None)
+        return Cost(examples, steps, step.values.get("seeds", 1) * steps * seconds / 3600)
+
+    def _examples(self, config: Any) -> int | None:
+        """Training examples, as far as the file tells: those of a partition, or of data or captions."""
+        values = {one.name: vars(group)[one.name] for group, one in flat(config)}
+        counts = [
+            sum(self.what.sources[name].examples for name in references(values.get(key, "")))
+            for key in ("partition", "data", "captions", "text")
+        ]
+        known = next((count for count in counts if count), None)
+        most = values.get("max_train", 0)
+        return min(known, most) if known and most else known
+
+    def _seconds(self, step: Step) -> float | None:
+        """Of an optimizer step on one GPU; None where nobody knows the model's size or the length of a row."""
+        _, training = step.settings
+        speed = TOKENS_A_SECOND.get(self._size(step))
+        if speed is None:
+            return None
+        values = step.values
+        if values.get("batch_tokens"):
+            return values["batch_tokens"] * training.accumulate / speed
+        kinds = [self.what.sources[name] for name in references(values.get("data", ""))]
+        rows = ROWS.get(kinds[0].kind, 1) if kinds else 1
+        tokens = kinds[0].tokens if kinds else 0
+        if not tokens:
+            has_regions = bool(values.get("regions"))
+            regions = (values["most_regions"] or REGIONS) if has_regions else 0
+            tokens = values["max_length"] + regions
+        return training.batch * rows * tokens / speed
+
+    def _size(self, step: Step) -> str:
+        """The size of a step's model: of the weights that it, or what comes before it, starts from."""
+        values = step.values
+        for key in ("model", "student"):
+            for name in references(values.get(key, "")):
+                if self.what.sources[name].size:
+                    return self.what.sources[name].size
+        before = {one.name: one for one in self.steps}
+        for name in step.after:
+            size = self._size(before[name])
+            if size:
+                return size
+        return ""
+
+    def rows(self, step: Step) -> dict[str, dict[str, str]]:
+        """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
+        defaults = _values(DEFAULTS[step.command])
+        rows = {}
+        for name, value in step.values.items():
+            note = step.notes.get(name)
+            told = note is not None or name in ALWAYS or value != defaults[name]
+            if name in NEVER or not told:
+                continue
+            if name == "batch" and step.values.get("batch_tokens"):
+                continue
+            rows[name] = {
+                "here": spelt(value, self.titles),
+                "paper": note.printed if note else "-",
+                "where": note.source if note else "-",
+                "mark": mark(note, value, self.titles),
+            }
+        return rows
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines: sources, steps with every told setting, and totals."""
+        return {
+            "paper": self.what.title,
+            "sources": [_source_json(source) for source in self.sources],
+            "jobs": [self._step_json(step) for step in self.steps],
+            "gpu_hours": _sum(cost.hours for cost in self.costs.values()),
+            "basis": BASIS,
+        }
+
+    def _step_json(self, step: Step) -> dict[str, Any]:
+        cost = self.costs[step.name]
+        return {
+            "name": step.name,
+            "command": step.command,
+            "after": list(step.after),
+            "needs": list(step.needs),
+            "out": str(step.out),
+            "examples": cost.examples,
+            "optimizer_steps": cost.steps,
+            "seeds": step.values.get("seeds", 1),
+            "gpu_hours": cost.hours,
+            "settings": self.rows(step),
+        }
+
+    def lines(self) -> list[str]:
+        """Everything as plain text of at most 120 columns."""
+        title = self.what.title or "A sweep"
+        lines = [f"# {title}", ""]
+        lines += self._source_lines()
+        lines += self._job_lines()
+        return [*lines, *self._setting_lines()]
+
+    def _source_lines(self) -> list[str]:
+        if not self.sources:
+            return []
+        lines = ["## Data and weights", ""]
+        rows = [("name", "what", "there?", "path, and where it is missing: how to get it")]
+        for source in self.sources:
+            about = source.path
+            if _state(source) == "missing":
+                about = f"{source.path}; {source.get}"
+            rows.append((source.name, source.title, _state(source), about))
+        return [*lines, *columns(rows, (24, 22, 9, 0)), ""]
+
+    def _job_lines(self) -> list[str]:
+        rows = [("job", "command", "examples", "steps", "seeds", "GPU hours")]
+        for step in self.steps:
+            cost = self.costs[step.name]
+            rows.append(
+                (
+                    step.name,
+                    step.command,
+                    _number(cost.examples),
+                    _number(cost.steps),
+                    str(step.values.get("seeds", 1)),
+                    _hours(cost.hours),
+                )
+            )
+        known = [cost.hours for cost in self.costs.values() if cost.hours is not None]
+        trained = [step for step in self.steps if step.settings[1] is not None]
+        total = f"{len(self.steps)} jobs; {_hours(sum(known))} GPU hours for {len(known)} of {len(trained)} trainings."
+        widths = (0, 9, 9, 9, 5, 9)
+        return ["## Jobs", "", *columns(rows, widths), "", total, *textwrap.wrap(BASIS, WIDTH), ""]
+
+    def _setting_lines(self) -> list[str]:
+        """Settings beside the paper's: what all runs of a command share, then a task's, a model's, a job's own."""
+        lines = ["## Settings beside the paper's", ""]
+        told = {step.name: self.rows(step) for step in self.steps}
+        for heading, steps in self._groups():
+            common = _common([told[step.name] for step in steps])
+            for step in steps:
+                told[step.name] = {
+                    name: row for name, row in told[step.name].items() if name not in common
+                }
+            if not common:
+                continue
+            rows = [("setting", "here", "paper", "where", "")]
+            for name, row in common.items():
+                rows.append((name, row["here"], row["paper"], row["where"], row["mark"]))
+            lines += [f"### {heading}", "", *columns(rows, (18, 26, 18, 18, 0)), ""]
+        return lines
+
+    def _groups(self) -> list[tuple[str, list[Step]]]:
+        """Steps that may share settings, from many to few."""
+        groups = [
+            (f"Every `{command}`", [step for step in self.steps if step.command == command])
+            for command in dict.fromkeys(step.command for step in self.steps)
+        ]
+        tuned = [step for step in self.steps if step.task]
+        for task in dict.fromkeys(step.task for step in tuned):
+            groups.append((f"Task {task}", [step for step in tuned if step.task == task]))
+        for variant in dict.fromkeys(step.variant for step in tuned):
+            groups.append((variant, [step for step in tuned if step.variant == variant]))
+        groups += [(step.name, [step]) for step in self.steps]
+        return groups
+
+
+def _values(settings: Filled) -> dict[str, Any]:
+    return {one.name: vars(group)[one.name] for config in settings for group, one in flat(config)}
+
+
+def _common(tables: Sequence[dict[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+    """The rows that all tables have alike."""
+    first, *others = tables
+    return {name: row for name, row in first.items() if all(one.get(name) == row for one in others)}
+
+
+def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
+    if training.steps:
+        return training.steps
+    if examples is None or vars(training).get("batch_tokens"):
+        return None
+    # Rounded as `feed.steps_of` rounds.
+    return max(1, math.floor(round(training.epochs * examples / training.batch, 10)))
+
+
+def _state(source: Source) -> str:
+    if Path(source.path).exists():
+        return "there"
+    if source.command:
+        return "made here"
+    return "missing" if source.get else "hub id"
+
+
+def missing(plan: Plan) -> list[Source]:
+    """Data and weights that somebody has to obtain first."""
+    return [source for source in plan.sources if _state(source) == "missing"]
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "title": source.title,
+        "path": source.path,
+        "state": _state(source),
+        "get": source.get,
+    }
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _hours(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.1f}"
+
+
+def _sum(values: Iterable[float | None]) -> float:
+    return math.fsum(value for value in values if value is not None)
+
+
+def columns(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Rows as lines of at most 120 columns, cells wrapped; the one of width 0 has what room is left.
+
+    The first row is the heading.
+    """
+    rest = WIDTH - sum(widths) - 2 * (len(widths) - 1)
+    sizes = [width or rest for width in widths]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [textwrap.wrap(cell, size) or [""] for cell, size in zip(row, sizes, strict=True)]
+        for place in range(max(len(cell) for cell in cells)):
+            parts = [
+                (cell[place] if place < len(cell) else "").ljust(size)
+                for cell, size in zip(cells, sizes, strict=True)
+            ]
+            lines.append("  ".join(parts).rstrip())
+        if number == 0:
+            lines.append("  ".join("-" * size for size in sizes))
+    return lines
