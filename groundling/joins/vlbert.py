@@ -246,6 +246,7 @@ DESIGN = Design(
     phase=Phase(objectives),
     heads={
         "vqa": MaskedAnswer,
+        "vcr": ChoiceByItself,
         "vcr/answer": ChoiceByItself,
         "vcr/rationale": ChoiceByItself,
         "refcoco+": RegionByItself,
