@@ -39,7 +39,7 @@ class UniterJoin(Join):
 
     The box is x1, y1, x2, y2, width, height and their product. With regions, a piece of text `i` has segment
     `text_types[i]` and a region of image `j` segment `image_types[j]` of BERT's own table (release; VCR: text types
-    (0, 2, 3), see `ready_for_vcr`; NLVR2: image types (1, 2), with rows appended by `add_types`); without regions
+    (0, 2, 3), see `for_vcr`; NLVR2: image types (1, 2), with rows appended by `add_types`); without regions
     segments are BERT's, but those of VCR stay. A hidden region's features are a learned vector.
     """
 
@@ -125,25 +125,32 @@ def uniter(
     text_types: Sequence[int] = (0, 0),
     image_types: Sequence[int] = (1,),
 ) -> SingleStream:
-    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `ready_for_vcr` afterwards for VCR."""
+    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `for_vcr` afterwards for VCR."""
     return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
 
 
 def ready_for_vcr(
     model: SingleStream, examples: Sequence[Example], pretraining: bool = False
 ) -> None:
-    """If the examples say what the objects of their images are: segments for answer and rationale, words for persons.
+    """`for_vcr`, if the examples say what the objects of their images are.
 
-    Both segments start as the first text's, the words at random (release, model/vcr.py and model/pretrain_vcr.py). In
-    fine-tuning a [SEP] has the segment of the part that follows (data/vcr.py), in pre-training of the part that it
-    closes (data/pretrain_vcr.py). A model that was made ready before stays as it is, but for that.
+    In fine-tuning a [SEP] has the segment of the part that follows (release, data/vcr.py), in pre-training of the part
+    that it closes (data/pretrain_vcr.py). Raises InputError for another model.
     """
-    join = model.join
-    if not isinstance(join, UniterJoin):
-        raise InputError(f"expected a UNITER, found a {join.kind} model")
+    join = _uniter_join(model)
     join.separators_follow = not pretraining
-    is_ready = len(join.text_types) >= VCR_TYPES
-    if is_ready or not any(example.names for example in examples):
+    if any(example.names for example in examples):
+        for_vcr(model)
+
+
+def for_vcr(model: SingleStream) -> None:
+    """Give a UNITER what it reads VCR with: segments for answer and rationale, and words for persons.
+
+    Both segments start as the first text's, the words at random (release, model/vcr.py and model/pretrain_vcr.py),
+    unless `load_released_weights` fills them. What it has already stays. Raises InputError for another model.
+    """
+    join = _uniter_join(model)
+    if len(join.text_types) >= VCR_TYPES:
         return
     bert = model.text.encoder
     first = bert.config.type_vocab_size
@@ -151,6 +158,12 @@ def ready_for_vcr(
     join.text_types = [join.text_types[0], *range(first, first + VCR_TYPES - 1)]
     join.options["text_types"] = join.text_types
     model.learn(PERSONS)
+
+
+def _uniter_join(model: SingleStream) -> UniterJoin:
+    if not isinstance(model.join, UniterJoin):
+        raise InputError(f"expected a UNITER, found a {model.join.kind} model")
+    return model.join
 
 
 class _PooledTwiceAsWide(TaskHead):
