@@ -313,18 +313,22 @@ def seen(
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
-    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined."""
+    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined.
+
+    Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
+    """
     medians: dict[str, dict[str, float]] = {}
     every: dict[str, dict[str, list[float]]] = {}
+    official: dict[str, dict[str, float]] = {}
     for split in task.dev:
         present = [run["scores"][split] for run in runs if split in run["scores"]]
         names = [metric.name for metric in task.metrics]
-        # The benchmark's own scores stand behind the task's metrics.
-        more = dict.fromkeys(name for scores in present for name in scores)
-        names += [name for name in more if name not in (*names, "constant")]
         every[split] = {name: [scores[name] for scores in present] for name in names}
         # No seed is left out: where a metric is undefined (constant labels), so is its median.
         medians[split] = {name: _median(values) for name, values in every[split].items() if values}
+        more = dict.fromkeys(name for scores in present for name in scores)
+        own = [name for name in more if name not in (*names, "constant")]
+        official[split] = {name: _median([scores[name] for scores in present]) for name in own}
     collapsed_seeds = [
         run["seed"]
         for run in runs
@@ -338,6 +342,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "seeds": [run["seed"] for run in runs],
         "scores": every,
         "median": medians,
+        "official": official,
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
     }
