@@ -230,6 +230,7 @@ DESIGN = Design(
     phase=Phase(objectives),
     heads={
         "vqa": MaskedAnswer,
+        "vcr": ChoiceByItself,
         "vcr/answer": ChoiceByItself,
         "vcr/rationale": ChoiceByItself,
         "refcoco+": RegionByItself,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class SingleStream(Student):
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
-        return self.text.inputs(min(max_length, self.max_length))
+        return self.join.texts(self.text.tokenizer, min(max_length, self.max_length)), None
 
     def word_embeddings(self) -> nn.Embedding:
         """BERT's input embeddings."""
@@ -135,6 +136,16 @@ class SingleStream(Student):
     def see(self, images: int) -> None:
         """Make room for samples of several images."""
         self.join.see(images, self.text.encoder)
+
+    def learn(self, words: Sequence[str]) -> None:
+        """Give each of these words a piece and a random embedding of its own, behind all others."""
+        tokenizer = copy.deepcopy(self.text.tokenizer)
+        tokenizer.add_tokens(list(words))
+        bert = self.text.encoder
+        if len(tokenizer) > len(self.word_embeddings().weight):
+            bert.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        self.text = TextEncoder(bert, tokenizer).train(self.training)
+        self.sizes = self.sizes._replace(word_table=self.text.sizes.word_table)
 
     def export(self, folder: Path) -> None:
         """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""

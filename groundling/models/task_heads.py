@@ -185,10 +185,13 @@ def _inside(scores: Tensor, batch: Batch) -> Tensor:
 
 
 class PairPooler(nn.Module):
-    """Two sequences read each other and are pooled to one vector each (ChenRocks/UNITER, model/nlvr2.py)."""
+    """Two sequences read each other and are pooled to one vector each (ChenRocks/UNITER, model/nlvr2.py).
+
+    Linears start as BERT's do, the attentions' input projections as PyTorch's (release: what `init_weights` reaches).
+    """
 
     def __init__(self, width: int, dropout: float = 0.1) -> None:
-        """`width` of the states; attention heads of 64, as BERT's."""
+        """`width` of the states; attention heads of 64, as BERT's; `dropout` in all, on pooling weights too."""
         super().__init__()
         heads = max(1, width // HEAD)
         self.read = nn.ModuleList(
@@ -196,6 +199,8 @@ class PairPooler(nn.Module):
         )
         self.mix = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Dropout(dropout))
         self.score = nn.Linear(width, 1)
+        self.dropout = nn.Dropout(dropout)
+        fresh(self)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         """(B, 2H) from states (2B, S, H), a sample's two sequences one after the other, and their mask (2B, S)."""
@@ -208,7 +213,8 @@ class PairPooler(nn.Module):
             )
             mixed = self.mix(torch.cat([mine, read], -1))
             scores = self.score(mixed).relu().masked_fill(~mask[this::2, :, None], -torch.inf)
-            pooled.append((scores.softmax(1) * mixed).sum(1))
+            shares = self.dropout(scores.softmax(1))
+            pooled.append((shares * mixed).sum(1))
         return torch.cat(pooled, -1)
 
 
@@ -218,11 +224,10 @@ class ImagesApart(TaskHead):
     apart = True
 
     def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
-        """`dropout` everywhere in the head."""
+        """`dropout` inside the pooling; before the last Linear there is none (release)."""
         super().__init__()
         width = reading.sizes.text
         self.pair = PairPooler(width, dropout)
-        self.dropout = nn.Dropout(dropout)
         self.classify = answer(2 * width, reading.outputs)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
@@ -233,7 +238,7 @@ class ImagesApart(TaskHead):
         regions = needed(batch.regions, "regions", "a head of image pairs")
         mask = torch.cat([tokens.mask, regions.mask], 1)
         pooled = self.pair(torch.cat([text, visual], 1), mask)
-        outputs: Tensor = self.classify(self.dropout(pooled))
+        outputs: Tensor = self.classify(pooled)
         return outputs
 
 

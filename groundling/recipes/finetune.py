@@ -247,11 +247,14 @@ def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) 
     if not isinstance(student, SingleStream):
         return plain_head(Reading(student.sizes, task.form))
     student.see(max(len(example.images) for some in splits.values() for example in some))
+    design = design_of(student, config.join)
+    if not config.plain_head:
+        design.ready(student, splits[task.train], False)
     table = student.word_embeddings().weight
     reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
     kind = None
     if not config.plain_head:
-        kind = design_of(student, config.join).heads.get(task.name)
+        kind = design.heads.get(task.name)
     if kind is None or (kind.apart and not config.regions.regions):
         return plain_head(reading)
     return kind(reading)
@@ -332,15 +335,22 @@ def seen(
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
-    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined."""
+    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined.
+
+    Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
+    """
     medians: dict[str, dict[str, float]] = {}
     every: dict[str, dict[str, list[float]]] = {}
+    official: dict[str, dict[str, float]] = {}
     for split in task.dev:
         present = [run["scores"][split] for run in runs if split in run["scores"]]
         names = [metric.name for metric in task.metrics]
         every[split] = {name: [scores[name] for scores in present] for name in names}
         # No seed is left out: where a metric is undefined (constant labels), so is its median.
         medians[split] = {name: _median(values) for name, values in every[split].items() if values}
+        more = dict.fromkeys(name for scores in present for name in scores)
+        own = [name for name in more if name not in (*names, "constant")]
+        official[split] = {name: _median([scores[name] for scores in present]) for name in own}
     collapsed_seeds = [
         run["seed"]
         for run in runs
@@ -354,6 +364,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "seeds": [run["seed"] for run in runs],
         "scores": every,
         "median": medians,
+        "official": official,
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
     }
