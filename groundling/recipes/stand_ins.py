@@ -29,7 +29,7 @@ from groundling.world.world import World
 
 TRAIN = 48
 """Most examples of a training split."""
-HELD = 12
+HELD = 48
 """Most examples of a held-out split."""
 SIDE = 32
 """Pixels of a picture's side, for whatever reads pixels."""

@@ -23,14 +23,12 @@ from groundling.config import (
 from groundling.data.tables import read_text
 from groundling.errors import InputError
 from groundling.published import PUBLISHED
-from groundling.recipes.sweep_paper import Note, read_notes
+from groundling.recipes.sweep_paper import REFERENCE, Note, read_notes
 
 JOINT_OF = "joint of "
 PRETRAIN_OF = "pretrain of "
 SEEDS = 5
 """Runs of every task, where nothing says how many."""
-REFERENCE = re.compile(r"\b(?:data|weights):[\w+-]+")
-"""How settings refer to the file's own `[data.NAME]` and `[weights.NAME]`."""
 
 Filled = tuple[Any, Any]
 """A command's settings, and those of its training; None in the second place of a command that trains nothing."""

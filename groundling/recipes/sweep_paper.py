@@ -14,6 +14,8 @@ EXPECTED = (
     '["value as printed", "section or table"], and a third text, the reason, where ours differs'
 )
 YES_OR_NO = {"yes": True, "no": False}
+REFERENCE = re.compile(r"\b(?:data|weights):[\w+-]+")
+"""How settings refer to a file's own `[data.NAME]` and `[weights.NAME]`."""
 NUMBER = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)(%?)")
 """With a thousand's commas and spaces gone; `7.0e - 5` is one number."""
 
@@ -46,20 +48,15 @@ def read_notes(table: object, where: str) -> dict[str, Note]:
     return notes
 
 
-def agrees(printed: str, value: object, titles: Mapping[str, str] | None = None) -> bool:
-    """Whether a printed value is a setting's: equal as numbers (`8,000`, `10 %`), as yes or no, or as texts.
-
-    `titles`: what references such as `weights:NAME` are called in print.
-    """
+def agrees(printed: str, value: object, titles: Mapping[str, str]) -> bool:
+    """Whether a printed value is a setting's: equal as numbers (`8,000`, `10 %`), as yes or no, or as texts."""
     if isinstance(value, bool):
         return YES_OR_NO.get(printed.strip().lower()) is value
     if isinstance(value, int | float):
         return _equal(_numbers(printed), (value,))
     if isinstance(value, tuple) and value and not isinstance(value[0], str):
         return _equal(_numbers(printed), value)
-    texts = value if isinstance(value, tuple) else (value,)
-    spelt = " ".join((titles or {}).get(str(one), str(one)) for one in texts)
-    return _plain(printed) == _plain(spelt)
+    return _plain(printed) == _plain(spelt(value, titles))
 
 
 def _equal(printed: Sequence[float] | None, values: Sequence[float]) -> bool:
@@ -89,21 +86,21 @@ def _numbers(printed: str) -> list[float] | None:
     return numbers
 
 
-def spelt(value: Any, titles: Mapping[str, str] | None = None) -> str:
-    """A setting's value as a table shows it."""
+def spelt(value: Any, titles: Mapping[str, str]) -> str:
+    """A setting's value as a table shows it; `titles` is what references such as `weights:NAME` are called in print."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return " ".join(spelt(one, titles) for one in value)
     if isinstance(value, float):
-        return f"{value:g}"
-    return (titles or {}).get(value, value) if isinstance(value, str) else str(value)
+        return f"{value:g}".replace("e-0", "e-")
+    return REFERENCE.sub(lambda match: titles.get(match[0], match[0]), str(value))
 
 
-def mark(note: Note | None, value: object, titles: Mapping[str, str] | None = None) -> str:
-    """How a setting stands to the paper: the same, different for a reason, or ours, where it says nothing."""
+def mark(note: Note | None, value: object, titles: Mapping[str, str]) -> str:
+    """How a setting stands to the paper: the same, different for a reason, ours where it says nothing, or an input."""
     if note is None:
-        return "ours: the paper gives none"
+        return "input" if REFERENCE.search(str(value)) else "ours"
     if agrees(note.printed, value, titles):
         return f"same; {note.reason}" if note.reason else "same"
     return f"differs: {note.reason or 'changed on the command line'}"

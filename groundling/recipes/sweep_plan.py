@@ -48,6 +48,7 @@ BASIS = (
     "Hours are a rough guess: one GPU that trains on 80,000 (base) or 22,000 (large) tokens a second, without "
     "evaluation, teachers, ResNets or adversarial passes. Measure a step on yours and pass --seconds-per-step."
 )
+LEGEND = "same: as the paper prints it; differs: and why; ours: the paper gives none; input: data or weights, above."
 WIDTH = 118
 
 
@@ -223,7 +224,7 @@ class Plan:
 
     def _setting_lines(self) -> list[str]:
         """Settings beside the paper's: what all runs of a command share, then a task's, a model's, a job's own."""
-        lines = ["## Settings beside the paper's", ""]
+        lines = ["## Settings beside the paper's", "", LEGEND, ""]
         told = {step.name: self.rows(step) for step in self.steps}
         for heading, steps in self._groups():
             common = _common([told[step.name] for step in steps])
@@ -233,7 +234,7 @@ class Plan:
                 }
             if not common:
                 continue
-            rows = [("setting", "here", "paper", "where", "")]
+            rows = [("setting", "here", "paper", "section", "")]
             for name, row in common.items():
                 rows.append((name, row["here"], row["paper"], row["where"], row["mark"]))
             lines += [f"### {heading}", "", *columns(rows, (18, 26, 18, 18, 0)), ""]

@@ -11,7 +11,6 @@ from groundling.config import changed, flat
 from groundling.errors import InputError
 from groundling.recipes.sweep_file import (
     PRETRAIN_OF,
-    REFERENCE,
     Filled,
     Notes,
     Source,
@@ -20,7 +19,7 @@ from groundling.recipes.sweep_file import (
     Variant,
     references,
 )
-from groundling.recipes.sweep_paper import agrees, spelt
+from groundling.recipes.sweep_paper import REFERENCE, agrees, spelt
 
 PRETRAININGS = "pretrain"
 VERDICTS = "tables"
