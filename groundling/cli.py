@@ -106,6 +106,12 @@ COMMANDS = {
         "groundling.recipes.vcr:vcr",
         {"_own": config.VcrConfig()},
     ),
+    "ensemble": Command(
+        "several finished runs' probabilities, averaged and scored as one",
+        "groundling.recipes.ensemble:ensemble",
+        {"_own": config.EnsembleConfig()},
+        positional="--runs",
+    ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
         "groundling.recipes.similarity:similarity",
@@ -148,6 +154,16 @@ COMMANDS = {
         "groundling.recipes.render:render_tasks",
         {"_own": config.TasksConfig(), "world": config.WorldConfig()},
         speaks=True,
+    ),
+    "data shift": Command(
+        "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
+        "groundling.recipes.shift:shift",
+        {"_own": config.ShiftConfig()},
+    ),
+    "data partition": Command(
+        "a few training examples of every stratum, as a hashed list that others reproduce",
+        "groundling.recipes.partition:partition",
+        {"_own": config.PartitionConfig()},
     ),
     "data counts": Command(
         "how often captions have each word, for `grounded`",

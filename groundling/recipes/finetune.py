@@ -46,6 +46,8 @@ from groundling.recipes.teaching import (
     with_teacher_width,
 )
 from groundling.runs import disk_errors, finished
+from groundling.shift.beside import with_others
+from groundling.shift.partitions import taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import own_notes, own_task
@@ -82,6 +84,7 @@ def finetune(
     check_parts(config.objectives, config.teacher, "finetune")
     if task is None:
         task = _task(config)
+    task = with_others(task, config.also)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(Path(config.data), config.own) if config.own.label else []
     if run.state.is_main_process:
@@ -125,6 +128,8 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
+        "partition": config.partition,
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
         "regions": Path(store) / "manifest.json" if store else "",
         "images": config.regions.images,
         "teacher": "" if is_outside(config.teacher) else config.teacher,
@@ -352,6 +357,8 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = {}
     for split in wanted:
         splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    if config.partition:
+        splits[task.train] = taken(splits[task.train], Path(config.partition), task, folder)
     examples = splits[task.train]
     if config.max_train and config.max_train < len(examples):
         keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
