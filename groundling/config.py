@@ -434,7 +434,7 @@ class ShiftConfig:
     """Which labelled split."""
     kind: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
     """none: only measure; sm: pronouns for shared tags, in singular and in plural questions; advtop, keeptop: [MASK] \
-where an attack model loses most, or everywhere else; em: synonyms for shared words; im: leave out what the text tells."""
+where an attack model loses most, or everywhere else; em: synonyms for shared words; im: without what texts tell."""
     legacy: bool = False
     """plural: look for a group in sorted order only, as the released code does."""
     attack: str = ""
@@ -448,7 +448,7 @@ where an attack model loses most, or everywhere else; em: synonyms for shared wo
     max_length: int = 128
     """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
     wordnet: str = ""
-    """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none, and forms are counted as they are."""
+    """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none: words are not lemmatised."""
     least: int = 10
     """em: replace what so many items share with question or image, or more."""
     longest: int = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -78,15 +78,17 @@ class Shifted:
     left: Counter[str] = field(default_factory=Counter)
     """How many choices (EM: words) were left as they were, by reason."""
 
-    def add(self, before: Line, after: Line, why: Callable[[Part, int], Any] | None = None) -> None:
-        """Keep a line, and log what was changed in it; `why` tells more of a part's choice."""
+    def add(
+        self, before: Line, after: Line, why: Mapping[tuple[str, Part, int], Any] | None = None
+    ) -> None:
+        """Keep a line, and log what was changed in it; `why` tells more, by annot_id, part and choice."""
         self.lines.append(after)
         self.before.append(before)
         for part, number, old, new in differences(before, after):
             entry: dict[str, Any] = {"annot_id": before.item.id, "part": part, "choice": number}
             entry |= {"right": number == before.right(part), "before": old, "after": new}
             if why is not None:
-                entry["why"] = why(part, number)
+                entry["why"] = why[before.item.id, part, number]
             self.log.append(entry)
 
     def edited(self) -> dict[str, dict[str, int]]:
