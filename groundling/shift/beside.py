@@ -20,7 +20,7 @@ def with_others(task: Task, others: Sequence[str]) -> Task:
     folders: dict[str, Path] = {}
     for other in others:
         name, _, folder = other.partition("=")
-        if not name.isidentifier() or not Path(folder).is_dir():
+        if not name.isidentifier() or not folder or not Path(folder).is_dir():
             raise InputError(
                 f"--also {other}: expected NAME=FOLDER, a plain name and a folder of data"
             )

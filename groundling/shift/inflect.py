@@ -9,8 +9,8 @@ from groundling.shift.wordnet import NOUN, VERB, Reading, WordNet
 Form = Literal["base", "plural", "third", "ing", "past"]
 """The word itself; of nouns the plural; of verbs the third person, the -ing form, and past or participle."""
 VOWELS = "aeiou"
-_SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit split
-spread thrust upset wed"""
+_SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit
+split spread thrust upset wed"""
 """Verbs whose past is the verb itself, which no list of exceptions can tell."""
 SAME_IN_PAST = frozenset(_SAME_IN_PAST.split())
 HISSING = ("s", "x", "z", "ch", "sh")

@@ -167,10 +167,11 @@ class WordNet:
             return None
         fields = line.split()
         try:
-            return self.synset(int(fields[-int(fields[2])]), pos)
+            offset = int(fields[-int(fields[2])])
         except (IndexError, ValueError):
             path = self._path(f"index.{FILES[pos]}")
             raise InputError(f"{path}: the line of {lemma!r} is damaged") from None
+        return self.synset(offset, pos)
 
     def synset(self, offset: int, pos: str) -> Synset:
         """The meaning at an offset; raises InputError if no line begins there."""
