@@ -9,7 +9,7 @@ from typing import Any
 
 OBJECTS = ("person", "person", "person", "car", "dog")
 QUESTIONS = (
-    "Why is [0] looking at [1,2] ?",
+    "Why is [0] with [1,2] ?",
     "What is [0] doing ?",
     "What happened before ?",
     "How does [0] feel ?",
