@@ -204,7 +204,7 @@ def _usage(commands: Mapping[str, Command]) -> str:
         "usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options",
         "",
     ]
-    lines += [f"  {name:<12}{command.summary}" for name, command in commands.items()]
+    lines += [f"  {name:<16}{command.summary}" for name, command in commands.items()]
     return "\n".join(lines)
 
 
