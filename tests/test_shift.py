@@ -576,9 +576,14 @@ def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
     assert main(["data", "shift", *flags]) == 0
     assert (tmp_path / "sm/vcr1images/movie/0.json").is_file()
     assert (tmp_path / "sm/train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
+    assert (tmp_path / "sm/unedited/train.jsonl").is_file()
     unedited = [one.id for one in items(tmp_path / "sm/unedited", "val")]
     assert unedited == [one.id for one in items(tmp_path / "sm", "val")]
     result = json.loads((tmp_path / "sm/result.json").read_text())
+    assert result["links"] == ["train.jsonl", "vcr1images"]
+    own = shift(ShiftConfig(data=str(data), kind="sm", split="train"), tmp_path / "train")
+    assert own["links"] == ["vcr1images"]
+    assert not (tmp_path / "train/train.jsonl").is_symlink()
     assert result["items"] == {"read": 14, "written": len(unedited)}
     assert result["before, of the items written"]["items"] == len(unedited) < 14
 
@@ -603,7 +608,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "data shift: --kind sm does not read --predictions; im do"
+    assert told == "data shift: --kind sm does not read --predictions, only im"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
     assert told.endswith("val.jsonl: no item is left by --kind sm")

@@ -77,6 +77,7 @@ def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
     write_log(run.folder / EDITS, made.log)
     if len(made.lines) < len(lines):
         write_lines(run.folder / UNEDITED, config.split, made.before)
+        link_beside(folder, run.folder / UNEDITED)
     result["links"] = link_beside(folder, run.folder)
     result |= {"items": {"read": len(lines), "written": len(made.lines)}}
     result |= {"edited choices": made.edited(), "left": dict(sorted(made.left.items()))}
@@ -103,7 +104,7 @@ def _check(config: ShiftConfig) -> None:
         if config.__dict__[name] and config.kind not in kinds:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(
-                f"data shift: --kind {config.kind} does not read {flag}; {' and '.join(kinds)} do"
+                f"data shift: --kind {config.kind} does not read {flag}, only {' and '.join(kinds)}"
             )
     if config.kind == "im":
         need(config, "data shift --kind im", "predictions")

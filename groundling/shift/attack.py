@@ -38,8 +38,11 @@ class Row:
     """One choice with one position hidden."""
 
     line: int
+    """Which of the lines."""
     choice: int
+    """Which of its choices."""
     is_right: bool
+    """Whether that is the right one."""
     text: str
     """What the choice is asked after."""
     hidden: str

@@ -145,10 +145,11 @@ def link_beside(source: Path, folder: Path) -> list[str]:
     for name in BESIDE:
         there = source / name
         link = folder / name
-        if not there.exists():
+        is_written = link.exists() and not link.is_symlink()  # the split itself may be train
+        if not there.exists() or is_written:
             continue
         with disk_errors(link):
-            if not link.is_symlink() and not link.exists():
+            if not link.is_symlink():
                 link.symlink_to(there.resolve())
         linked.append(name)
     return linked
