@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -83,9 +84,8 @@ class Attack:
         out = [[[0.0] * positions(choice) for choice in line.choices(self.part)] for line in lines]
         places = [[0] * len(of_line) for of_line in out]
         cut = 0
-        rows = list(self._rows(lines))
-        for start in range(0, len(rows), ROWS):
-            some = rows[start : start + ROWS]
+        rows = self._rows(lines)  # of VCR's val more than a million: never a list
+        while some := list(islice(rows, ROWS)):
             logits, dropped = self._logits(some)
             cut += dropped
             for row, loss in zip(some, cross_entropy(logits, some), strict=True):
