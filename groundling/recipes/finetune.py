@@ -47,6 +47,8 @@ from groundling.recipes.teaching import (
     with_teacher_width,
 )
 from groundling.runs import disk_errors, finished
+from groundling.shift.beside import with_others
+from groundling.shift.partitions import taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import OwnReader, own_notes, own_task
@@ -84,8 +86,10 @@ def finetune(
     check_parts(config.objectives, config.teacher, "finetune")
     if task is None:
         task = _task(config)
+    own = task.read
+    task = with_others(task, config.also)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(task.read) if isinstance(task.read, OwnReader) else []
+    notes = own_notes(own) if isinstance(own, OwnReader) else []
     if run.state.is_main_process:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
@@ -140,6 +144,8 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
+        "partition": config.partition,
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
         "regions": Path(store) / "manifest.json" if store else "",
         "images": config.regions.images,
         "teacher": "" if is_outside(config.teacher) else config.teacher,
@@ -385,5 +391,7 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = {}
     for split in wanted:
         splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    if config.partition:
+        splits[task.train] = taken(splits[task.train], Path(config.partition), task, folder)
     splits[task.train] = thinned(splits[task.train], config.max_train)
     return splits
