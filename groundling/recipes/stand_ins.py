@@ -70,6 +70,9 @@ SMALL: dict[str, Callable[[Any], Any]] = {
     "precision": lambda _: "fp32",
     "cpu": lambda _: True,
     "max_length": lambda length: min(length, LENGTH),
+    # The rendered questions have no categories of VCR's.
+    "per": lambda number: min(number, 4),
+    "by": lambda _: "total",
 }
 """What a setting becomes in a miniature, given what it is."""
 
@@ -128,6 +131,7 @@ class _Shelf:
             "bert": self.bert,
             "clip": self.clip,
             "resnet": self.resnet,
+            "wordnet": self.wordnet,
             "vlbert-pixels": self.pixels,
             **{join: partial(self.join, join) for join in JOINS},
         }
@@ -176,6 +180,17 @@ class _Shelf:
             )
             ResNetModel(config).save_pretrained(folder)
             ConvNextImageProcessorPil(size={"shortest_edge": SIDE}).save_pretrained(folder)
+        return folder
+
+    def wordnet(self) -> Path:
+        """A WordNet without any words, so nothing is edited by its help."""
+        folder = self.folder / "wordnet"
+        folder.mkdir(exist_ok=True)
+        for ending in ("noun", "verb", "adj", "adv"):
+            for name in (f"data.{ending}", f"index.{ending}"):
+                (folder / name).write_text("  1 WordNet 3.0 Copyright  \n")
+            (folder / f"{ending}.exc").write_text("")
+        (folder / "cntlist.rev").write_text("")
         return folder
 
     def join(self, name: str) -> Path:

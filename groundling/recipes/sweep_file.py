@@ -14,8 +14,10 @@ from groundling.config import (
     TUNING,
     AdaptConfig,
     FinetuneConfig,
+    PartitionConfig,
     PretrainConfig,
     RegionsConfig,
+    ShiftConfig,
     TrainConfig,
     changed,
     flat,
@@ -211,6 +213,8 @@ TABLES = {
 KINDS = {int: "a whole number", bool: "true or false", dict: "a table"}
 MADE_BY: dict[str, Filled] = {
     "regions": (RegionsConfig(), None),
+    "partition": (PartitionConfig(), None),
+    "shift": (ShiftConfig(), None),
     "finetune": (FinetuneConfig(), TUNING),
 }
 """Commands that a `[data.NAME]` may be made by, with their defaults."""

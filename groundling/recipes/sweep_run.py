@@ -14,8 +14,10 @@ from groundling.published import PUBLISHED
 from groundling.recipes.adapt import adapt, arm_of
 from groundling.recipes.finetune import finetune
 from groundling.recipes.judging import judge_folders
+from groundling.recipes.partition import partition
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
+from groundling.recipes.shift import shift
 from groundling.recipes.stand_ins import small, stand_in
 from groundling.recipes.sweep_file import PaperTable, Sweep
 from groundling.recipes.sweep_plan import Plan, missing
@@ -28,6 +30,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "pretrain": pretrain,
     "finetune": finetune,
     "regions": regions,
+    "partition": partition,
+    "shift": shift,
 }
 """What each command of a sweep is."""
 

@@ -1,0 +1,419 @@
+"""Reproduction files: what they may say, what a plan prints beside the paper, and that a miniature runs all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.cli import main
+from groundling.config import TUNING, FinetuneConfig, changed, configured
+from groundling.recipes.sweep_file import read_sweep
+from groundling.recipes.sweep_paper import Note, agrees, mark, spelt
+from groundling.recipes.sweep_plan import columns
+from groundling.recipes.sweep_steps import steps_of
+
+FILE = """
+seeds = 2
+
+[paper]
+title = "A paper (Somebody, 2020)"
+
+[data.vcr]
+path = "nowhere/vcr"
+kind = "vcr"
+title = "VCR"
+get = "https://visualcommonsense.com"
+examples = 212923
+tokens = 80
+
+[data.coco]
+path = "nowhere/coco.json"
+kind = "captions"
+get = "https://cocodataset.org"
+examples = 82783
+
+[data.images]
+path = "nowhere/images"
+kind = "images"
+get = "https://cocodataset.org"
+
+[data.regions]
+path = "stores/coco"
+kind = "regions"
+regions = { images = "data:images", backbone = "weights:clip" }
+
+[data.few]
+path = "parts/few.json"
+examples = 700
+partition = { task = "vcr/answer", data = "data:vcr", per = 100 }
+
+[data.text-only]
+path = "text-only"
+finetune = { model = "weights:bert", task = "vcr/answer", data = "data:vcr", steps = 20 }
+
+[data.shifted]
+path = "shifted"
+shift = { data = "data:vcr", kind = "im", predictions = "data:text-only/seed-0/predictions_val.jsonl" }
+
+[weights.clip]
+path = "openai/clip-vit-base-patch32"
+kind = "clip"
+title = "ViT-B/32"
+
+[weights.bert]
+path = "bert-base-uncased"
+kind = "bert"
+size = "base"
+
+[with.slow]
+lr = 5e-5
+paper = { lr = ["5.0e - 5", "Sec. 3"] }
+
+[pretrain.captions]
+model = "visualbert"
+student = "weights:bert"
+regions = "data:regions"
+captions = "data:coco"
+epochs = 10
+batch = 64
+paper = { epochs = ["10", "code"], batch = ["48", "code", "rounder"] }
+
+[pretrain.task]
+student = "pretrain of captions"
+regions = "data:regions"
+task = "vcr/answer"
+data = "data:vcr"
+with = ["slow"]
+
+[tune]
+regions = "data:regions"
+batch = 64
+max_length = 40
+[tune.paper]
+batch = ["64", "Sec. 4"]
+
+[tasks."few"]
+task = "vcr/answer"
+data = "data:vcr"
+partition = "data:few"
+also = ["IM=data:shifted"]
+epochs = 10
+lr = 2e-5
+seeds = 3
+paper = { epochs = ["10", "Sec. 4"], lr = ["2e-5", "Sec. 4"], seeds = ["3", "Sec. 4"] }
+
+[tasks."full"]
+task = "vcr/answer"
+data = "data:vcr"
+
+[variants.plain]
+model = "weights:bert"
+tune = { join = "visualbert" }
+scores = { "few" = 60.0, "few (IM)" = 50.0, "full" = 70.1 }
+
+[variants.pretrained]
+model = "pretrain of task"
+with = ["slow"]
+tune = { warmup = 0.2, paper = { warmup = ["10 %", "code", "as others do"] } }
+
+[tables."Table 1"]
+rows = ["plain", "pretrained"]
+columns = ["few", "full"]
+
+[tables."Table 2"]
+rows = ["pretrained"]
+columns = ["full"]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the file."""
+    (tmp_path / "s.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(place: Path, *flags: str) -> dict[str, Any]:
+    """What `plan.json` says."""
+    assert main(["sweep", "--file", "s.toml", "--plan", "--out", "out", *flags]) == 0
+    return json.loads((place / "out/plan.json").read_text())
+
+
+def jobs(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in plan["jobs"]}
+
+
+# -- what a file says --------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_several_tables_share_come_before_their_own(place: Path) -> None:
+    what = read_sweep("s.toml")
+    few, full = what.tunings
+    plain, pretrained = what.variants
+    base = configured(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
+    base = changed(base, regions=full.finetune.regions.regions)
+    assert full.of(plain)[0] == changed(base, join="visualbert", called="full")
+    assert few.of(plain)[1].lr == 2e-5
+    # A variant's own settings, and those that its `with` names, come behind a task's.
+    assert few.of(pretrained)[1].lr == 5e-5
+    assert full.of(plain)[1] == changed(TUNING, batch=64)
+    assert full.of(pretrained)[1] == changed(TUNING, batch=64, lr=5e-5, warmup=0.2)
+    assert what.pretrainings[1].settings[1].lr == 5e-5
+    assert (what.seeds_of(few), what.seeds_of(full)) == (3, 2)
+    assert few.notes_of(pretrained)["lr"].printed == "5.0e - 5"
+    assert few.notes_of(plain)["lr"].printed == "2e-5"
+
+
+def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -> None:
+    steps = {step.name: step for step in steps_of(read_sweep("s.toml"), Path("out"))}
+    assert steps["pretrain task"].after == ("pretrain captions", "data:regions: make")
+    assert steps["pretrain task"].values["student"] == "out/pretrain/captions/model"
+    tuned = steps["pretrained: few"]
+    assert tuned.after == (
+        "pretrain task",
+        "data:few: make",
+        "data:shifted: make",
+        "data:regions: make",
+    )
+    assert steps["data:shifted: make"].after == ("data:text-only: make",)
+    assert tuned.values["model"] == "out/pretrain/task/model"
+    assert tuned.out == Path("out/pretrained/few")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[paper]\ntitle", "[papers]\ntitle"), "unknown key 'papers'; expected adapt, "),
+        (('title = "A paper (Somebody, 2020)"', ""), r"\[paper\]: no title"),
+        (('[paper]\ntitle = "A paper (Somebody, 2020)"', ""), r"but no \[paper\] table"),
+        (('title = "VCR"', 'titel = "VCR"'), r"\[data.vcr\]: unknown key 'titel'; expected path"),
+        (("examples = 212923", 'examples = "many"'), "examples = 'many', expected a whole number"),
+        (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: no `get`"),
+        (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: no path"),
+        (("[data.coco]", '[data."co co"]'), r"\[data.co co\], expected letters"),
+        (('captions = "data:coco"', 'captions = "data:cocoa"'), r"no \[data.cocoa\] table"),
+        (('captions = "data:coco"', 'captions = "c.json"'), "no setting refers to data:coco"),
+        (("per = 100", "pre = 100"), r"\[data.few\].partition: unknown key 'pre'"),
+        (('["slow"]\ntune', '["slew"]\ntune'), r"tune: with: no \[with.slew\] table; there are: s"),
+        (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: no table has"),
+        (('"pretrain of task"', '"pretrain of tusk"'), r"no \[pretrain.'tusk'\]; there are: cap"),
+        (('student = "weights:bert"', 'student = "pretrain of task"'), "comes round to itself"),
+        (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
+        (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected a list of texts"),
+        (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; expected rows, columns"),
+        (('"few (IM)" = 50.0', '"fuel" = 50.0'), "no task is called 'fuel'; there are: few, full"),
+        (('"few (IM)" = 50.0', '"few" = "x"'), "expected a number for each task|not valid TOML"),
+        (('["48", "code", "rounder"]', '["48"]'), r"paper: batch = \['48'\], expected \[\"value"),
+        (('["48", "code", "rounder"]', "48"), "paper: batch = 48, expected"),
+        (
+            ('["48", "code", "rounder"]', '["48", "code"]'),
+            r'\[pretrain."captions"\].paper: unreasoned deviation: batch = 64 for pretrain captions, '
+            r"the paper has 48 \(code\)",
+        ),
+        (('batch = ["64", "Sec. 4"]', 'bach = ["64", "Sec. 4"]'), "unknown key 'bach'; `finetune`"),
+        (('seeds = ["3", "Sec. 4"]', 'seeds = ["9", "Sec. 4"]'), "unreasoned deviation: seeds = 3"),
+        (
+            ("[variants.plain]", '[tasks."few "]\ntask = "vqa"\n[variants.plain]'),
+            "two tasks would share the folder few; rename 'few'",
+        ),
+        (
+            ("[variants.plain]", '[variants.tables]\nmodel = "x"\n[variants.plain]'),
+            "two variants would share the folder tables; rename 'tables'",
+        ),
+    ],
+)
+def test_mistakes_in_a_file_are_one_line(
+    change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (place / "s.toml").read_text()
+    assert change[0] in text
+    (place / "s.toml").write_text(text.replace(*change, 1))
+    assert main(["sweep", "--file", "s.toml", "--plan", "--out", "out"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert error.count("\n") == 1
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--table", "Table 9"],
+            "--table Table 9: s.toml has no such table; there are: Table 1, Ta",
+        ),
+        (["--rows", "plan"], "--rows plan: no such variant; there are: plain, pretrained"),
+        (
+            ["--table", "Table 2", "--rows", "plain"],
+            "--rows plain: no such variant; there are: pre",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_a_table_or_row_that_there_is_not(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "--file", "s.toml", "--plan", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"groundling: {message}")
+
+
+@pytest.mark.parametrize(
+    ("printed", "value", "same"),
+    [
+        ("7.0e - 5", 7e-5, True),
+        ("8,000", 8000, True),
+        ("10 %", 0.1, True),
+        ("0.98", 0.99, False),
+        ("0.9, 0.98", (0.9, 0.98), True),
+        ("0.9", (0.9, 0.98), False),
+        ("14, 18, 26", (14, 18, 26), True),
+        ("4 to 8", 4, False),
+        ("1.2.3", 1.2, False),
+        ("SGD", "sgd", True),
+        ("AdamW", "sgd", False),
+        ("td_image, td_text", ("td_image", "td_text"), True),
+        ("yes", True, True),
+        ("no", True, False),
+        ("1", True, False),
+        ("ViT-B/32", "weights:clip", True),
+        ("ViT-B/16", "weights:clip", False),
+        ("SM=VCR", ("SM=data:vcr",), True),
+    ],
+)
+def test_printed_values_are_compared_as_what_they_are(
+    printed: str, value: object, same: bool
+) -> None:
+    titles = {"weights:clip": "ViT-B/32", "data:vcr": "VCR"}
+    assert agrees(printed, value, titles) is same
+    expected = "same" if same else "differs: so"
+    assert mark(Note(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
+    assert mark(None, value, titles) == (
+        "input" if "VCR" in printed or "ViT" in printed else "ours"
+    )
+
+
+def test_values_are_spelt_as_one_types_them() -> None:
+    assert [spelt(one, {}) for one in (2e-5, 0.1, True, (14.0, 18.0), "", 64)] == [
+        *("2e-5", "0.1", "yes", "14 18", "", "64")
+    ]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_tells_steps_settings_and_what_is_missing(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "nowhere").mkdir()
+    (place / "nowhere/coco.json").write_text("{}")
+    plan = planned(place)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 120
+    states = {one["name"]: one["state"] for one in plan["sources"]}
+    assert states["data:coco"] == "there"
+    assert states["data:vcr"] == "missing"
+    assert states["data:few"] == states["data:regions"] == "made here"
+    assert states["weights:bert"] == "hub id"
+    assert "https://visualcommonsense.com" in said
+    assert "https://cocodataset.org" not in said.split("data:images")[0].split("data:coco")[1]
+    found = jobs(plan)
+    steps = {name: found[name]["optimizer_steps"] for name in found}
+    assert steps["plain: few"] == 10 * 700 // 64
+    assert steps["plain: full"] == 3 * 212923 // 64
+    assert steps["pretrain captions"] == 10 * 82783 // 64
+    assert steps["data:text-only: make"] == 20
+    assert steps["data:few: make"] is None
+    assert found["plain: few"]["seeds"] == 3
+    settings = found["plain: few"]["settings"]
+    assert settings["lr"] == {"here": "2e-5", "paper": "2e-5", "where": "Sec. 4", "mark": "same"}
+    assert settings["partition"]["mark"] == "input"
+    settings = found["pretrained: full"]["settings"]
+    assert settings["warmup"]["mark"] == "differs: as others do"
+    assert settings["schedule"]["mark"] == "ours"
+    # Six operations a weight and token: 4 choices of 80 tokens, 64 questions, at the printed speed.
+    hours = found["plain: full"]["gpu_hours"]
+    assert hours == pytest.approx(2 * 9980 * 64 * 4 * 80 / 80_000 / 3600)
+    assert not list(place.glob("out/*/*"))
+
+
+def test_a_plan_of_some_rows_has_what_these_need_alone(place: Path) -> None:
+    assert list(jobs(planned(place, "--table", "Table 2"))) == [
+        *("data:regions: make", "pretrain captions", "pretrain task", "pretrained: full")
+    ]
+    found = jobs(planned(place, "--rows", "plain", "--seeds", "1", "--seconds-per-step", "3.6"))
+    assert "pretrain task" not in found and "pretrained: few" not in found
+    assert found["plain: few"]["gpu_hours"] == pytest.approx(0.109)
+    assert (
+        found["plain: few"]["settings"]["seeds"]["mark"] == "differs: changed on the command line"
+    )
+
+
+@pytest.mark.usefixtures("place")
+def test_a_plan_needs_no_torch() -> None:
+    program = (
+        "import sys; from groundling.cli import main; "
+        "main(['sweep', '--file', 's.toml', '--plan']); "
+        "sys.exit(bool({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+def test_cells_are_wrapped_and_long_words_too() -> None:
+    lines = columns([("a", "b"), ("x" * 25, "one two")], (10, 0))
+    assert lines[2].split() == ["x" * 10, "one", "two"]
+    assert [line.strip() for line in lines[3:]] == ["x" * 10, "x" * 5]
+    assert max(map(len, lines)) <= 120
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("place")
+def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "groundling: data:vcr: nowhere/vcr is not there; get it: https://visualcommonsense.com\n"
+    )
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(place)
+    assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "mini"]) == 0
+    said = capsys.readouterr().out
+    for name in jobs(plan):
+        assert f"\n{name}: " in said or name == "data:regions: make"
+    assert "note: data:regions is not made by `regions`: a stand-in is there" in said
+    # Runs of one task at two sizes stand apart, shifted files beside the standard ones.
+    table = json.loads((place / "mini/tables/Table-1/verdict.json").read_text())
+    assert list(table["scores"]["plain"]) == ["few", "few (IM)", "full"]
+    assert table["control"] == "plain"
+    assert list(json.loads((place / "mini/tables/Table-2/verdict.json").read_text())["scores"]) == [
+        "pretrained"
+    ]
+    result = json.loads((place / "mini/plain/few/seed-0/result.json").read_text())
+    assert (result["task"], result["called"], result["steps"]) == ("vcr/answer", "few", 2)
+    assert json.loads((place / "mini/stand-ins/made/few.json").read_text())["per"] == 4
+    page = (place / "mini/tables/Table-1/verdict.html").read_text()
+    assert "few (IM), published" in page and "50.0" in page
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for change, message in (
+        ('kind = "vcr"', "data:vcr: no `kind`, so nothing can stand in for it"),
+        ('kind = "vcr"\n', "data:vcr: kind = 'vcrr', expected one of vqa, vcr"),
+    ):
+        new = "" if message.endswith("for it") else 'kind = "vcrr"\n'
+        (place / "s.toml").write_text(FILE.replace(change, new, 1))
+        assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "out"]) == 2
+        assert message in capsys.readouterr().err
