@@ -38,6 +38,14 @@ class Source:
     each: int = 1
     """How many of those stand beside each of its own; a batch has that many times `batch` more samples."""
 
+    def __post_init__(self) -> None:
+        """Raises InputError if nothing could be put beside its samples."""
+        if self.beside is not None and (self.each < 1 or not len(self.beside)):
+            raise InputError(
+                f"{self.name}: {self.each} of {len(self.beside)} samples beside each of its own, expected at least 1 "
+                "of at least 1"
+            )
+
 
 def epoch_steps(sources: Sequence[Source], batch: int) -> float:
     """Optimizer steps in which the counted samples come up once, each data set taken once however often it is listed.

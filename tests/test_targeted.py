@@ -694,6 +694,14 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
     assert not any(sample.example.label for sample in source.beside.get(range(12), [None] * 12))
 
 
+@pytest.mark.parametrize(("each", "count"), [(0, 12), (1, 0)])
+def test_nothing_to_put_beside_is_one_line(each: int, count: int) -> None:
+    source = mixed()
+    with pytest.raises(InputError, match=f"data: {each} of {count} samples beside each") as error:
+        Source(source.samples, beside=shown(questions(count), False), each=each)
+    assert "\n" not in str(error.value)
+
+
 def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, Any]:
     """UNITER on labelled and unlabelled questions, gated."""
     model, kind = seeing("uniter")

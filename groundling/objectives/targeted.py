@@ -54,7 +54,6 @@ class TargetedTerm(Objective, ABC):
                     "out (CLIP-TD has its gate in fine-tuning alone)"
                 )
             self.gate = Gate(form, options.td_gate, options.td_temperature)
-        if self.gate is not None:
             self.needs = (*self.needs, self.gate.needs)
             self.watched = (*self.watched, self._opened)
         if self.right_only:
