@@ -426,7 +426,7 @@ def test_a_blind_teachers_images_show_the_same_places_and_other_looks(folder: Pa
     names = {
         image["file_name"] for split in ("train", "val") for image in _captioned(folder, split)
     }
-    blind = folder / "images_blind"
+    blind = folder / "blind" / "images"
     assert {path.name for path in blind.iterdir()} == names
     kept = []
     for name in sorted(names):

@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Sample, Sizes
-from groundling.config import CrossModalOptions, Distilling, Masking
+from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
+from groundling.forms import Form
 
 
 class Objective(nn.Module):
@@ -28,6 +29,8 @@ class Objective(nn.Module):
     """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
     needs: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
+    watched: Sequence[str] = ()
+    """Terms that are logged and not trained on, such as how often a gate is open."""
     swaps: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
 
@@ -43,6 +46,17 @@ class Objective(nn.Module):
         if not self.warmup:
             return self.weight
         return self.weight * min(1.0, (step + 1) / self.warmup)
+
+    def weight_of(self, term: str, step: int) -> float:
+        """Weight of one of its terms at an optimizer step: 0 of one that is only watched."""
+        return 0.0 if term in self.watched else self.weight_at(step)
+
+    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """What a user should know of its watched terms, a line each, after a run.
+
+        `means` holds the mean of every watched term in each epoch; terms that were never logged are missing.
+        """
+        return []
 
     def saved(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""
@@ -90,6 +104,9 @@ class Given:
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
+    form: Form | None = None
+    """The form of the task's answers, as its head is trained; None where there is no task."""
 
 
 @dataclass(frozen=True)

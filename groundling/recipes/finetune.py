@@ -44,6 +44,7 @@ from groundling.recipes.teaching import (
     save_objectives,
     text_encoder_of,
     vocabulary,
+    watched_terms,
     with_teacher_width,
 )
 from groundling.runs import disk_errors, finished
@@ -106,6 +107,7 @@ def finetune(
             )
         runs.append(done)
     result = summary(task, runs, config)
+    notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
     return run.finish(result)
@@ -177,6 +179,8 @@ def one_run(
         vocabulary(text) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,
+        targeted=config.targeted,
+        form=objective.form,
     )
     beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
     objectives: list[Objective] = [objective, *beside]
@@ -194,7 +198,10 @@ def one_run(
     if config.called:
         done["called"] = config.called
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    watched, notes = watched_terms(objectives, folder, trained)
     done |= {"scores": scores, **trained}
+    if watched:
+        done |= {"watched": watched, "notes": notes}
 
     def save(where: Path) -> None:
         if config.save_model:

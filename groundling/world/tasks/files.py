@@ -192,7 +192,7 @@ class TaskFiles:
         self.put("tasks.json", {"world": settings, "examples": self.counts})
 
     def _write_blind(self) -> None:
-        """The captioned images once more, below `images_blind/`: things in the same places, every look redrawn.
+        """The captioned images once more, below `blind/images/`: things in the same places, every look redrawn.
 
         Captions tell looks of all things here, not only of unnamed ones, so all are redrawn, unlike `World.scene`'s.
         """
@@ -200,7 +200,7 @@ class TaskFiles:
             scene = self.images[file]
             rng = generator(self.world.config.seed, "blind tasks", scene.image_id)
             things = tuple(replace(thing, looks=draw_looks(rng)) for thing in scene.things)
-            path = self.folder / "images_blind" / file
+            path = self.folder / "blind" / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self._png(replace(scene, things=things)))
 
