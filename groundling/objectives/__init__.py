@@ -44,6 +44,10 @@ class Objective(nn.Module):
             return self.weight
         return self.weight * min(1.0, (step + 1) / self.warmup)
 
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """Layers that an earlier run may have trained, and what its file of heads calls them, for `finetune`."""
+        return []
+
     def saved(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""
         return {self.name: self}

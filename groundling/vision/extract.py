@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from groundling.config import RegionsConfig
 from groundling.data.pictures import read_picture
 from groundling.data.regions import PICTURES, Found, RegionWriter, stem
 from groundling.data.shards import Part
+from groundling.data.vcr_objects import metadata
 from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
@@ -208,6 +210,8 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
+        if any(one.segments for one in annotations.values()):
+            self.key["cover"] = "14 x 14"  # shards of an unfinished store from before have none
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,
@@ -251,10 +255,12 @@ class Extractor:
         image = read_picture(path)
         if not self.annotations:
             return name, image, None
-        size, boxes = self.annotations[path.relative_to(self.config.images).as_posix()]
+        size, boxes, segments = self.annotations[path.relative_to(self.config.images).as_posix()]
         if size != image.size:
             there = f"{image.size[0]}x{image.size[1]}"
             raise InputError(f"{there} pixels, but annotated as {size[0]}x{size[1]}")
+        if segments is not None:
+            boxes = replace(boxes, cover=metadata(segments).cover())
         return name, image, boxes
 
     def _together(self, ready: Sequence[Ready]) -> list[Found]:
@@ -278,6 +284,7 @@ class Extractor:
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
+                cover=of_image.cover,
                 left_out=of_image.left_out,
                 annotated_order=bool(annotations) and not of_image.left_out,
             )
