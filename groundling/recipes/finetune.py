@@ -261,7 +261,7 @@ def _lacking(head: TaskHead, student: Student, config: FinetuneConfig) -> list[s
     """What a reader must know of the run: what the head's paper sees and the store does not hold."""
     if not head.segments or not _looks(student, config):
         return []
-    if RegionStore(config.regions.regions, features=False).covers:
+    if _boxes(config).covers:
         return []
     note = (
         f"{config.regions.regions}: no segments of objects, so whole boxes are seen; the paper's model sees what "
@@ -272,11 +272,16 @@ def _lacking(head: TaskHead, student: Student, config: FinetuneConfig) -> list[s
     return [note]
 
 
+def _boxes(config: FinetuneConfig) -> RegionStore:
+    """The store of the regions, without their features."""
+    return RegionStore(config.regions.regions, features=False)
+
+
 def _sizes(student: Student, config: FinetuneConfig) -> Sizes:
     """The model's sizes, and the classes of the regions it reads."""
     if not config.regions.regions:
         return student.sizes
-    store = RegionStore(config.regions.regions, features=False)
+    store = _boxes(config)
     return student.sizes._replace(classes=store.classes, background=store.background)
 
 

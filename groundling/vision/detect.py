@@ -31,8 +31,8 @@ class Boxes:
     """(R, C) a distribution without a no-object column, or (R,) one class each."""
     left_out: int = 0
     """Boxes that were empty or outside the image."""
-    cover: np.ndarray | None = None
-    """(R, 14, 14) bool: the cells of its box that an object fills."""
+    segments: Path | None = None
+    """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
 
 
 class Annotated(NamedTuple):
@@ -42,8 +42,6 @@ class Annotated(NamedTuple):
     """Width and height in pixels of the image they saw."""
     boxes: Boxes
     """In the order of their file, of confidence 1."""
-    segments: Path | None = None
-    """VCR's json, which knows what of its box an object fills; read with the image, since masks take their time."""
 
 
 @dataclass(frozen=True)
@@ -211,5 +209,7 @@ def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
         file = path.relative_to(folder).with_suffix(".jpg").as_posix()
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
-        boxes[file] = Annotated(objects.size, Boxes(objects.boxes, confidence, classes), path)
+        boxes[file] = Annotated(
+            objects.size, Boxes(objects.boxes, confidence, classes, segments=path)
+        )
     return boxes, names

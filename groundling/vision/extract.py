@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,7 +209,7 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
-        if any(one.segments for one in annotations.values()):
+        if any(one.boxes.segments for one in annotations.values()):
             self.key["cover"] = "14 x 14"  # shards of an unfinished store from before have none
         self.facts: dict[str, Any] = {
             "model": models,
@@ -255,12 +254,10 @@ class Extractor:
         image = read_picture(path)
         if not self.annotations:
             return name, image, None
-        size, boxes, segments = self.annotations[path.relative_to(self.config.images).as_posix()]
+        size, boxes = self.annotations[path.relative_to(self.config.images).as_posix()]
         if size != image.size:
             there = f"{image.size[0]}x{image.size[1]}"
             raise InputError(f"{there} pixels, but annotated as {size[0]}x{size[1]}")
-        if segments is not None:
-            boxes = replace(boxes, cover=metadata(segments).cover())
         return name, image, boxes
 
     def _together(self, ready: Sequence[Ready]) -> list[Found]:
@@ -284,7 +281,7 @@ class Extractor:
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
-                cover=of_image.cover,
+                cover=None if of_image.segments is None else metadata(of_image.segments).cover(),
                 left_out=of_image.left_out,
                 annotated_order=bool(annotations) and not of_image.left_out,
             )
