@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -13,6 +13,16 @@ from transformers import PreTrainedTokenizerBase
 from groundling.batch import Example, Row, Sample, needed
 from groundling.data.words import numbers, spans, word_of
 from groundling.errors import InputError
+
+Item = TypeVar("Item")
+
+
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """At most `most` of the items, evenly spaced, the first and the last among them; 0: all."""
+    if not most or most >= len(items):
+        return list(items)
+    places = np.linspace(0, len(items) - 1, most).round().astype(int)
+    return [items[place] for place in places]
 
 
 class Samples(Protocol):

@@ -16,7 +16,14 @@ from groundling.joins import Design, Phase
 from groundling.models.join import Join, add_types, fresh
 from groundling.models.released_weights import BERT, Names
 from groundling.models.single_stream import SingleStream
-from groundling.models.task_heads import EachRegion, ImagesApart, Reading, TaskHead, answer, block
+from groundling.models.task_heads import (
+    EachRegionTransformed,
+    ImagesApart,
+    Reading,
+    TaskHead,
+    answer,
+    block,
+)
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
@@ -138,26 +145,11 @@ class ChoiceRightOrWrong(_PooledTwiceAsWide):
     activation = nn.ReLU
 
 
-class RegionAmongAll(EachRegion):
+class RegionAmongAll(EachRegionTransformed):
     """RefCOCO+: Linear, GELU, LayerNorm, dropout, Linear; one softmax over the regions (release, model/re.py)."""
 
     loss = "ce"
-
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear."""
-        width = reading.sizes.pooled or reading.sizes.text
-        between = block(width, width, nn.GELU())
-        super().__init__(reading, dropout)
-        self.between = between
-
-    def read(self, regions: Tensor) -> Tensor:
-        """The transform (N, R, H) before the last Linear."""
-        states: Tensor = self.between(regions)
-        return states
-
-    def starts(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained, by soft or by hard labels."""
-        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
+    norm = True
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:

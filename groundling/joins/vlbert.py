@@ -21,7 +21,7 @@ from groundling.models.join import Join, add_types
 from groundling.models.released_weights import Names
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import (
-    EachRegion,
+    EachRegionTransformed,
     FirstPosition,
     ImagesApart,
     MaskWord,
@@ -264,7 +264,7 @@ def _renamed(text: str, tags: Tags, first: int) -> tuple[str, Tags]:
     return rewritten(text, changes, tags)
 
 
-class RegionByItself(EachRegion):
+class RegionByItself(EachRegionTransformed):
     """RefCOCO+: the region head's first layer, one Linear; binary cross-entropy (release, refcoco).
 
     The mean is over all regions of a batch, the whole image among them, and there is no dropout (release, refcoco/
@@ -272,30 +272,18 @@ class RegionByItself(EachRegion):
     """
 
     loss = "bce"
+    norm = False
 
     def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
         """`dropout` before the last Linear; both Linears start as Xavier's (release)."""
-        width = reading.sizes.pooled or reading.sizes.text
-        # Made before the last Linear, so that both are drawn in the order in which they are read.
-        between = block(width, width, nn.GELU(), norm=False)
         super().__init__(reading, dropout)
-        self.between = between
-        for linear in (between[0], self.classify):
+        for linear in (self.between[0], self.classify):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
 
     def count(self, batch: Batch, form: Form) -> int:
         """Regions, if each is scored by itself."""
         by_itself = isinstance(form, Pick) and form.kind == "bce"
         return int((batch.labels["label"] >= 0).sum()) if by_itself else len(batch)
-
-    def read(self, regions: Tensor) -> Tensor:
-        """The first layer (N, R, H) of the pre-training head."""
-        states: Tensor = self.between(regions)
-        return states
-
-    def starts(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained, by soft or by hard labels."""
-        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:

@@ -18,7 +18,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.batch import Batch, Encoded, needed
 from groundling.data.samples import TextInput
-from groundling.errors import InputError
+from groundling.errors import InputError, in_one_line
 from groundling.models.attention import (
     AttentionMap,
     Places,
@@ -178,24 +178,24 @@ def bert_of(start: object) -> BertModel:
     return start.encoder
 
 
+def _unreadable(folder: str | Path, reason: str) -> InputError:
+    """What to raise where the join beside a model's BERT is missing or damaged."""
+    return InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})")
+
+
 def described_join(folder: str | Path) -> dict[str, Any]:
     """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
     path = Path(folder) / JOIN
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
-        ) from None
+        raise _unreadable(folder, in_one_line(error)) from None
     wanted = {"kind": str, "early": bool, "options": dict}
     if not isinstance(described, dict):
-        raise InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read (no object)")
+        raise _unreadable(folder, "no object")
     for name, expected in wanted.items():
         if not isinstance(described.get(name), expected):
-            raise InputError(
-                f"{folder}: its {JOIN} or join.safetensors cannot be read ({name!r} is missing)"
-            )
+            raise _unreadable(folder, f"{name!r} is missing")
     return described
 
 
@@ -209,10 +209,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
     try:
         weights = load_file(folder / "join.safetensors")
     except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
-        ) from None
+        raise _unreadable(folder, in_one_line(error)) from None
     text = load_text_encoder(folder / "bert")
     bert = bert_of(text)
     try:
@@ -226,6 +223,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
         of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
         model.load_state_dict(of_text | weights)
     except (RuntimeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{folder}: the join does not fit the BERT beside it ({reason})") from None
+        raise InputError(
+            f"{folder}: the join does not fit the BERT beside it ({in_one_line(error)})"
+        ) from None
     return model

@@ -13,6 +13,7 @@ from groundling.batch import Batch, Encoded, Example, Sizes, needed
 from groundling.errors import InputError
 from groundling.forms import Form
 from groundling.models.heads import Pooler
+from groundling.models.join import fresh
 
 HEAD = 64
 """Width of an attention head of every BERT."""
@@ -72,20 +73,18 @@ class TaskHead(nn.Module):
 def answer(width: int, outputs: int) -> nn.Linear:
     """The last Linear of a head, initialised as BERT does: N(0, 0.02), bias zero."""
     linear = nn.Linear(width, outputs)
-    nn.init.normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
+    fresh(linear)
     return linear
 
 
 def block(width: int, inner: int, activation: nn.Module, norm: bool = True) -> nn.Sequential:
     """Linear, activation and, with `norm`, LayerNorm: what papers put before the last Linear."""
-    linear = nn.Linear(width, inner)
-    parts = [linear, activation]
+    parts = [nn.Linear(width, inner), activation]
     if norm:
         parts.append(nn.LayerNorm(inner, eps=1e-12))
-    nn.init.normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
-    return nn.Sequential(*parts)
+    layers = nn.Sequential(*parts)
+    fresh(layers)
+    return layers
 
 
 class FirstPosition(TaskHead):
@@ -138,6 +137,30 @@ class EachRegion(TaskHead):
         states = needed(encoded.visual, "visual", "a head that scores regions")
         scores = self.classify(self.dropout(self.read(states))).squeeze(-1)
         return _inside(scores, batch)
+
+
+class EachRegionTransformed(EachRegion):
+    """One score for every region, through the first layer of the head that masked regions were pre-trained with."""
+
+    norm: ClassVar[bool]
+    """Whether LayerNorm follows that layer, as it does in the model's pre-training."""
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear."""
+        width = reading.sizes.pooled or reading.sizes.text
+        # Made before the last Linear, so that both are drawn in the order in which they are read.
+        between = block(width, width, nn.GELU(), self.norm)
+        super().__init__(reading, dropout)
+        self.between = between
+
+    def read(self, regions: Tensor) -> Tensor:
+        """The states (N, R, H) after that layer."""
+        states: Tensor = self.between(regions)
+        return states
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """The layer that masked regions trained, by soft or by hard labels."""
+        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
 
 class PhraseToRegions(TaskHead):

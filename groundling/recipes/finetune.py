@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 
@@ -20,17 +19,18 @@ from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.regions import RegionStore
-from groundling.data.samples import Samples, TextSamples
+from groundling.data.samples import Samples, TextSamples, thinned
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named
 from groundling.forms import Answer, Classify, Form
+from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import save_heads, start_layer
+from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
@@ -43,6 +43,7 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     text_encoder_of,
     vocabulary,
     with_teacher_width,
@@ -50,7 +51,7 @@ from groundling.recipes.teaching import (
 from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.table import own_notes, own_task
+from groundling.tasks.table import OwnReader, own_notes, own_task
 from groundling.teachers import Teacher
 from groundling.train import train
 
@@ -70,10 +71,11 @@ def finetune(
     need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
-    if config.regions.images and not config.regions.regions:
+    if config.own.label and (config.task or task):
         raise InputError(
-            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+            f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
+    _check_regions_given(config)
     if config.seeds < 1:
         raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
     if config.teacher and not (config.objectives or config.inner):
@@ -85,7 +87,7 @@ def finetune(
     if task is None:
         task = _task(config)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(Path(config.data), config.own) if config.own.label else []
+    notes = own_notes(task.read) if isinstance(task.read, OwnReader) else []
     if run.state.is_main_process:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
@@ -105,6 +107,19 @@ def finetune(
     if notes:
         result["notes"] = notes
     return run.finish(result)
+
+
+def _check_regions_given(config: FinetuneConfig) -> None:
+    """Raises InputError for settings that say something of regions where there are none."""
+    if config.regions.regions:
+        return
+    if config.regions.images:
+        raise InputError(
+            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+        )
+    for flag, given in (("--blind", config.blind), ("--most-regions", config.regions.most_regions)):
+        if given:
+            raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
 
 
 def _task(config: FinetuneConfig) -> Task:
@@ -178,8 +193,7 @@ def one_run(
     def save(where: Path) -> None:
         if config.save_model:
             student.export(where / "model")
-            saved = {name: module for one in objectives for name, module in one.saved().items()}
-            save_heads(where / "model", saved)
+            save_objectives(where / "model", objectives)
 
     write_result(folder, done, save)
     return done
@@ -209,22 +223,26 @@ def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, 
 def _student(config: FinetuneConfig, seed: int) -> Student:
     """The model, with a new join if one is asked for."""
     student = load_student(config.model, config.kind, config.join)
-    torch.manual_seed(seed_of(seed, "init", "join"))
-    if isinstance(student, EndToEnd):
-        return reading_pixels(student, config.pixels)
     if not config.join:
+        looks = isinstance(student, EndToEnd)
+        return reading_pixels(student, config.pixels) if looks else student
+    if isinstance(student, SingleStream):
+        kind = student.join.kind
+        # A design of one's own is named again in order to load its model.
+        if not is_outside(config.join) or named("joins", Design, config.join).name != kind:
+            raise InputError(
+                f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
+            )
         return student
+    torch.manual_seed(seed_of(seed, "init", "join"))
     if not config.regions.regions:
         return join_to(student, config.join, 1)
-    if isinstance(student, SingleStream):
-        return student
     store = RegionStore(config.regions.regions)
-    looks = bool(config.regions.images) and config.join == "vlbert"
-    model = (
-        reading_pixels(student, config.pixels)
-        if looks
-        else join_to(student, config.join, store.width)
-    )
+    model: SingleStream
+    if config.regions.images and config.join == "vlbert":
+        model = reading_pixels(student, config.pixels)
+    else:
+        model = join_to(student, config.join, store.width)
     model.regions_from = made_by(store)
     return model
 
@@ -422,8 +440,5 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = {}
     for split in wanted:
         splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-    examples = splits[task.train]
-    if config.max_train and config.max_train < len(examples):
-        keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
-        splits[task.train] = [examples[place] for place in keep]
+    splits[task.train] = thinned(splits[task.train], config.max_train)
     return splits

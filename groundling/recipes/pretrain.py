@@ -27,7 +27,7 @@ from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import save_heads, start_lm_head
+from groundling.models.saved_heads import start_lm_head
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
@@ -40,6 +40,7 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     vocabulary,
     with_teacher_width,
 )
@@ -102,8 +103,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 
     def save(folder: Path) -> None:
         model.export(folder / "model")
-        saved = {name: head for one in every for name, head in one.saved().items()}
-        save_heads(folder / "model", saved)
+        save_objectives(folder / "model", every)
 
     return run.finish(result, save)
 
