@@ -32,9 +32,8 @@ class RegionClasses(Objective):
                 "the paper's head)"
             )
         width = sizes.visual or sizes.text
-        self.first = int(
-            not sizes.background
-        )  # none stands before the classes, if it is not one of them
+        # What is none of the classes comes before them, unless it is the first of them already.
+        self.first = int(not sizes.background)
         self.between = block(width, width, nn.GELU(), norm=False)
         self.classify = nn.Linear(width, self.first + sizes.classes)
         nn.init.normal_(self.classify.weight, std=0.02)

@@ -167,8 +167,10 @@ def one_run(
     room = classroom(config.teacher, config.distilling, PartialState().device)
     samples, teachers = _samples(asked, student, task, config, head.apart, room)
     if config.pixels.flip and _looks(student, config):
-        learned = {task.train: _of_mirrored(asked[task.train], task.form, head)}
-        mirror, _ = _samples(learned, student, task, config, head.apart, room)
+        mirror = samples
+        if head.turns_words:
+            learned = {task.train: _of_mirrored(asked[task.train], task.form)}
+            mirror, _ = _samples(learned, student, task, config, head.apart, room)
         samples[task.train] = Mirrored(samples[task.train], mirror[task.train])
     notes = _lacking(head, student, config)
     objectives = [objective, *_beside(student, task, config, room, training.seed)]
@@ -267,10 +269,8 @@ def _looks(student: Student, config: FinetuneConfig) -> bool:
     return isinstance(student, EndToEnd) and bool(config.regions.regions) and not config.blind
 
 
-def _of_mirrored(examples: Sequence[Example], form: Form, head: TaskHead) -> list[Example]:
-    """Examples as they are asked of mirrored pictures, with words and answers turned where the head's paper does."""
-    if not head.turns_words:
-        return list(examples)
+def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
+    """Examples as they are asked of mirrored pictures, with other sides in their words and answers."""
     mirror = Mirror(form.labels if isinstance(form, Answer | Classify) else ())
     return [mirror(example) for example in examples]
 
@@ -422,6 +422,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "median": medians,
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
+        "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
     }
 
 
