@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoModelForObjectDetection
 
 from groundling.data.regions import inside
-from groundling.data.vcr_objects import metadata
+from groundling.data.vcr_objects import class_names, metadata
 from groundling.errors import InputError, first_line
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs import read_json
@@ -31,6 +31,8 @@ class Boxes:
     """(R, C) a distribution without a no-object column, or (R,) one class each."""
     left_out: int = 0
     """Boxes that were empty or outside the image."""
+    segments: Path | None = None
+    """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
 
 
 class Annotated(NamedTuple):
@@ -200,12 +202,14 @@ def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
         raise InputError(
             f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json"
         )
-    names = sorted({name for objects in stills.values() for name in objects.names})
+    names = class_names(name for objects in stills.values() for name in objects.names)
     number = {name: at for at, name in enumerate(names)}
     boxes = {}
     for path, objects in stills.items():
         file = path.relative_to(folder).with_suffix(".jpg").as_posix()
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
-        boxes[file] = Annotated(objects.size, Boxes(objects.boxes, confidence, classes))
+        boxes[file] = Annotated(
+            objects.size, Boxes(objects.boxes, confidence, classes, segments=path)
+        )
     return boxes, names
