@@ -39,6 +39,11 @@ SMALLER = {
 SEEDS = 2
 """Most seeds of a run; some commands need two of what they compare."""
 
+REPRODUCTIONS = [
+    path.name for path in (ROOT / "sweeps").glob("*.toml") if "[paper]" in path.read_text()
+]
+"""Sweeps that a plan shows here; test_reproduction.py runs them as miniatures."""
+
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 NOT_RUN = {
     ("README.md", "groundling quickstart"): "renders 32,000 images; test_quickstart.py has fewer",
@@ -71,8 +76,10 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
     standins.put_down(shelf, page.name, tmp_path)
     documents.write_modules(page, tmp_path)
     for path in (ROOT / "sweeps").glob("*.toml"):
-        text = re.sub(r"\b(steps|epochs) = \d+", "steps = 1", path.read_text())
-        text = re.sub(r"\bbatch = \d+", "batch = 4", text)
+        text = path.read_text()
+        if path.name not in REPRODUCTIONS:
+            text = re.sub(r"\b(steps|epochs) = \d+", "steps = 1", text)
+            text = re.sub(r"\bbatch = \d+", "batch = 4", text)
         standins.put(tmp_path / "sweeps" / path.name, text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -84,6 +91,8 @@ def smaller(command: Command) -> list[str]:
     seeds = re.search(r"--seeds (\d+)", command.line)
     if command.name == "finetune" and seeds:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
+    if any(name in command.line for name in REPRODUCTIONS):
+        return documents.words(documents.changed(command.line, ["--plan"]))
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))
