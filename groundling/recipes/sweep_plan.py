@@ -31,6 +31,8 @@ DEFAULTS: dict[str, Filled] = {
 """Each command's settings as they are if nobody says anything."""
 ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
 """Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
+INSTEAD = {"batch": "batch_tokens", "warmup": "warmup_steps", "epochs": "steps"}
+"""Settings that a plan leaves out where another one stands in their place."""
 NEVER = ("called", "cpu", "seed")
 """Settings that a plan does not show: they do not change what is reproduced."""
 
@@ -147,7 +149,7 @@ class Plan:
             told = note is not None or name in ALWAYS or value != defaults[name]
             if name in NEVER or not told:
                 continue
-            if name == "batch" and step.values.get("batch_tokens"):
+            if step.values.get(INSTEAD.get(name, "")):
                 continue
             rows[name] = {
                 "here": spelt(value, self.titles),
