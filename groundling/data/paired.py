@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -88,6 +89,17 @@ class RegionSamples:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): rows, pieces, regions; of an image the most that it may have, which may be one too many."""
+        sizes = self.samples.sizes.copy()
+        for place, images in enumerate(self.samples.images):
+            regions = [self._count(image) + int(self.seeing.whole) for image in images]
+            if self.seeing.apart:
+                sizes[place, 0] = len(images)
+            sizes[place, 2] += max(regions) if self.seeing.apart else sum(regions)
+        return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them.
@@ -227,6 +239,22 @@ class CaptionTexts:
 
     def __len__(self) -> int:
         return len(self.captioned)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): one row, at most so many pieces, nothing else; no draw of captions is longer."""
+        examples = []
+        for image in self.captioned:
+            examples += [Example(image.id, caption) for caption in image.captions]
+        pieces = TextSamples(examples, self.text, keep=0).sizes[:, 1]
+        ends = np.cumsum([len(image.captions) for image in self.captioned])
+        longest = np.array([part.max() for part in np.split(pieces, ends[:-1])])
+        if self.pairs:  # the second caption is any other one, behind the same special pieces
+            longest = np.minimum(longest + longest.max(), self.text.max_length)
+        sizes = np.zeros((len(longest), 3), np.int64)
+        sizes[:, 0] = 1
+        sizes[:, 1] = longest
+        return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""

@@ -58,6 +58,11 @@ class Pictured:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3), as without the picture."""
+        return self.samples.sizes
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `pixels`, in the order of `indices`; a multiple choice has them once."""
         samples = self.samples.get(indices, rngs)

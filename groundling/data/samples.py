@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,14 @@ class Samples(Protocol):
     @property
     def lengths(self) -> np.ndarray:
         """Every sample's length, on any scale; (len(self),)."""
+        ...
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Room that every sample takes at most, (len(self), 3): its rows; of a row the text's pieces; its other inputs.
+
+        Those are regions and the pieces of a CLIP side. Read where batches are counted in tokens, and not before.
+        """
         ...
 
     @property
@@ -255,6 +264,15 @@ class TextSamples:
     def __len__(self) -> int:
         return len(self.examples)
 
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): rows, pieces of the text and of the CLIP side, counted by converting every text."""
+        counted: list[tuple[int, int, int]] = []
+        for start in range(0, len(self), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(self)))
+            counted += [_size(sample) for sample in self.get(some)]
+        return np.array(counted, np.int64).reshape(-1, 3)
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
         wanted = dict.fromkeys(self.first[index] for index in indices)
@@ -304,6 +322,17 @@ class TextSamples:
                 for sample, (row, dropped) in zip(samples, rows, strict=True)
             ]
         return samples
+
+
+AT_ONCE = 1024
+"""Texts that are converted together when their sizes are counted."""
+
+
+def _size(sample: Sample) -> tuple[int, int, int]:
+    """Rows of a sample, and the most pieces of the text and of the CLIP side that one of them has."""
+    pieces = [0 if row.text is None else len(row.text.ids) for row in sample.rows]
+    windows = [0 if row.clip is None else len(row.clip.ids) for row in sample.rows]
+    return len(sample.rows), max(pieces), max(windows)
 
 
 def _characters(example: Example) -> int:

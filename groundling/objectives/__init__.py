@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.config import CrossModalOptions, Distilling, Masking
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
@@ -55,7 +55,10 @@ class Objective(nn.Module):
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
+        """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract.
+
+        The first term is the one that is scored on what `read` gives.
+        """
         raise NotImplementedError
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
@@ -64,6 +67,15 @@ class Objective(nn.Module):
         All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
         """
         return None
+
+    def answer(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """What `read` gave in this pass, or gives now if nobody asked; for an objective that implements it."""
+        answer = encoded.heads.get(self.name)
+        return needed(self.read(encoded, batch) if answer is None else answer, "read", self.name)
+
+    def distributions(self, answer: Tensor) -> Tensor:
+        """What `read` gave as logits (..., K) of one softmax each, by which an inner step compares two passes."""
+        return answer
 
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""

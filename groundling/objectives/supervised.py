@@ -44,13 +44,16 @@ class Supervised(Objective):
         """The task's logits (B, outputs), as `outputs`."""
         return self.outputs(encoded, batch)
 
+    def distributions(self, answer: Tensor) -> Tensor:
+        """One softmax of every sample (B, K), or of every row where a choice is right or wrong by itself (N, 2)."""
+        width = self.form.outputs
+        return answer.view(-1, width) if width > 1 else answer
+
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
         return {"task": len(batch)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The form's loss, summed over samples to (), as `task`."""
-        outputs = encoded.heads.get(self.name)
-        if outputs is None:
-            outputs = self.outputs(encoded, batch)
+        outputs = self.answer(encoded, batch)
         return {"task": self.form.loss(outputs, torch.as_tensor(batch.labels["label"]))}

@@ -15,7 +15,7 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig, TrainConfig, need
+from groundling.config import FinetuneConfig, TrainConfig, check_training, need
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore
@@ -80,6 +80,10 @@ def finetune(
             "--objectives contrastive"
         )
     check_parts(config.objectives, config.teacher, "finetune")
+    check_training(training)
+    inner_step(
+        config.inner, config.adversarial
+    )  # a mistake in it is told before anything is written
     if task is None:
         task = _task(config)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
@@ -159,7 +163,7 @@ def one_run(
     )
     beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
     objectives: list[Objective] = [objective, *beside]
-    inner = inner_step(config.inner)
+    inner = inner_step(config.inner, config.adversarial)
     learning = samples[task.train]
     trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
     scores = {}
