@@ -229,9 +229,9 @@ class TokenEpochs:
         for start in range(0, len(order), BUCKET):
             bucket = order[start : start + BUCKET]
             _, pieces, others = self.sizes[bucket].T
-            # Regions first: images differ more in their number than texts do in their pieces.
-            by_size = bucket[np.lexsort((pieces, others))]
-            batches += self._filled(by_size)
+            # Which order leaves less padding depends on what differs more, regions or pieces.
+            orders = (np.lexsort((pieces, others)), np.argsort(pieces + others, kind="stable"))
+            batches += min((self._filled(bucket[order]) for order in orders), key=len)
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _filled(self, order: np.ndarray) -> list[np.ndarray]:
