@@ -240,7 +240,7 @@ optimizer step has --accumulate of them on every process (UNITER); 0: --batch co
     @property
     def batch_size(self) -> str:
         """What a batch is, in words."""
-        return f"{self.batch_tokens} tokens" if self.batch_tokens else f"{self.batch} samples"
+        return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
 
 
 Numbers = Callable[[float], bool]
@@ -269,8 +269,10 @@ def check_training(config: TrainConfig) -> None:
         for name in names:
             value = values[name]
             every = value if isinstance(value, tuple) else (value,)
-            if not all(fits(one) for one in every):
+            if not all(isinstance(one, (int, float)) and fits(one) for one in every):
                 raise InputError(f"--{_flag(name)} = {_spelt(value)}, expected {words}")
+    if len(config.betas) != 2:
+        raise InputError(f"--betas = {_spelt(config.betas)}, expected two numbers")
     milestones = config.milestones
     if (config.schedule == "steps") != bool(milestones):
         raise InputError("--schedule steps and --milestones (epochs) need each other")

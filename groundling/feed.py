@@ -186,8 +186,10 @@ class TokenEpochs:
     ) -> None:
         """The `number`-th source of a run; `swapped`: an objective exchanges regions or CLIP texts between samples.
 
-        Raises InputError if a sample is larger than a whole micro-batch.
+        Raises InputError if there is no sample, or one is larger than a whole micro-batch.
         """
+        if not len(source.samples):
+            raise InputError(f"{source.name}: there are no samples to make a batch of")
         self.number = number
         self.tokens = tokens
         self.seed = seed
@@ -231,7 +233,9 @@ class TokenEpochs:
             _, pieces, others = self.sizes[bucket].T
             # Which order leaves less padding depends on what differs more, regions or pieces.
             orders = (np.lexsort((pieces, others)), np.argsort(pieces + others, kind="stable"))
-            batches += min((self._filled(bucket[order]) for order in orders), key=len)
+            filled = [self._filled(bucket[order]) for order in orders]
+            fewest = min(filled, key=len)
+            batches += fewest
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _filled(self, order: np.ndarray) -> list[np.ndarray]:

@@ -196,6 +196,12 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
     assert "tokens by itself" in message and "\n" not in message
 
 
+def test_no_samples_are_refused() -> None:
+    nothing = TextSamples([], TextInput(toys.bert_words(), 40))
+    with pytest.raises(InputError, match="data: there are no samples"):
+        planned([Source(nothing)], [], CONFIG, 1)
+
+
 # -- training on them --------------------------------------------------------------------------------------------------
 
 

@@ -364,8 +364,9 @@ def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> 
         found.append((log_of(out), weights(model, [task])))
     for one, other in zip(found[0][0], found[1][0], strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
-        assert one["loss"] == pytest.approx(one["task"] + one["divergence"], rel=1e-5)
-        assert one["divergence"] > 0
+        if inner == "villa":
+            assert one["loss"] == pytest.approx(one["task"] + one["divergence"], rel=1e-5)
+            assert one["divergence"] > 0
     for weight, value in found[0][1].items():
         torch.testing.assert_close(found[1][1][weight], value, rtol=1e-4, atol=1e-5)
 
@@ -374,7 +375,7 @@ def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("inner", EVERY)
 def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -> None:
     part = instances("inner_steps", InnerPart)[inner]
-    config = replace(ADAMW, steps=4, accumulate=2, save_every=2)
+    config = replace(ADAMW, steps=4, accumulate=2)
 
     def resume(out: Path, dies: int) -> dict[str, Tensor]:
         model, task, data = classes(name)  # with dropout, whose masks must come back too
@@ -384,7 +385,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
 
     whole = resume(tmp_path / "whole", 0)
     with pytest.raises(Killed):
-        resume(tmp_path / "killed", 14)  # in the fourth step, between two passes
+        resume(tmp_path / "killed", 7)  # of VILLA's: in the second step, between two passes
     again = resume(tmp_path / "killed", 0)
     assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
