@@ -375,9 +375,16 @@ vision-language model as --student, its own."""
     skip_missing: bool = False
     """Leave captions out whose image is not in the store, and count them."""
     task: str = ""
-    """Instead of captions: a task's training texts, VisualBERT's task-specific phase; e.g. vqa."""
+    """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
+VCR; e.g. vqa."""
     data: str = ""
     """Folder with that task's official files."""
+    task_answers: Literal["right", "any"] = "right"
+    """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
+any, a question that has no choices (vqa) stands alone."""
+    step_mix: tuple[float, ...] = ()
+    """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
+docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     text: tuple[str, ...] = ()
     """Files of text without images, drawn as often as the captions (VL-BERT)."""
     max_length: int = 64
@@ -518,6 +525,8 @@ class VcrConfig:
     """Folder with VCR's official files."""
     split: str = "val"
     """What is scored; of `test`, whose labels are secret, the server's file is written (`finetune --submit` before)."""
+    both: str = ""
+    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.batch import Example, RegionRow, Sample, needed
 from groundling.data.captions import Captioned
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.samples import Samples, TextInput, TextSamples, longest, one_row
 from groundling.errors import InputError
 
 
@@ -243,18 +243,13 @@ class CaptionTexts:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, at most so many pieces, nothing else; no draw of captions is longer."""
-        examples = []
-        for image in self.captioned:
-            examples += [Example(image.id, caption) for caption in image.captions]
-        pieces = TextSamples(examples, self.text, keep=0).sizes[:, 1]
-        ends = np.cumsum([len(image.captions) for image in self.captioned])
-        longest = np.array([part.max() for part in np.split(pieces, ends[:-1])])
+        versions = [
+            [Example(image.id, caption) for caption in image.captions] for image in self.captioned
+        ]
+        pieces = longest(versions, self.text)
         if self.pairs:  # the second caption is any other one, behind the same special pieces
-            longest = np.minimum(longest + longest.max(), self.text.max_length)
-        sizes = np.zeros((len(longest), 3), np.int64)
-        sizes[:, 0] = 1
-        sizes[:, 1] = longest
-        return sizes
+            pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
+        return one_row(pieces)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""

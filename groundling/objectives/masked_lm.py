@@ -24,7 +24,8 @@ class MaskedLM(Objective):
     unmasked CLIP side; without it, from the text encoder alone. Scheme "bert" masks 80 %, replaces 10 % and keeps
     10 % of the chosen pieces; "released" is what XDBERT's code does (81 / 9 / 10). With `whole_word` all pieces of a
     word are chosen, masked, replaced (each by a piece of its own) or kept together, and a text in which no word was
-    drawn has none (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py).
+    drawn has none (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py). Otherwise a text has a masked
+    piece, and of several parts each has one (UNITER's second stage on VCR: ChenRocks/UNITER, data/pretrain_vcr.py).
     """
 
     name = "masked_lm"
@@ -76,7 +77,7 @@ class MaskedLM(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
-        """Mask pieces of every row's text; every text has at least one masked piece, but for whole words."""
+        """Mask pieces of every row's text; every text, or every part of it, has at least one, but for whole words."""
         return sample.each_row(lambda row: self._masked(row, rng))
 
     def _masked(self, sample: Sample, rng: np.random.Generator) -> Sample:
@@ -102,8 +103,11 @@ class MaskedLM(Objective):
             return np.zeros(len(row.ids), bool)
         draw = self._draw(row, rng)
         chosen = ordinary & (draw < self.rate)
-        if not chosen.any() and not self.whole_word:
-            chosen = ordinary & (draw == draw[ordinary].min())
+        if self.whole_word:
+            return chosen
+        for part in _parts(row, ordinary):
+            if not (chosen & part).any():
+                chosen = chosen | (part & (draw == draw[part].min()))
         return chosen
 
     def _draw(self, row: Row, rng: np.random.Generator) -> np.ndarray:
@@ -133,6 +137,13 @@ class MaskedLM(Objective):
         labels = batch.labels[self.name]
         logits = self.answer(encoded, batch).float()
         return {"mlm": F.cross_entropy(logits, labels[labels != IGNORE], reduction="sum")}
+
+
+def _parts(row: Row, ordinary: np.ndarray) -> list[np.ndarray]:
+    """The ordinary pieces (T,) of each part of a text; of a text without parts, all of them."""
+    if row.part is None:
+        return [ordinary]
+    return [ordinary & (row.part == number) for number in np.unique(row.part[ordinary])]
 
 
 def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None) -> MaskedLM:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -16,6 +17,7 @@ from groundling.inner_steps import InnerPart, InnerStep, is_inner_step
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.saved_heads import save_heads
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
@@ -59,13 +61,22 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
     return objectives
 
 
+def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
+    """Write what objectives keep for a next run beside an exported model."""
+    heads = {name: head for one in objectives for name, head in one.saved().items()}
+    save_heads(folder, heads)
+
+
 def load_teacher(source: str, options: Distilling) -> Teacher:
     """A CLIP-like text tower by hub id or folder, or MODULE:NAME of a teacher of your own or of what makes it."""
     if not is_outside(source):
         clip, tokenizer = load_clip_text(source)
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
-    return built(source, is_teacher, "a Teacher")
+    teacher = built(source, is_teacher, "a Teacher")
+    if not (teacher.name and teacher.width):
+        raise InputError(f"{source}: a teacher needs a `name`, and the `width` of its features")
+    return teacher
 
 
 MEASURED = 64

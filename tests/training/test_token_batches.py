@@ -21,7 +21,7 @@ from groundling.cli import main
 from groundling.config import TrainConfig
 from groundling.data.captions import Captioned
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.feed import Feed, Source, TokenEpochs, planned
 from groundling.objectives import Objective
@@ -94,12 +94,26 @@ def captions(pairs: bool, whole: bool = False) -> RegionSamples:
     return RegionSamples(texts, store, Seeing(whole=whole, most=4))
 
 
+def drawn() -> RegionSamples:
+    """Texts in one to three versions, some with choices, one of which is drawn in each epoch."""
+    made = toys.sentences()
+    versions = []
+    for n in range(24):
+        options = tuple(made[40 + n : 43 + n])
+        example = Example(f"s{n}", made[n], images=(f"image{n}",))
+        plain = [replace(example, text=made[n + k]) for k in range(1 + n % 3)]
+        versions.append([replace(example, choices=options)] if n % 4 == 3 else plain)
+    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
+    return RegionSamples(DrawnTexts(versions, TextInput(toys.bert_words(), 60)), store)
+
+
 DATA = {
     "text": lambda: TextSamples(toys.examples(48), TextInput(toys.bert_words(), 40)),
     "text and CLIP": lambda: toys.both_sides(24),
     "regions": toys.seen,
     "choices": choices,
     "images apart": pairs_of_images,
+    "drawn captions": drawn,
     "captions": lambda: captions(pairs=False),
     "captions, whole image": lambda: captions(pairs=False, whole=True),
     "pairs of captions": lambda: captions(pairs=True),
