@@ -423,6 +423,8 @@ class Sizes(NamedTuple):
     """Width of the model's own pooler."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
+    teacher_image: int = 0
+    """Width of its features of images, if it reads images."""
     regions: int = 0
     """Width of a region's features, of a model that reads regions."""
     classes: int = 0

@@ -73,9 +73,9 @@ class Step(nn.Module):
         return Outcome(terms, logits)
 
     def weight(self, term: str, step: int) -> float:
-        """Weight of a term at an optimizer step: its objective's; 1 for a term of the inner step's own."""
+        """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
         objective = self.scored_by.get(term)
-        return 1.0 if objective is None else objective.weight_at(step)
+        return 1.0 if objective is None else objective.weight_of(term, step)
 
 
 def train(
@@ -140,11 +140,12 @@ def train(
 
         # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
         counts = _counted([*active, inner], batches)
+        answered = [sum(one.answered(batch) for batch in batches) for one in active]
         pieces = sum(batch.dropped for batch in batches)
-        totals = torch.tensor([*counts.values(), pieces], device=accelerator.device)
-        *summed, dropped = accelerator.reduce(totals, "sum")
-        totals_by_term = dict(zip(counts, summed, strict=True))
-        answered = _answered(active, batches[0], totals_by_term)
+        totals = torch.tensor([pieces, *answered, *counts.values()], device=accelerator.device)
+        dropped, *summed = accelerator.reduce(totals, "sum")
+        totals_by_head = dict(zip(names, summed, strict=False))
+        totals_by_term = dict(zip(counts, summed[len(names) :], strict=True))
         counters.dropped += int(dropped)
 
         def loss_of(
@@ -171,7 +172,7 @@ def train(
                 loss_of,
                 accelerator.backward,
                 objectives[0].sizes,
-                answered,
+                totals_by_head,
             )
             last = number == config.accumulate - 1
             with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
@@ -246,11 +247,14 @@ def _check_needs(
 ) -> None:
     """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
     for source in sources:
-        plain = collate(source.samples.get([0], [generator(config.seed, "check")]))
-        for objective in objectives:
-            if scores(source, objective):
-                inputs = [name for name in objective.needs if "." not in name]
-                plain.require(inputs, objective.name)
+        for samples in (source.samples, source.beside):
+            if samples is None:
+                continue
+            plain = collate(samples.get([0], [generator(config.seed, "check")]))
+            for objective in objectives:
+                if scores(source, objective):
+                    inputs = [name for name in objective.needs if "." not in name]
+                    plain.require(inputs, objective.name)
 
 
 def _batches(
@@ -316,14 +320,6 @@ def _counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]
             )
         counts.update(own)
     return counts
-
-
-def _answered(
-    active: Sequence[Objective], batch: Batch, totals: Mapping[str, Tensor]
-) -> dict[str, Tensor | float]:
-    """By objective: the whole step's count of its first term, which its head answers for."""
-    first = {one.name: next(iter(one.count(batch)), "") for one in active}
-    return {name: _divisor(totals, term) for name, term in first.items()}
 
 
 def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:

@@ -45,8 +45,8 @@ class MicroStep:
     """Adds a loss's gradient to that of the step; between two calls nothing is updated."""
     sizes: Sizes
     """Widths of the model, for `Perturbation.zeros`."""
-    counts: Mapping[str, Tensor | float]
-    """By objective: items that its head answers for in the whole optimizer step, over which `Outcome.heads` average."""
+    answered: Mapping[str, Tensor]
+    """By objective: items () that its head answers for in the whole optimizer step; see `Objective.answered`."""
 
 
 class InnerStep:

@@ -79,7 +79,7 @@ class Villa(InnerStep):
             perturbed = replace(micro.batch, perturbation=_only(change, parts[turn]))
             terms, heads = micro.forward(perturbed)
             if clean:
-                terms["divergence"] = self.weight * self._divergence(clean, heads, micro.counts)
+                terms["divergence"] = self.weight * self._divergence(clean, heads, micro.answered)
             terms = {term: value / number_of_passes for term, value in terms.items()}
             is_last = number + 1 == number_of_passes
             micro.backward(micro.loss(terms), retain_graph=bool(clean) and not is_last)
@@ -108,15 +108,15 @@ class Villa(InnerStep):
         self,
         clean: Mapping[str, Tensor],
         heads: Mapping[str, Tensor],
-        counts: Mapping[str, Tensor | float],
+        answered: Mapping[str, Tensor],
     ) -> Tensor:
-        """Symmetric divergence () of all heads, each divided by the step's count as its objective's loss is."""
+        """Symmetric divergence () of all heads, each a mean over what it answers for in the whole step."""
         apart = []
         for name, answer in clean.items():
             divergence = _symmetric(answer, heads[name])
             if self.mean:
                 divergence = divergence / answer.shape[-1]
-            apart.append(divergence / counts[name])
+            apart.append(divergence / answered[name].clamp(min=1))
         return torch.stack(apart).sum()
 
     def _climbed(self, part: Tensor | None) -> Tensor | None:

@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Sample, Sizes, needed
-from groundling.config import CrossModalOptions, Distilling, Masking
+from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
+from groundling.forms import Form
 
 
 class Objective(nn.Module):
@@ -28,6 +29,8 @@ class Objective(nn.Module):
     """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
     needs: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
+    watched: Sequence[str] = ()
+    """Terms that are logged and not trained on, such as how often a gate is open."""
     swaps: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
 
@@ -44,6 +47,17 @@ class Objective(nn.Module):
             return self.weight
         return self.weight * min(1.0, (step + 1) / self.warmup)
 
+    def weight_of(self, term: str, step: int) -> float:
+        """Weight of one of its terms at an optimizer step: 0 of one that is only watched."""
+        return 0.0 if term in self.watched else self.weight_at(step)
+
+    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """What a user should know of its watched terms, a line each, after a run.
+
+        `means` holds the mean of every watched term in each epoch; terms that were never logged are missing.
+        """
+        return []
+
     def saved(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""
         return {self.name: self}
@@ -55,10 +69,7 @@ class Objective(nn.Module):
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract.
-
-        The first term is the one that is scored on what `read` gives.
-        """
+        """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `count`")
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
@@ -72,6 +83,10 @@ class Objective(nn.Module):
         """What `read` gave in this pass, or gives now if nobody asked; for an objective that implements it."""
         answer = encoded.heads.get(self.name)
         return needed(self.read(encoded, batch) if answer is None else answer, "read", self.name)
+
+    def answered(self, batch: Batch) -> int:
+        """How many items `read` answers for, from the batch alone: as many as the first term sums over."""
+        return next(iter(self.count(batch).values()), 0)
 
     def distributions(self, answer: Tensor) -> Tensor:
         """What `read` gave as logits (..., K) of one softmax each, by which an inner step compares two passes."""
@@ -102,6 +117,9 @@ class Given:
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
+    form: Form | None = None
+    """The form of the task's answers, as its head is trained; None where there is no task."""
 
 
 @dataclass(frozen=True)

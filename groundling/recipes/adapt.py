@@ -94,7 +94,14 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     room = classroom(config.teacher if arm.taught else "", config.distilling, run.state.device)
     samples, teachers = room.wrap(samples) if room else (samples, [])
 
-    given = Given(model.sizes, vocabulary(text), config.masking, config.crossing, config.distilling)
+    given = Given(
+        model.sizes,
+        vocabulary(text),
+        config.masking,
+        config.crossing,
+        config.distilling,
+        config.targeted,
+    )
     objectives = make_objectives(arm.names, with_teacher_width(given, room), training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)

@@ -44,9 +44,12 @@ from groundling.recipes.teaching import (
     save_objectives,
     text_encoder_of,
     vocabulary,
+    watched_terms,
     with_teacher_width,
 )
 from groundling.runs import disk_errors, finished
+from groundling.shift.beside import with_others
+from groundling.shift.partitions import taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import OwnReader, own_notes, own_task
@@ -86,8 +89,10 @@ def finetune(
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
     if task is None:
         task = _task(config)
+    own = task.read
+    task = with_others(task, config.also)
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(task.read) if isinstance(task.read, OwnReader) else []
+    notes = own_notes(own) if isinstance(own, OwnReader) else []
     if run.state.is_main_process:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
@@ -104,6 +109,7 @@ def finetune(
             )
         runs.append(done)
     result = summary(task, runs, config)
+    notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
     return run.finish(result)
@@ -142,6 +148,8 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
+        "partition": config.partition,
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
         "regions": Path(store) / "manifest.json" if store else "",
         "images": config.regions.images,
         "teacher": "" if is_outside(config.teacher) else config.teacher,
@@ -173,6 +181,8 @@ def one_run(
         vocabulary(text) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,
+        targeted=config.targeted,
+        form=objective.form,
     )
     beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
     objectives: list[Objective] = [objective, *beside]
@@ -188,7 +198,10 @@ def one_run(
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    watched, notes = watched_terms(objectives, folder, trained)
     done |= {"scores": scores, **trained}
+    if watched:
+        done |= {"watched": watched, "notes": notes}
 
     def save(where: Path) -> None:
         if config.save_model:
@@ -385,5 +398,7 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = {}
     for split in wanted:
         splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    if config.partition:
+        splits[task.train] = taken(splits[task.train], Path(config.partition), task, folder)
     splits[task.train] = thinned(splits[task.train], config.max_train)
     return splits

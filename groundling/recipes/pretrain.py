@@ -42,6 +42,7 @@ from groundling.recipes.teaching import (
     make_objectives,
     save_objectives,
     vocabulary,
+    watched_terms,
     with_teacher_width,
 )
 from groundling.tasks import Task
@@ -82,7 +83,13 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     data = _data(config, phase, versions, model, store, text, room)
 
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
-    given = Given(sizes, vocabulary(model.text), config.masking, distilling=config.distilling)
+    given = Given(
+        sizes,
+        vocabulary(model.text),
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+    )
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
     objectives = phase.objectives(given, config)
     if not config.random_start:
@@ -103,7 +110,11 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         inner=inner,
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    result |= {"left_out": data.left_out, "notes": _notes(phase, objectives, config)}
+    watched, remarks = watched_terms(every, run.folder, result)
+    notes = [*_notes(phase, objectives, config), *remarks]
+    result |= {"left_out": data.left_out, "notes": notes}
+    if watched:
+        result["watched"] = watched
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
 
     def save(folder: Path) -> None:

@@ -22,6 +22,7 @@ from groundling.config import TrainConfig
 from groundling.data.captions import Captioned
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
+from groundling.data.unlabelled import Unlabelled
 from groundling.errors import InputError
 from groundling.feed import Feed, Source, TokenEpochs, planned
 from groundling.objectives import Objective
@@ -208,6 +209,15 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
     message = str(error.value)
     assert "--batch-tokens = 20: captions has a sample, 's" in message
     assert "tokens by itself" in message and "\n" not in message
+
+
+def test_what_stands_beside_has_room(text_only: Any) -> None:
+    others = Unlabelled(text_only, np.array(0))
+    source = Source(text_only, beside=others, each=2)
+    plan = planned([source], [], CONFIG, 1)
+    batches = every(Feed(plan, [], 1, 0, 1))
+    assert max(padded(batch) for batch in batches) <= TOKENS
+    assert all(len(batch) % 3 == 0 for batch in batches)
 
 
 def test_no_samples_are_refused() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import homes
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from groundling.cli import main
 from groundling.config import Adversarial, TrainConfig
 from groundling.data.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
+from groundling.data.unlabelled import Unlabelled
 from groundling.errors import InputError
 from groundling.feed import Feed, Plan, Source
 from groundling.find import instances
@@ -443,6 +445,22 @@ def test_a_step_without_logits_has_no_divergence_and_says_so(tmp_path: Path, cap
     assert all("divergence" not in line for line in log_of(tmp_path))
     notes = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
     assert len(notes) == 1 and "leaves its divergence out" in notes[0]
+
+
+def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
+    """The divergence needs no label, and is a mean over all samples, however a step is split."""
+    found = []
+    for accumulate in (1, 3):
+        model, task, data = classes("uniter")
+        others = Unlabelled(data, np.array(0))
+        source = Source(data, beside=others, each=2)
+        out = tmp_path / str(accumulate)
+        config = replace(SGD, accumulate=accumulate)
+        train(still(model), [still(task)], [source], config, out, inner=villa(size=0.5))
+        found.append(log_of(out))
+    for one, other in zip(*found, strict=True):
+        assert one["divergence"] > 0
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
 def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
