@@ -31,6 +31,8 @@ DEFAULTS: dict[str, Filled] = {
 """Each command's settings as they are if nobody says anything."""
 ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
 """Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
+INPUTS = ("model", "student", "task")
+"""Settings that are inputs even where they name no data and no weights."""
 INSTEAD = {"batch": "batch_tokens", "warmup": "warmup_steps", "epochs": "steps"}
 """Settings that a plan leaves out where another one stands in their place."""
 NEVER = ("called", "cpu", "seed")
@@ -48,7 +50,7 @@ ROWS = {"vcr": 4, "nlvr2": 2, "swag": 4}
 """Rows of an example by the kind of its data: a choice or an image each; of other kinds, one."""
 BASIS = (
     "Hours are a rough guess: one GPU that trains on 80,000 (base) or 22,000 (large) tokens a second, without "
-    "evaluation, teachers, ResNets or adversarial passes. Measure a step on yours and pass --seconds-per-step."
+    "evaluation, teachers or ResNets. Measure a step on yours and pass --seconds-per-step."
 )
 LEGEND = "same: as the paper prints it; differs: and why; ours: the paper gives none; input: data or weights, above."
 WIDTH = 118
@@ -115,6 +117,8 @@ class Plan:
         if speed is None:
             return None
         values = step.values
+        if values.get("inner") == "villa":
+            speed /= 1 + values["adversarial_passes"]
         if values.get("batch_tokens"):
             return values["batch_tokens"] * training.accumulate / speed
         kinds = [self.what.sources[name] for name in references(values.get("data", ""))]
@@ -155,7 +159,7 @@ class Plan:
                 "here": spelt(value, self.titles),
                 "paper": note.printed if note else "-",
                 "where": note.source if note else "-",
-                "mark": mark(note, value, self.titles),
+                "mark": "input" if name in INPUTS and not note else mark(note, value, self.titles),
             }
         return rows
 
@@ -207,54 +211,50 @@ class Plan:
     def _job_lines(self) -> list[str]:
         rows = [("job", "command", "examples", "steps", "seeds", "GPU hours")]
         for step in self.steps:
-            cost = self.costs[step.name]
-            rows.append(
-                (
-                    step.name,
-                    step.command,
-                    _number(cost.examples),
-                    _number(cost.steps),
-                    str(step.values.get("seeds", 1)),
-                    _hours(cost.hours),
-                )
-            )
+            rows.append((step.name, step.command, *self._cost_cells(step)))
         known = [cost.hours for cost in self.costs.values() if cost.hours is not None]
         trained = [step for step in self.steps if step.settings[1] is not None]
         total = f"{len(self.steps)} jobs; {_hours(sum(known))} GPU hours for {len(known)} of {len(trained)} trainings."
         widths = (0, 9, 9, 9, 5, 9)
         return ["## Jobs", "", *columns(rows, widths), "", total, *textwrap.wrap(BASIS, WIDTH), ""]
 
+    def _cost_cells(self, step: Step) -> tuple[str, str, str, str]:
+        """Examples, steps, seeds and hours, as a table shows them."""
+        cost = self.costs[step.name]
+        if step.settings[1] is None:
+            return "-", "-", "-", "-"
+        seeds = str(step.values.get("seeds", 1))
+        return _number(cost.examples), _number(cost.steps), seeds, _hours(cost.hours)
+
     def _setting_lines(self) -> list[str]:
-        """Settings beside the paper's: what all runs of a command share, then a task's, a model's, a job's own."""
+        """Settings beside the paper's: what all runs share, then a task's, then a variant's, then a job's own."""
         lines = ["## Settings beside the paper's", "", LEGEND, ""]
         told = {step.name: self.rows(step) for step in self.steps}
-        for heading, steps in self._groups():
-            common = _common([told[step.name] for step in steps])
-            for step in steps:
-                told[step.name] = {
-                    name: row for name, row in told[step.name].items() if name not in common
-                }
+        for heading, names in self._groups():
+            common = _common([told[name] for name in names])
             if not common:
                 continue
+            for name in names:
+                told[name] = {key: row for key, row in told[name].items() if key not in common}
             rows = [("setting", "here", "paper", "section", "")]
-            for name, row in common.items():
-                rows.append((name, row["here"], row["paper"], row["where"], row["mark"]))
+            for key, row in common.items():
+                rows.append((key, row["here"], row["paper"], row["where"], row["mark"]))
             lines += [f"### {heading}", "", *columns(rows, (18, 26, 18, 18, 0)), ""]
         return lines
 
-    def _groups(self) -> list[tuple[str, list[Step]]]:
-        """Steps that may share settings, from many to few."""
-        groups = [
-            (f"Every `{command}`", [step for step in self.steps if step.command == command])
-            for command in dict.fromkeys(step.command for step in self.steps)
-        ]
+    def _groups(self) -> list[tuple[str, list[str]]]:
+        """Jobs that may share settings, from many to few; what makes data or models shares none with the others."""
         tuned = [step for step in self.steps if step.task]
-        for task in dict.fromkeys(step.task for step in tuned):
-            groups.append((f"Task {task}", [step for step in tuned if step.task == task]))
-        for variant in dict.fromkeys(step.variant for step in tuned):
-            groups.append((variant, [step for step in tuned if step.variant == variant]))
-        groups += [(step.name, [step]) for step in self.steps]
-        return groups
+        groups: dict[str, list[str]] = {}
+        for step in tuned:
+            groups.setdefault("Every fine-tuning", []).append(step.name)
+        for step in tuned:
+            groups.setdefault(f"Task {step.task}", []).append(step.name)
+        for step in tuned:
+            groups.setdefault(f"Variant {step.variant}", []).append(step.name)
+        for step in self.steps:
+            groups[f"Job {step.name}"] = [step.name]
+        return list(groups.items())
 
 
 def _values(settings: Filled) -> dict[str, Any]:
