@@ -417,3 +417,154 @@ def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFi
         (place / "s.toml").write_text(FILE.replace(change, new, 1))
         assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "out"]) == 2
         assert message in capsys.readouterr().err
+
+
+# -- the papers' files -------------------------------------------------------------------------------------------------
+
+SWEEPS = Path(__file__).parents[1] / "sweeps"
+REPRODUCTIONS = [path for path in sorted(SWEEPS.glob("*.toml")) if "[paper]" in path.read_text()]
+
+
+def plan_of(name: str, place: Path, *flags: str) -> dict[str, dict[str, Any]]:
+    out = place / "plan"
+    assert main(["sweep", "--file", str(SWEEPS / name), "--plan", "--out", str(out), *flags]) == 0
+    return jobs(json.loads((out / "plan.json").read_text()))
+
+
+def told(job: dict[str, Any], *names: str) -> list[str]:
+    return [job["settings"][name]["here"] for name in names]
+
+
+@pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
+def test_every_deviation_has_its_reason(file: Path, tmp_path: Path) -> None:
+    plan = plan_of(file.name, tmp_path)
+    marks = [row["mark"] for job in plan.values() for row in job["settings"].values()]
+    assert {mark.partition(":")[0].partition(";")[0] for mark in marks} == {
+        *("same", "differs", "ours", "input")
+    }
+    assert all(len(mark) > len("differs: ") for mark in marks if mark.startswith("differs"))
+
+
+UNITER = {
+    # steps, warm-up, rate, tokens of all GPUs and accumulation: ChenRocks/UNITER, config/train-*.json
+    "VQA--base: vqa": (6000, "600", "8e-5", 5120 * 4 * 5),
+    "VQA--large: vqa": (5000, "500", "5e-5", 3072 * 8 * 4),
+    "SNLI-VE--base: snli-ve": (4000, "400", "8e-5", 4096 * 2 * 4),
+    "SNLI-VE--large: snli-ve": (4000, "400", "3e-5", 4096 * 4 * 2),
+    "NLVR2--base: nlvr2": (8000, "800", "3e-5", 10240),
+    "NLVR2--large: nlvr2": (5000, "500", "2e-5", 5120 * 2 * 2),
+}
+
+
+def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("uniter.toml", tmp_path)
+    assert set(plan) == set(UNITER)
+    for name, (steps, warmup, rate, tokens) in UNITER.items():
+        job = plan[name]
+        assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        assert told(job, "warmup_steps", "lr") == [warmup, rate]
+        batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+        assert batch * accumulate == tokens
+        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", "2"]
+
+
+CLIP_TD = {
+    # student: optimizer, rate, warm-up, steps on VCR's 700, 7,000 and 212,923 questions (Section 9.2)
+    "VL-BERT": ("sgd", "0.00896", "1000", (164, 1640, 49903)),
+    "UNITER-B": ("adamw", "6e-5", "800", (8000, 8000, 8000)),
+    "UNITER-L": ("adamw", "6e-5", "800", (8000, 8000, 8000)),
+    "VILLA": ("adamw", "6e-5", "1000", (10000, 10000, 10000)),
+}
+NAIVE = "td_image td_text"
+SELECTED = "td_image td_text td_words"
+ROWS = {
+    # row of Tables 1, 2 and 8: teacher, terms, weight, words, gate, choices, adaptive finetuning
+    "VL-BERT--naive-V": ("ViT-B/32", "td_image", "0.05", "", "", "", False),
+    "VL-BERT--naive-L": ("ViT-B/32", "td_text", "0.05", "", "", "", False),
+    "VL-BERT--naive-VL": ("ViT-B/32", NAIVE, "0.05", "", "", "", False),
+    "VL-BERT--naive-VL--weight-1.0": ("ViT-B/32", NAIVE, "1", "", "", "", False),
+    "VL-BERT--naive-VL--weight-0.5": ("ViT-B/32", NAIVE, "0.5", "", "", "", False),
+    "VL-BERT--naive-VL--weight-0.1": ("ViT-B/32", NAIVE, "0.1", "", "", "", False),
+    "VL-BERT--naive-VL--weight-0.01": ("ViT-B/32", NAIVE, "0.01", "", "", "", False),
+    "VL-BERT--RTS": ("ViT-B/32", SELECTED, "0.05", "2", "", "", False),
+    "VL-BERT--TS": ("ViT-B/32", SELECTED, "0.05", "2", "", "", False),
+    "VL-BERT--TS--1-word": ("ViT-B/32", SELECTED, "0.05", "1", "", "", False),
+    "VL-BERT--TS--3-words": ("ViT-B/32", SELECTED, "0.05", "3", "", "", False),
+    "VL-BERT--CW": ("ViT-B/32", NAIVE, "0.05", "", "question", "all", False),
+    "VL-BERT--CW--right-answer": ("ViT-B/32", NAIVE, "0.05", "", "question", "right", False),
+    "VL-BERT--AF": ("ViT-B/32", NAIVE, "0.05", "", "", "", True),
+    "VL-BERT--CLIP-TD-32": ("ViT-B/32", SELECTED, "0.05", "2", "question", "all", True),
+    "VL-BERT--CLIP-TD-16": ("ViT-B/16", SELECTED, "0.05", "2", "question", "all", True),
+    "UNITER-B--CLIP-TD-32": ("ViT-B/32", SELECTED, "0.05", "2", "question", "all", True),
+    "UNITER-L--CLIP-TD-16": ("ViT-B/16", SELECTED, "0.05", "2", "question", "all", True),
+    "VILLA--CLIP-TD-16": ("ViT-B/16", SELECTED, "0.05", "2", "question", "all", True),
+}
+SIZES = {"VCR 700": 700, "VCR 7000": 7000, "VCR full": 212923}
+
+
+def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
+    plan = plan_of("clip_td.toml", tmp_path)
+    for student, (optimizer, rate, warmup, steps) in CLIP_TD.items():
+        for size, expected in zip(SIZES, steps, strict=True):
+            job = plan[f"{student}: {size}"]
+            assert (job["examples"], job["optimizer_steps"]) == (SIZES[size], expected)
+            assert told(job, "optimizer", "lr", "warmup_steps") == [optimizer, rate, warmup]
+            assert "teacher" not in job["settings"]
+            if "batch_tokens" in job["settings"]:
+                tokens, times = map(int, told(job, "batch_tokens", "accumulate"))
+                assert tokens * times == 80_000
+    assert told(plan["VL-BERT: VCR full"], "epochs", "milestones", "batch") == [
+        *("30", "14 18 26", "128")
+    ]
+    assert told(plan["VILLA: VCR full"], "inner", "adversarial_size") == ["villa", "0.1"]
+    for row, expected in ROWS.items():
+        settings = plan[f"{row}: VCR full"]["settings"]
+        names = ("teacher", "objectives", "td_weight", "words", "td_gate", "td_choices")
+        found = [settings[name]["here"] if name in settings else "" for name in names]
+        assert (*found, "pretrain" in settings["model"]["here"]) == expected, row
+    assert told(plan["VL-BERT--RTS: VCR 700"], "select") == ["random"]
+    assert told(plan["VL-BERT--TS: VCR 700"], "also") == [
+        "SM=VCR, shortcuts mitigated EM=VCR, explicit mitigation IM=VCR, implicit mitigation"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "columns", "published"),
+    [
+        ("Table 1", 11, ["VCR 700", "VCR 7000", "VCR full"], ("VILLA", "VCR full (SM)", 75.43)),
+        ("Table 2", 9, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, TS", "VCR 700", 46.28)),
+        ("Table 5", 11, ["VE 3000", "VE 30000", "VE full"], ("VE, VILLA", "VE full (test)", 79.32)),
+        ("Table 6", 8, ["VQA 100", "VQA 1000", "VQA full"], ("VQA, UNITER-L", "VQA 1000", 64.43)),
+        ("Table 8", 15, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, CW", "VCR 7000", 58.93)),
+        ("Table 10", 4, ["VCR full"], ("UNITER-B", "VCR full (EM)", 69.42)),
+    ],
+)
+def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
+    table: str, rows: int, columns: list[str], published: tuple[str, str, float]
+) -> None:
+    what = read_sweep(SWEEPS / "clip_td.toml")
+    (found,) = [one for one in what.tables if one.name == table]
+    assert (len(found.rows), list(found.columns)) == (rows, columns)
+    name, column, score = published
+    (variant,) = [one for one in what.variants if one.name == name]
+    assert name in found.rows
+    assert variant.scores[column] == score
+
+
+@pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
+@pytest.mark.usefixtures("in_process")
+def test_a_papers_miniature_runs_every_job(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(file.name, tmp_path)
+    capsys.readouterr()
+    assert main(["sweep", "--file", str(file), "--miniature", "--out", "mini"]) == 0
+    done = set(re.findall(r"^(.*): \d+ s$", capsys.readouterr().out, re.MULTILINE))
+    assert done == set(plan)
+    what = read_sweep(file)
+    for table in what.tables:
+        verdict = tmp_path / "mini/tables" / table.name.replace(" ", "-") / "verdict.json"
+        scores = json.loads(verdict.read_text())["scores"]
+        assert list(scores) == list(table.rows)
+        assert all(set(table.columns) <= set(by_task) for by_task in scores.values())

@@ -124,6 +124,7 @@ class _Shelf:
         """Where the stand-in of a kind is; raises InputError for an unknown one."""
         if not (self.world / "tasks.json").exists():
             write_tasks(World(WORLD), self.world, TRAIN, HELD)
+            _name_persons(self.world / DATA["vcr"])
         if kind in DATA:
             return self.world / DATA[kind]
         makers: Mapping[str, Callable[[], Path]] = {
@@ -217,3 +218,12 @@ class _Shelf:
         student = load_student(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
+
+
+def _name_persons(vcr: Path) -> None:
+    """Calls the things of VCR's stand-in persons, whom shortcut mitigation is about."""
+    for path in [*vcr.glob("*.jsonl"), *vcr.glob("vcr1images/*/*.json")]:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(
+            text.replace('["thing", "thing"]', '["person", "person"]'), encoding="utf-8"
+        )

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -573,22 +574,26 @@ def filled(defaults: Filled, values: object, where: str) -> Filled:
     """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: {values!r}, expected a table")
-    first, second = defaults
+    holders = {
+        one.name: (place, group)
+        for place, config in enumerate(defaults)
+        for group, one in flat(config)
+    }
+    new: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for key, value in values.items():
-        value = tuple(value) if isinstance(value, list) else value
-        for place, config in enumerate((first, second)):
-            holders = [group for group, one in flat(config) if one.name == key]
-            if holders:
-                _check_value(holders[0], key, value, where)
-                if place == 0:
-                    first = changed(first, **{key: value})
-                else:
-                    second = changed(second, **{key: value})
-                break
-        else:
-            names = sorted({one.name for config in (first, second) for _, one in flat(config)})
-            raise InputError(f"{where}: unknown key {key!r}; expected one of {', '.join(names)}")
-    return first, second
+        if key not in holders:
+            names = ", ".join(sorted(holders))
+            raise InputError(f"{where}: unknown key {key!r}; expected one of {names}")
+        place, group = holders[key]
+        new[place][key] = tuple(value) if isinstance(value, list) else value
+        _check_value(group, key, new[place][key], where)
+    first, second = defaults
+    return changed(first, **new[0]), changed(second, **new[1]) if new[1] else second
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _check_value(group: object, key: str, value: object, where: str) -> None:
@@ -598,7 +603,7 @@ def _check_value(group: object, key: str, value: object, where: str) -> None:
     wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {key} = {value!r}, expected a value like {before!r}")
-    hint = get_type_hints(type(group))[key]
+    hint = _hints(type(group))[key]
     if isinstance(value, tuple):
         _check_members(get_args(hint), key, value, where)
     if get_origin(hint) is Literal and value not in get_args(hint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Step:
         """The data and weights that its settings refer to."""
         return tuple(dict.fromkeys(references(self.settings[0])))
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Any]:
         """Every setting by name, its training's too."""
         return {
