@@ -603,7 +603,8 @@ def _check_value(group: object, key: str, value: object, where: str) -> None:
     wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {key} = {value!r}, expected a value like {before!r}")
-    hint = _hints(type(group))[key]
+    kind: Any = type(group)
+    hint = _hints(kind)[key]
     if isinstance(value, tuple):
         _check_members(get_args(hint), key, value, where)
     if get_origin(hint) is Literal and value not in get_args(hint):
