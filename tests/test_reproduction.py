@@ -13,10 +13,10 @@ import pytest
 
 from groundling.cli import main
 from groundling.config import TUNING, FinetuneConfig, changed, configured
-from groundling.recipes.sweep_file import read_sweep
-from groundling.recipes.sweep_paper import Note, agrees, mark, spelt
-from groundling.recipes.sweep_plan import columns
-from groundling.recipes.sweep_steps import steps_of
+from groundling.recipes.sweeping.file import read_sweep
+from groundling.recipes.sweeping.paper import Note, agrees, mark, spelt
+from groundling.recipes.sweeping.plan import columns
+from groundling.recipes.sweeping.steps import steps_of
 
 FILE = """
 seeds = 2
@@ -78,21 +78,21 @@ paper = { lr = ["5.0e - 5", "Sec. 3"] }
 [pretrain.captions]
 model = "visualbert"
 student = "weights:bert"
-regions = "data:regions"
-captions = "data:coco"
+regions = ["data:regions"]
+captions = ["data:coco"]
 epochs = 10
 batch = 64
 paper = { epochs = ["10", "code"], batch = ["48", "code", "rounder"] }
 
 [pretrain.task]
 student = "pretrain of captions"
-regions = "data:regions"
+regions = ["data:regions"]
 task = "vcr/answer"
 data = "data:vcr"
 with = ["slow"]
 
 [tune]
-regions = "data:regions"
+regions = ["data:regions"]
 batch = 64
 max_length = 40
 [tune.paper]
@@ -198,12 +198,13 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: no `get`"),
         (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: no path"),
         (("[data.coco]", '[data."co co"]'), r"\[data.co co\], expected letters"),
-        (('captions = "data:coco"', 'captions = "data:cocoa"'), r"no \[data.cocoa\] table"),
-        (('captions = "data:coco"', 'captions = "c.json"'), "no setting refers to data:coco"),
+        (('captions = ["data:coco"]', 'captions = ["data:cocoa"]'), r"no \[data.cocoa\] table"),
+        (('captions = ["data:coco"]', 'captions = ["c.json"]'), "no setting refers to data:coco"),
         (("per = 100", "pre = 100"), r"\[data.few\].partition: unknown key 'pre'"),
         (('["slow"]\ntune', '["slew"]\ntune'), r"tune: with: no \[with.slew\] table; there are: s"),
         (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: no table has"),
-        (('"pretrain of task"', '"pretrain of tusk"'), r"no \[pretrain.'tusk'\]; there are: cap"),
+        (("tune = { warmup", 'tune = { with = ["slow"], warmup'), "`with` belongs beside `tune`"),
+        (('"pretrain of task"', '"pretrain of tusk"'), r'no \[pretrain."tusk"\]; there are: cap'),
         (('student = "weights:bert"', 'student = "pretrain of task"'), "comes round to itself"),
         (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
         (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected a list of texts"),

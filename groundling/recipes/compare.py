@@ -9,8 +9,8 @@ from typing import Any
 
 from groundling.config import AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
 from groundling.errors import InputError
-from groundling.recipes.sweep_file import Sweep, Tuning, Variant
-from groundling.recipes.sweep_run import sweep
+from groundling.recipes.sweeping.parts import Sweep, Tuning, Variant
+from groundling.recipes.sweeping.run import sweep
 
 CONTROL = "mlm"
 

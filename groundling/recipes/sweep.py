@@ -9,9 +9,10 @@ from typing import Any
 
 from groundling.config import SweepConfig, need
 from groundling.errors import InputError
-from groundling.recipes.sweep_file import PaperTable, Sweep, read_sweep
-from groundling.recipes.sweep_plan import Plan
-from groundling.recipes.sweep_steps import check_notes, steps_of
+from groundling.recipes.sweeping.file import read_sweep
+from groundling.recipes.sweeping.parts import PaperTable, Sweep
+from groundling.recipes.sweeping.plan import Plan
+from groundling.recipes.sweeping.steps import check_notes, steps_of
 from groundling.runs import open_run, write_json
 
 
@@ -30,7 +31,7 @@ def run_sweep(
     if config.plan:
         return _show(what, config, Path(out), say)
     # Torch, which a plan does without.
-    from groundling.recipes.sweep_run import miniature, sweep
+    from groundling.recipes.sweeping.run import miniature, sweep
 
     if config.miniature:
         return miniature(what, out, config.processes, say)

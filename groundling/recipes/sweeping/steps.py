@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,21 +10,20 @@ from typing import Any
 
 from groundling.config import changed, flat
 from groundling.errors import InputError
-from groundling.recipes.sweep_file import (
+from groundling.recipes.sweeping.fits import check_folders
+from groundling.recipes.sweeping.paper import agrees, spelt
+from groundling.recipes.sweeping.parts import (
     PRETRAIN_OF,
-    Filled,
+    PRETRAININGS,
     Notes,
     Source,
     Sweep,
     Tuning,
     Variant,
     references,
+    slug,
 )
-from groundling.recipes.sweep_paper import REFERENCE, agrees, spelt
-
-PRETRAININGS = "pretrain"
-VERDICTS = "tables"
-"""Folders of a sweep that are no variant's."""
+from groundling.recipes.sweeping.settings import Filled
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ def steps_of(what: Sweep, out: Path) -> list[Step]:
 
     A sweep cut short has whole columns. Raises InputError for variants or tasks that would share a folder.
     """
-    _check_folders(what)
-    _check_joints(what.variants)
+    check_folders(what)
     rounds = [one for variant in what.variants for one in _rounds(what, variant, out)]
     models = _pretrainings(what, out)
     for one in rounds:
@@ -125,35 +123,6 @@ def _makings(what: Sweep, steps: Sequence[Step], out: Path) -> list[Step]:
         Step(_making(one.name), one.command, one.settings, Path(one.path))
         for one in reversed(wanted.values())
     ]
-
-
-def _check_folders(what: Sweep) -> None:
-    """Raises InputError if two variants, two tasks, or a variant and what all share would have one folder."""
-    for kind, names, taken in (
-        ("variants", [one.name for one in what.variants], [PRETRAININGS, VERDICTS]),
-        ("tasks", [one.name for one in what.tunings], []),
-        ("pre-trainings", [one.name for one in what.pretrainings], []),
-    ):
-        folders = [*taken, *(slug(name) for name in names)]
-        for name in names:
-            if folders.count(slug(name)) > 1:
-                raise InputError(f"two {kind} would share the folder {slug(name)}; rename {name!r}")
-
-
-def _check_joints(variants: Sequence[Variant]) -> None:
-    """Raises InputError for the joint of a variant that keeps none."""
-    with_joint = [variant.name for variant in variants if variant.adapt.crossing.save_joint]
-    for variant in variants:
-        if variant.joint_of and variant.joint_of not in with_joint:
-            raise InputError(
-                f"{variant.name}: model is the joint of {variant.joint_of!r}, which is no variant with save_joint"
-            )
-
-
-def slug(name: str) -> str:
-    """A name as a folder's name."""
-    letters = (letter if letter.isalnum() or letter in "+-." else "-" for letter in name)
-    return "".join(letters).strip("-")
 
 
 def _pretrainings(what: Sweep, out: Path) -> list[Step]:
@@ -251,16 +220,6 @@ def _model_of(one: _Round, out: Path) -> tuple[str, tuple[str, ...]]:
 
 def _adapting(folder: Path, out: Path) -> str:
     return f"{folder.relative_to(out)}: adapt"
-
-
-def resolved(value: Any, sources: Mapping[str, Source]) -> Any:
-    """Settings, or a text, with every reference replaced by the path it stands for."""
-    if isinstance(value, str):
-        return REFERENCE.sub(lambda match: sources[match[0]].path, value)
-    if isinstance(value, tuple):
-        return tuple(resolved(one, sources) for one in value)
-    new = {one.name: resolved(vars(group)[one.name], sources) for group, one in flat(value)}
-    return changed(value, **new) if new else value
 
 
 def check_notes(steps: Sequence[Step], what: Sweep) -> None:

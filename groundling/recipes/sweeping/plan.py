@@ -9,26 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groundling.config import (
-    PRETRAINING,
-    TUNING,
-    AdaptConfig,
-    FinetuneConfig,
-    PretrainConfig,
-    TrainConfig,
-    flat,
-)
-from groundling.recipes.sweep_file import MADE_BY, Filled, Source, Sweep, references
-from groundling.recipes.sweep_paper import mark, spelt
-from groundling.recipes.sweep_steps import Step
+from groundling.config import TrainConfig, flat
+from groundling.recipes.sweeping.paper import mark, spelt
+from groundling.recipes.sweeping.parts import Source, Sweep, references
+from groundling.recipes.sweeping.settings import DEFAULTS, Filled
+from groundling.recipes.sweeping.steps import Step
 
-DEFAULTS: dict[str, Filled] = {
-    **MADE_BY,
-    "adapt": (AdaptConfig(), TrainConfig()),
-    "pretrain": (PretrainConfig(), PRETRAINING),
-    "finetune": (FinetuneConfig(), TUNING),
-}
-"""Each command's settings as they are if nobody says anything."""
 ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
 """Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
 INPUTS = ("model", "student", "task")

@@ -18,10 +18,10 @@ from groundling.recipes.partition import partition
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
 from groundling.recipes.shift import shift
-from groundling.recipes.stand_ins import small, stand_in
-from groundling.recipes.sweep_file import PaperTable, Sweep
-from groundling.recipes.sweep_plan import Plan, missing
-from groundling.recipes.sweep_steps import VERDICTS, Step, resolved, slug, steps_of
+from groundling.recipes.sweeping.parts import VERDICTS, PaperTable, Sweep, resolved, slug
+from groundling.recipes.sweeping.plan import Plan, missing
+from groundling.recipes.sweeping.stand_ins import small, stand_in
+from groundling.recipes.sweeping.steps import Step, steps_of
 from groundling.runs import open_run
 from groundling.tasks import Task
 

@@ -21,7 +21,8 @@ from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
 from groundling.recipes.regions import regions
 from groundling.recipes.regions_of import made_by
-from groundling.recipes.sweep_file import Filled, Source
+from groundling.recipes.sweeping.parts import Source
+from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.teach import teach
 from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks

@@ -1,0 +1,1 @@
+"""A sweep: its file, its plan, its runs."""
