@@ -64,6 +64,8 @@ class Example:
     """What the data set's own files, scorer and server call it."""
     objects: int = 0
     """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
+    cue: str = ""
+    """What a head put at the end of it for the model alone, such as a [MASK]; teachers of images read it without."""
 
 
 @dataclass(frozen=True)
@@ -415,6 +417,8 @@ class Sizes(NamedTuple):
     """Width of the model's own pooler."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
+    teacher_image: int = 0
+    """Width of its features of images, if it reads images."""
     regions: int = 0
     """Width of a region's features, of a model that reads regions."""
     classes: int = 0

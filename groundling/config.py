@@ -114,7 +114,47 @@ class Distilling:
     max_windows: int = 0
     """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
     cache_gb: float = 2.0
-    """Teacher features are computed once if they take less memory than this, else in every step."""
+    """A text teacher's features are computed once if they take less disk than this, else in every step; those of a \
+teacher of images are always computed once, but for 0."""
+
+
+@dataclass(frozen=True)
+class Targeted:
+    """CLIP Targeted Distillation (CLIP-TD): its teacher, and the objectives td_image, td_text and td_words."""
+
+    teacher_images: str = ""
+    """CLIP-TD: folder of the images that the teacher sees; ids are paths there without the ending."""
+    teacher_text: str = ""
+    """CLIP-TD: another model for the teacher's text tower (MAD); empty: the same."""
+    teacher_scorer: str = ""
+    """CLIP-TD: a CLIP that says how well image and text fit, where the two towers come from different models."""
+    teacher_cache: str = ""
+    """Folder in which the teacher's features, computed once, stay for other runs; empty: in the run folder, until the \
+run ends."""
+    space: Literal["joint", "pre_projection"] = "joint"
+    """CLIP-TD: the teacher's features after its projections, or before."""
+    words: int = 2
+    """CLIP-TD: words of each text that td_words distils."""
+    select: Literal["top", "random"] = "top"
+    """CLIP-TD: those words are the ones that matter most, or random ones (the control)."""
+    relevance: Literal["contextual", "isolated"] = "contextual"
+    """CLIP-TD: a word's visual relevance is that of its place in the text, or of the word by itself."""
+    keywords: str = ""
+    """CLIP-TD: MODULE:NAME of what finds a text's keywords; empty: YAKE's published formulas."""
+    td_weight: float = 0.05
+    """CLIP-TD: weight of td_image, td_text and td_words."""
+    td_reduction: Literal["sum", "mean"] = "sum"
+    """CLIP-TD: L1 summed over a feature's numbers, or their mean."""
+    td_unit: bool = True
+    """CLIP-TD: the student's projected states have unit length, as the teacher's features have."""
+    td_words_reduction: Literal["mean", "sum"] = "mean"
+    """CLIP-TD: mean over the selected words of a text, or their sum (Eq. 7 taken literally)."""
+    td_choices: Literal["all", "right"] = "all"
+    """CLIP-TD: distil all answer choices, or the right one alone (Table 8)."""
+    td_gate: Literal["none", "question", "pair"] = "none"
+    """CLIP-TD: distil only where the teacher is surer than the student: of a question, or of each pair by itself."""
+    td_temperature: float = 1.0
+    """CLIP-TD: T of that comparison; the larger, the more often the teacher is taken for the surer one."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +292,7 @@ contrastive, or MODULE:NAME of your own."""
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
     """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
@@ -301,6 +342,7 @@ papers), or no classes."""
     teacher: str = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
     """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
@@ -344,6 +386,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     masking: Masking = field(default_factory=Masking)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
     """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 

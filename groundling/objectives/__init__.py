@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Sample, Sizes
-from groundling.config import CrossModalOptions, Distilling, Masking
+from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
+from groundling.forms import Form
 
 
 class Objective(nn.Module):
@@ -90,6 +91,9 @@ class Given:
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
+    form: Form | None = None
+    """The form of the task's answers, as its head is trained; None where there is no task."""
 
 
 @dataclass(frozen=True)

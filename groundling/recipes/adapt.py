@@ -26,8 +26,9 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    teacher_inputs,
     vocabulary,
-    with_teacher_width,
+    with_teachers,
 )
 from groundling.train import train
 
@@ -76,8 +77,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     """
     arm = arm_of(config.arm)
     _check(config, arm)
-    inputs = {f"text:{number}": path for number, path in enumerate(config.text)}
-    inputs |= {"student": config.student, "teacher": config.teacher}
+    inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
+    inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
     run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
     if run.result is not None:
         return run.result
@@ -88,11 +89,18 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     model, windows = _model(config, arm, text, training.seed)
     samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
-    room = classroom(config.teacher if arm.taught else "", config.distilling, run.state.device)
-    samples, teachers = room.wrap(samples) if room else (samples, [])
-
-    given = Given(model.sizes, vocabulary(text), config.masking, config.crossing, config.distilling)
-    objectives = make_objectives(arm.names, with_teacher_width(given, room), training.seed)
+    source = config.teacher if arm.taught else ""
+    given = Given(
+        model.sizes,
+        vocabulary(text),
+        config.masking,
+        config.crossing,
+        config.distilling,
+        config.targeted,
+    )
+    room = classroom(source, arm.names, given, run.state.device, run.folder, training.seed)
+    samples, teachers = room.wrap(samples)
+    objectives = make_objectives(arm.names, with_teachers(given, room), training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     inner = inner_step(config.inner)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
@@ -109,7 +117,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
-    return run.finish(result, save)
+    result = run.finish(result, save)
+    room.clear()
+    return result
 
 
 def _check(config: AdaptConfig, arm: Arm) -> None:

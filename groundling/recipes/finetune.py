@@ -22,7 +22,8 @@ from groundling.data.regions import RegionStore
 from groundling.data.samples import Samples, TextSamples
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
-from groundling.find import is_outside, named
+from groundling.find import named
+from groundling.forms import Form
 from groundling.joins.end_to_end import EndToEnd
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
@@ -41,9 +42,10 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    teacher_inputs,
     text_encoder_of,
     vocabulary,
-    with_teacher_width,
+    with_teachers,
 )
 from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
@@ -65,6 +67,38 @@ def finetune(
 
     `task` is an object of your own in place of `config.task`. Raises InputError for settings that do not fit.
     """
+    _check(config, task)
+    if task is None:
+        task = _task(config)
+    run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
+    notes = own_notes(Path(config.data), config.own) if config.own.label else []
+    if run.state.is_main_process:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+    splits: dict[str, list[Example]] = {}
+    room: Classroom | None = None  # its teachers are the same for all seeds
+    runs = []
+    for seed in range(training.seed, training.seed + config.seeds):
+        folder = run.folder / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        done = finished(folder)
+        if done is None:
+            splits = splits or _read(task, config)
+            student = _student(config, seed)
+            room = room or _room(student, task, config, run, training.seed)
+            training_of_seed = replace(training, seed=seed)
+            done = one_run(student, task, splits, training_of_seed, folder, config, room)
+        runs.append(done)
+    result = summary(task, runs, config)
+    if notes:
+        result["notes"] = notes
+    result = run.finish(result)
+    if room is not None:
+        room.clear()
+    return result
+
+
+def _check(config: FinetuneConfig, task: Task | None) -> None:
     need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
@@ -80,29 +114,6 @@ def finetune(
             "--objectives contrastive"
         )
     check_parts(config.objectives, config.teacher, "finetune")
-    if task is None:
-        task = _task(config)
-    run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(Path(config.data), config.own) if config.own.label else []
-    if run.state.is_main_process:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-    splits: dict[str, list[Example]] = {}
-    runs = []
-    for seed in range(training.seed, training.seed + config.seeds):
-        folder = run.folder / f"seed-{seed}"
-        folder.mkdir(exist_ok=True)
-        done = finished(folder)
-        if done is None:
-            splits = splits or _read(task, config)
-            done = one_run(
-                _student(config, seed), task, splits, replace(training, seed=seed), folder, config
-            )
-        runs.append(done)
-    result = summary(task, runs, config)
-    if notes:
-        result["notes"] = notes
-    return run.finish(result)
 
 
 def _task(config: FinetuneConfig) -> Task:
@@ -127,7 +138,7 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         "dev": config.own.dev,
         "regions": Path(store) / "manifest.json" if store else "",
         "images": config.regions.images,
-        "teacher": "" if is_outside(config.teacher) else config.teacher,
+        **teacher_inputs(config.teacher, config.targeted),
     }
 
 
@@ -138,8 +149,13 @@ def one_run(
     training: TrainConfig,
     folder: Path,
     config: FinetuneConfig,
+    room: Classroom | None = None,
 ) -> dict[str, Any]:
-    """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
+    """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric.
+
+    `room`: the teachers of the objectives beside the task's own; without one there are none.
+    """
+    room = room or Classroom()
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = _head(student, task, splits, config)
     objective = Supervised(student.sizes, form=task.form, head=head)
@@ -148,16 +164,9 @@ def one_run(
             load_head(Path(config.model), layer, name)
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    room = classroom(config.teacher, config.distilling, PartialState().device)
     samples, teachers = _samples(asked, student, task, config, head.apart, room)
-    text = text_encoder_of(student)
-    given = Given(
-        student.sizes,
-        vocabulary(text) if text is not None and config.objectives else None,
-        config.masking,
-        distilling=config.distilling,
-    )
-    beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
+    given = with_teachers(_given(student, config, objective.form), room)
+    beside = make_objectives(config.objectives, given, training.seed)
     objectives: list[Objective] = [objective, *beside]
     inner = inner_step(config.inner)
     learning = samples[task.train]
@@ -181,6 +190,25 @@ def one_run(
 
     write_result(folder, done, save)
     return done
+
+
+def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int) -> Classroom:
+    """The teachers of the objectives beside the task's own."""
+    given = _given(student, config, task.form)
+    return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
+
+
+def _given(student: Student, config: FinetuneConfig, form: Form) -> Given:
+    """What the objectives beside the task's own are made from, but for the teachers' widths."""
+    text = text_encoder_of(student)
+    return Given(
+        student.sizes,
+        vocabulary(text) if text is not None and config.objectives else None,
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+        form=form,
+    )
 
 
 def _write(answers: Scores, task: Task, split: str, folder: Path) -> None:
@@ -241,7 +269,7 @@ def _samples(
     task: Task,
     config: FinetuneConfig,
     apart: bool,
-    room: Classroom | None,
+    room: Classroom,
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Every split as the model reads it: text, and regions and pixels where it has them; the teachers to be asked.
 
@@ -251,9 +279,7 @@ def _samples(
     samples: dict[str, Samples] = {
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
-    teachers: list[Teacher] = []
-    if room is not None:
-        samples[task.train], teachers = room.wrap(samples[task.train])
+    samples[task.train], teachers = room.wrap(samples[task.train])
     if config.regions.regions:
         return seen(samples, student, task, config, apart), teachers
     if task.mark is not None:

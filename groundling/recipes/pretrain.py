@@ -20,7 +20,7 @@ from groundling.data.regions import RegionStore, stem
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.feed import Source
-from groundling.find import is_outside, named
+from groundling.find import named
 from groundling.forms import Answer
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, end_to_end
@@ -40,8 +40,9 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    teacher_inputs,
     vocabulary,
-    with_teacher_width,
+    with_teachers,
 )
 from groundling.tasks import Task
 from groundling.teachers import Teacher
@@ -70,19 +71,25 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     model.regions_from = made_by(store)
     design = design_of(model, config.model)
     text, _ = model.inputs(config.max_length)
-    room = classroom(config.teacher, config.distilling, run.state.device)
+    sizes = model.sizes._replace(classes=store.classes, background=store.background)
+    given = Given(
+        sizes,
+        vocabulary(model.text),
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+    )
+    names = config.objectives
+    room = classroom(config.teacher, names, given, run.state.device, run.folder, training.seed)
     data = _data(config, design, model, store, text, room)
 
-    sizes = model.sizes._replace(classes=store.classes, background=store.background)
-    given = Given(sizes, vocabulary(model.text), config.masking, distilling=config.distilling)
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
     objectives = design.phase.objectives(given, config)
     if not config.random_start:
         for objective in objectives:
             if isinstance(objective, MaskedLM):
                 start_lm_head(objective.head, config.student, "bert", objective.starts_from)
-    taught = with_teacher_width(given, room)
-    beside = make_objectives(config.objectives, taught, training.seed)
+    beside = make_objectives(config.objectives, with_teachers(given, room), training.seed)
     sources = _sources(data.samples, design, objectives, beside)
     if config.text:
         sources.append(_text_alone(config, model, text, sources))
@@ -105,7 +112,9 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         saved = {name: head for one in every for name, head in one.saved().items()}
         save_heads(folder / "model", saved)
 
-    return run.finish(result, save)
+    result = run.finish(result, save)
+    room.clear()
+    return result
 
 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
@@ -116,7 +125,7 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
         "data": "" if config.captions else config.data,
         "images": config.regions.images,
         "backbone": config.backbone if config.regions.images else "",
-        "teacher": "" if is_outside(config.teacher) else config.teacher,
+        **teacher_inputs(config.teacher, config.targeted),
     }
     return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
 
@@ -161,7 +170,7 @@ def _data(
     model: SingleStream,
     store: RegionStore,
     text: TextInput,
-    room: Classroom | None,
+    room: Classroom,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     left_out = 0
@@ -172,10 +181,8 @@ def _data(
     else:
         images, left_out = _captioned(config, store)
         samples = CaptionTexts(images, text, design.phase.pairs)
-    teachers: list[Teacher] = []
-    if room is not None:
-        # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
-        samples, teachers = room.wrap(samples, cached=bool(config.task))
+    # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
+    samples, teachers = room.wrap(samples, fixed=bool(config.task))
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
