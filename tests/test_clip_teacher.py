@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
-from accelerate import PartialState
 from homes import Killed, digests, put
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from test_pretrain import store
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -28,8 +24,15 @@ from transformers import (
     SiglipImageProcessorPil,
 )
 
-from groundling.batch import Batch, Example, Sizes, collate
-from groundling.config import Targeted
+from groundling.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.config import (
+    AdaptConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    Targeted,
+    changed,
+    configured,
+)
 from groundling.data.clusters import kmeans_1d
 from groundling.data.keywords import Keyword
 from groundling.data.samples import TextInput, TextSamples
@@ -40,9 +43,14 @@ from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify
 from groundling.joins.visualbert import MaskedAnswer
 from groundling.keyed import generator
-from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
+from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import Reading
-from groundling.objectives import Given
+from groundling.objectives import Given, Objective
+from groundling.recipes import finetune as tuning
+from groundling.recipes import teaching
+from groundling.recipes.adapt import adapt
+from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import pretrain
 from groundling.recipes.teaching import Classroom, load_clip_teacher
 from groundling.teachers import kept, said
 from groundling.teachers.clip import FEATURES, Anchors, ClipTeacher, text_of
@@ -128,9 +136,11 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
 
 
 def kept_and_live(one: ClipTeacher, some: Sequence[Example], folder: Path) -> tuple[Batch, Batch]:
-    room = Classroom([one], 1.0, folder)
-    live = Classroom([one], 0.0, folder)
-    return by_row(*room.wrap(samples(some))), by_row(*live.wrap(samples(some)))
+    return wrapped(one, some, folder), wrapped(one, some, folder, limit=0.0)
+
+
+def wrapped(one: ClipTeacher, some: Sequence[Example], folder: Path, limit: float = 1.0) -> Batch:
+    return by_row(*Classroom([one], limit, folder).wrap(samples(some)))
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> None:
@@ -267,7 +277,9 @@ def test_words_by_themselves_and_by_chance(place, tmp_path):
     assert torch.equal(batch.features["clip_word"], live.features["clip_word"])
     assert torch.equal(batch.features["clip_word"][0], batch.features["clip_word"][4])
     rng = generator("clip_words", TEXTS[0])
-    assert batch.features["clip_word"][0].tolist() == select_random(np.ones(6, bool), 2, rng).tolist()
+    assert (
+        batch.features["clip_word"][0].tolist() == select_random(np.ones(6, bool), 2, rng).tolist()
+    )
     assert len(ShardStore(tmp_path / "b" / "clip_texts")) == 5
 
 
@@ -282,7 +294,7 @@ def test_keywords_count_as_much_as_relevance(place, tmp_path):
     batch, _ = kept_and_live(teacher(place, keywords=name, words=1), examples()[:3], tmp_path)
     assert batch.features["clip_word"].tolist()[0] == [5]
     assert "important" in teacher(place, keywords=name).key()["selection"]["keywords"]["name"]
-    with pytest.raises(InputError, match="keywords:nothing: .* cannot be imported"):
+    with pytest.raises(InputError, match=r"keywords:nothing: .* cannot be imported"):
         teacher(place, keywords="keywords:nothing")
 
 
@@ -401,7 +413,9 @@ def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
     assert reads.seen == {"pictures": 4, "texts": 5}
     # more data, another process: what is there already is not read again
     more = [*examples(), Example("new", "a new text", images=("some/0",))]
-    Classroom([teacher(place, wants=["clip_image", "clip_text"])], 1.0, tmp_path).wrap(samples(more))
+    Classroom([teacher(place, wants=["clip_image", "clip_text"])], 1.0, tmp_path).wrap(
+        samples(more)
+    )
     assert reads.seen == {"pictures": 4, "texts": 6}
     assert by_row(taught).features["clip_text"].shape == (6, 24)
     reads.seen.clear()
@@ -414,9 +428,13 @@ def test_an_images_contents_are_its_identity(place, tmp_path):
     photos = tmp_path / "photos"
     shutil.copytree(place / "photos", photos)
     one = {"wants": ["clip_image"], "teacher_images": str(photos)}
-    before = by_row(*Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples())))
+    before = by_row(
+        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+    )
     shutil.copy(photos / "some/2.png", photos / "some/0.png")
-    after = by_row(*Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples())))
+    after = by_row(
+        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+    )
     assert torch.equal(after.features["clip_image"][0], before.features["clip_image"][2])
 
 
@@ -426,7 +444,9 @@ def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
     row = taught.get([0])[0]
     for name in ("clip_words", "clip_word"):
         array = row.features[name]
-        assert not array.flags.owndata and not array.flags.writeable, "it is a view of a mapped file"
+        assert not array.flags.owndata and not array.flags.writeable, (
+            "it is a view of a mapped file"
+        )
     assert row.features["clip_similarity"].shape == ()
 
 
@@ -494,54 +514,6 @@ def test_shards_that_another_rank_did_not_write_are_filled(place, tmp_path, monk
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
 
 
-def two(folder: str, place: str) -> None:
-    """What every rank does: many texts and images, two records a shard."""
-    kept.SHARD = 2
-    many = [
-        Example(f"m{n}", text, images=(f"some/{n % 4}",))
-        for n, text in enumerate(toys.sentences()[:13])
-    ]
-    one = teacher(Path(place))
-    taught, _ = Classroom([one], 1.0, Path(folder) / "cache").wrap(samples(many))
-    features = by_row(taught).features
-    save_file(dict(features), Path(folder) / f"features-{os.environ.get('RANK', '0')}.safetensors")
-
-
-def _rank(rank: int, folder: str, place: str, port: int) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    try:
-        PartialState(cpu=True)  # as every run begins
-        two(folder, place)
-        assert torch.distributed.get_world_size() == 2
-        torch.distributed.destroy_process_group()
-    except BaseException:
-        (Path(folder) / f"error-{rank}").write_text(traceback.format_exc())
-        raise
-
-
-def test_two_ranks_write_the_store_that_one_writes(processes, place, tmp_path):
-    (tmp_path / "two").mkdir()
-    (tmp_path / "one").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = (str(tmp_path / "two"), str(place), port)
-    ranks = [processes.Process(target=_rank, args=(rank, *arguments)) for rank in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(60)
-    errors = [file.read_text() for file in (tmp_path / "two").glob("error-*")]
-    assert [rank.exitcode for rank in ranks] == [0, 0], "\n".join(errors)
-    before = kept.SHARD
-    two(str(tmp_path / "one"), str(place))
-    kept.SHARD = before
-    assert digests(tmp_path / "two/cache") == digests(tmp_path / "one/cache")
-    first, second = (load_file(tmp_path / f"two/features-{n}.safetensors") for n in (0, 1))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -575,8 +547,7 @@ def test_a_cache_of_something_else_is_refused_by_what_differs(place, tmp_path):
 def test_data_that_does_not_fit_is_named(place, tmp_path):
     def refused(example: Example, **changes: object) -> str:
         with pytest.raises(InputError) as caught:
-            room = Classroom([teacher(place, **changes)], 1.0, tmp_path / "c")
-            room.wrap(samples([examples()[0], example]))
+            wrapped(teacher(place, **changes), [examples()[0], example], tmp_path / "c")
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -590,19 +561,20 @@ def test_data_that_does_not_fit_is_named(place, tmp_path):
     put(photos / "some/3.png", b"no image")
     broken = Example("e", "a dog", images=("some/3",))
     assert "some/3.png: does not decode" in refused(broken, teacher_images=str(photos))
-    assert "needs --teacher-images FOLDER" in refused(nlvr2, teacher_images="")
     assert "no such image folder" in refused(gone, teacher_images=str(tmp_path / "none"))
 
 
 def test_models_that_cannot_teach_are_named(place, tmp_path):
+    with pytest.raises(InputError, match="asked for clip_image needs --teacher-images FOLDER"):
+        teacher(place, wants=["clip_image"], teacher_images="")
     with pytest.raises(InputError, match="no image processor there"):
         load_clip_image(homes.teacher(tmp_path / "bare"))
     with pytest.raises(InputError, match="a bert model has no CLIP-like image side"):
         load_clip_image(homes.student(tmp_path / "bert"))
     wrong = shutil.copytree(place / "clip", tmp_path / "wrong")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)
+    one = load_clip_teacher(str(wrong), ["clip_image"], options(place), None)
     with pytest.raises(InputError, match=r"but the tower reads \(3, 16, 16\); mend preprocessor"):
-        one = load_clip_teacher(str(wrong), ["clip_image"], options(place), None)
         Taught(samples(examples()), one)
     for wants, form in ((["clip_confidence"], None), (["clip_confidence"], object())):
         with pytest.raises(InputError, match="no answers of which a teacher could be sure"):
@@ -616,10 +588,181 @@ def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
     tower = one.towers.image if side == "image" else one.towers.text
     next(tower.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="is not a finite number") as caught:
-        by_row(*Classroom([one], limit, tmp_path).wrap(samples(examples())))
+        wrapped(one, examples(), tmp_path, limit)
     assert "\n" not in str(caught.value)
 
 
 def test_form_decides_what_it_can_be_sure_of(place):
     assert teacher(place, wants=["clip_similarity"], form=Choose(("0", "1"))).sure_of is None
     assert Given(Sizes()).form is None
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+class FollowText(Objective):
+    """Stands for CLIP-TD's text term."""
+
+    name = "follow"
+    needs = ("text", "features.clip_text")
+
+    def __init__(self, sizes: Sizes, **options: object) -> None:
+        super().__init__(sizes, **options)
+        self.of_text = torch.nn.Linear(sizes.text, sizes.teacher)
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"follow": batch.rows}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, torch.Tensor]:
+        gaps = self.of_text(encoded.text[:, 0]) - batch.features["clip_text"]
+        return {"follow": gaps.abs().sum()}
+
+
+class Follow(FollowText):
+    """Stands for all of its terms: the first position follows whatever the teacher says of a row."""
+
+    needs = ("text", *(f"features.{name}" for name in sorted(ALL)))
+
+    def __init__(self, sizes: Sizes, **options: object) -> None:
+        super().__init__(sizes, **options)
+        self.of_image = torch.nn.Linear(sizes.text, sizes.teacher_image)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, torch.Tensor]:
+        said = batch.features
+        first = encoded.text[:, 0]
+        of_text = super().forward(encoded, batch)["follow"]
+        of_image = (self.of_image(first) - said["clip_image"]).abs().sum()
+        of_words = (self.of_text(first)[:, None] - said["clip_words"]).abs().sum()
+        surely = said["clip_similarity"].abs().sum() / 100
+        return {"follow": of_text + of_image + of_words + surely}
+
+
+FOLLOW = f"{__name__}:Follow"
+
+
+@pytest.fixture(scope="module")
+def tune(place: Path) -> FinetuneConfig:
+    """Fine-tuning on questions about the pictures; several share one."""
+    homes.student(place / "student")
+    questions = [(f"is {n} a dog ?", f"some/{n % 4}.png", "yn"[n % 2]) for n in range(20)]
+    put(place / "questions.csv", homes.table(("question", "photo", "answer"), *questions))
+    return configured(
+        FinetuneConfig,
+        model=str(place / "student"),
+        data=str(place / "questions.csv"),
+        text="question",
+        image="photo",
+        label="answer",
+        objectives=(FOLLOW,),
+        teacher=str(place / "clip"),
+        teacher_images=str(place / "photos"),
+        save_model=True,
+    )
+
+
+BRIEF = replace(homes.STEPS, batch=4)
+
+
+def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypatch):
+    reads = Reads(monkeypatch)
+    made = Counter()
+    load = teaching.load_clip_teacher
+    monkeypatch.setattr(
+        teaching, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
+    )
+    result = finetune(changed(tune, seeds=2), BRIEF, tmp_path / "run")
+    assert result["seeds"] == [0, 1] and made["teacher"] == 1
+    pictures, texts = reads.seen["pictures"], reads.seen["texts"]
+    assert pictures <= 4 and texts <= 2 * 20, "texts once for themselves and once for their words"
+    assert not (tmp_path / "run/teacher").exists(), "a finished run keeps no features"
+    kept_for_others = changed(tune, teacher_cache=str(tmp_path / "cache"))
+    finetune(kept_for_others, BRIEF, tmp_path / "first")
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
+        "clip_images",
+        "clip_pairs",
+        "clip_texts",
+    ]
+    reads.seen.clear()
+    finetune(changed(kept_for_others, max_train=8), BRIEF, tmp_path / "second")
+    assert not reads.seen
+    log = homes.log_of(tmp_path / "run/seed-0")
+    assert log == homes.log_of(tmp_path / "first/seed-0")
+    assert all({"task", "follow"} < line.keys() for line in log)
+
+
+def test_cached_and_live_losses_are_equal(tune, tmp_path):
+    logs = []
+    for cache_gb in (1.0, 0.0):
+        finetune(changed(tune, cache_gb=cache_gb), BRIEF, tmp_path / f"{cache_gb}")
+        logs.append(homes.log_of(tmp_path / f"{cache_gb}/seed-0"))
+    for one, other in zip(*logs, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("cache_gb", [1.0, 0.0])
+def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path, monkeypatch):
+    config = changed(tune, cache_gb=cache_gb)
+    finetune(config, BRIEF, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
+        with pytest.raises(Killed):
+            finetune(config, BRIEF, tmp_path / "killed")
+    assert (tmp_path / "killed/teacher").exists() == bool(cache_gb)
+    finetune(config, BRIEF, tmp_path / "killed")
+    whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
+    assert whole == killed
+
+
+def test_text_and_image_teachers_share_a_run(tune, tmp_path):
+    config = changed(tune, objectives=(FOLLOW, "contrastive"))
+    finetune(config, BRIEF, tmp_path / "both")
+    terms = set(homes.log_of(tmp_path / "both/seed-0")[0])
+    assert {"task", "follow", "contrastive_sentence", "contrastive_word"} < terms
+    with pytest.raises(InputError, match="features of texts of two widths, 24 and 32"):
+        finetune(changed(config, space="pre_projection"), BRIEF, tmp_path / "wide")
+
+
+def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp_path, monkeypatch):
+    names = [f"some/{n}" for n in range(4)]
+    store(tmp_path / "store", names)
+    captions = [f"{text} {n}\t{name}.png" for n, name in enumerate(names) for text in TEXTS[:3]]
+    put(tmp_path / "captions.tsv", "\n".join(captions) + "\n")
+    config = configured(
+        PretrainConfig,
+        model="uniter",
+        student=tune.model,
+        regions=str(tmp_path / "store"),
+        captions=str(tmp_path / "captions.tsv"),
+        max_length=48,
+        objectives=(FOLLOW,),
+        teacher=tune.teacher,
+        teacher_images=str(place / "photos"),
+        teacher_cache=str(tmp_path / "cache"),
+    )
+    reads = Reads(monkeypatch)
+    result = pretrain(config, BRIEF, tmp_path / "captions")
+    assert "follow" in result["objectives"]
+    assert reads.seen["pictures"] == 4 and reads.seen["texts"] == 3 * 4
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["clip_images"]
+    alone = changed(config, objectives=("contrastive",), teacher_images="", teacher_cache="")
+    pretrain(alone, BRIEF, tmp_path / "alone")
+    assert not (tmp_path / "alone/teacher").exists()
+
+
+def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
+    homes.text(tmp_path / "text.txt", 12)
+    config = configured(
+        AdaptConfig,
+        student=tune.model,
+        teacher=tune.teacher,
+        text=(str(tmp_path / "text.txt"),),
+        arm=f"mlm+{__name__}:FollowText",
+    )
+    with pytest.raises(InputError, match="--teacher-images FOLDER"):
+        adapt(changed(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
+    with pytest.raises(
+        InputError, match="nothing reads --teacher-images photos; name an objective"
+    ):
+        adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
+    result = adapt(config, BRIEF, tmp_path / "out")
+    assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
