@@ -141,6 +141,11 @@ def examples(count: int = 64) -> list[Example]:
     ]
 
 
+def images_of(*splits: list[Example]) -> list[str]:
+    """The ids of all images in some examples, sorted."""
+    return sorted({image for split in splits for example in split for image in example.images})
+
+
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 

@@ -25,8 +25,8 @@ class Objective(nn.Module):
     first and keyword options after it.
     """
 
-    name: str
-    """Prefix of the terms in the log, and the key of the objective's own random stream."""
+    name: str = ""
+    """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
     needs: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
     swaps: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class Objective(nn.Module):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__}: this objective has no method `count`")
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
         """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
@@ -68,7 +68,7 @@ class Objective(nn.Module):
 
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.regions import RegionStore, stem
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.samples import DrawnTexts, Samples, TextInput, TextSamples, with_choice
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import named
 from groundling.forms import Answer
-from groundling.joins import Design
+from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import EndToEnd, end_to_end
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import save_heads, start_lm_head
+from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
@@ -40,6 +40,7 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     teacher_inputs,
     vocabulary,
     with_teachers,
@@ -59,6 +60,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
+    if config.task_answers != "right" and not config.task:
+        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
     check_parts(config.objectives, config.teacher, "pretrain")
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu)
@@ -70,6 +73,9 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     model = _model(config, store)
     model.regions_from = made_by(store)
     design = design_of(model, config.model)
+    phase = _phase(design, config)
+    versions = _versions(config, phase)
+    design.ready(model, [examples[0] for examples in versions], True)
     text, _ = model.inputs(config.max_length)
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
     given = Given(
@@ -81,16 +87,14 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     )
     names = config.objectives
     room = classroom(config.teacher, names, given, run.state.device, run.folder, training.seed)
-    data = _data(config, design, model, store, text, room)
+    data = _data(config, phase, versions, model, store, text, room)
 
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
-    objectives = design.phase.objectives(given, config)
+    objectives = phase.objectives(given, config)
     if not config.random_start:
-        for objective in objectives:
-            if isinstance(objective, MaskedLM):
-                start_lm_head(objective.head, config.student, "bert", objective.starts_from)
+        _start_heads(objectives, config)
     beside = make_objectives(config.objectives, with_teachers(given, room), training.seed)
-    sources = _sources(data.samples, design, objectives, beside)
+    sources = _sources(data.samples, phase, objectives, beside)
     if config.text:
         sources.append(_text_alone(config, model, text, sources))
     every = [*objectives, *beside]
@@ -104,13 +108,12 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         inner=inner_step(config.inner),
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    result |= {"left_out": data.left_out, "notes": _notes(design, objectives, config)}
+    result |= {"left_out": data.left_out, "notes": _notes(phase, objectives, config)}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
 
     def save(folder: Path) -> None:
         model.export(folder / "model")
-        saved = {name: head for one in every for name, head in one.saved().items()}
-        save_heads(folder / "model", saved)
+        save_objectives(folder / "model", every)
 
     result = run.finish(result, save)
     room.clear()
@@ -164,9 +167,51 @@ class _Data:
     """Those that the loop must ask."""
 
 
+def _phase(design: Design, config: PretrainConfig) -> Phase:
+    """The model's phase on captions or on a task's texts, its steps mixed as asked.
+
+    Raises InputError for ratios that do not fit its kinds of steps.
+    """
+    phase = design.phase
+    if config.task and design.task_phase is not None:
+        phase = design.task_phase
+    if not config.step_mix:
+        return phase
+    kinds = [names for _, names in phase.mix]
+    if len(config.step_mix) != len(kinds) or min(config.step_mix) <= 0:
+        told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
+        given = " ".join(f"{ratio:g}" for ratio in config.step_mix)
+        raise InputError(
+            f"--step-mix {given}: expected a number above 0 for each of {design.name}'s kinds of steps here: {told}"
+        )
+    return replace(phase, mix=tuple(zip(config.step_mix, kinds, strict=True)))
+
+
+def _versions(config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
+    """What a task's training texts are, one version each or all that may be drawn; none for captions."""
+    if not config.task:
+        return []
+    folder = Path(config.data)
+    task = named("tasks", Task, config.task).at(folder)
+    if config.task_answers == "any":
+        return unlabelled_texts(task, folder, phase.tags)
+    return [(example,) for example in task_texts(task, folder, phase.tags)]
+
+
+def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
+    """Heads from the checkpoint or the earlier run: masked LM's, and on a task's texts those of regions, too."""
+    for objective in objectives:
+        if isinstance(objective, MaskedLM):
+            start_lm_head(objective.head, config.student, "bert", objective.starts_from)
+        elif config.task:
+            for name, head in objective.saved().items():
+                load_head(Path(config.student), head, name)
+
+
 def _data(
     config: PretrainConfig,
-    design: Design,
+    phase: Phase,
+    versions: Sequence[Sequence[Example]],
     model: SingleStream,
     store: RegionStore,
     text: TextInput,
@@ -175,14 +220,15 @@ def _data(
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     left_out = 0
     samples: Samples
-    if config.task:
-        task = named("tasks", Task, config.task).at(Path(config.data))
-        samples = TextSamples(task_texts(task, Path(config.data)), text)
-    else:
+    if not config.task:
         images, left_out = _captioned(config, store)
-        samples = CaptionTexts(images, text, design.phase.pairs)
-    # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
-    samples, teachers = room.wrap(samples, fixed=bool(config.task))
+        samples = CaptionTexts(images, text, phase.pairs)
+    elif config.task_answers == "any":
+        samples = DrawnTexts(versions, text)
+    else:
+        samples = TextSamples([examples[0] for examples in versions], text)
+    # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+    samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
@@ -211,17 +257,17 @@ def _captioned(config: PretrainConfig, store: RegionStore) -> tuple[list[Caption
 
 def _sources(
     samples: Samples,
-    design: Design,
+    phase: Phase,
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
 ) -> list[Source]:
     """The samples once for each kind of step; objectives beside the model's own score every step."""
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in beside)
-    if not design.phase.mix:
+    if not phase.mix:
         return [Source(samples, 1.0, (*sorted(names), *always), "image and text")]
     sources = []
-    for ratio, mixed in design.phase.mix:
+    for ratio, mixed in phase.mix:
         present = tuple(name for name in mixed if name in names)
         if present:
             sources.append(Source(samples, ratio, (*present, *always), "+".join(present)))
@@ -237,14 +283,14 @@ def _text_alone(
     return Source(TextSamples(blocks, text), share, ("masked_lm",), "text alone", counts=False)
 
 
-def _notes(design: Design, objectives: Sequence[Objective], config: PretrainConfig) -> list[str]:
+def _notes(phase: Phase, objectives: Sequence[Objective], config: PretrainConfig) -> list[str]:
     """What a reader must know of this run: kinds of steps of the paper's mix that it has none of."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
     if config.region_classes == "none":
         reason = "--region-classes none"
     notes = []
-    for _, mixed in design.phase.mix:
+    for _, mixed in phase.mix:
         if not names & set(mixed):
             notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
     for note in notes:
@@ -252,22 +298,42 @@ def _notes(design: Design, objectives: Sequence[Objective], config: PretrainConf
     return notes
 
 
-def task_texts(task: Task, folder: Path) -> list[Example]:
+def task_texts(task: Task, folder: Path, tags: bool = False) -> list[Example]:
     """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
     A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
-    one, a statement stands alone. Raises InputError if a multiple choice has no label.
+    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are. Raises
+    InputError if a multiple choice has no label.
     """
     texts = []
     for example in task.read(folder, task.train):
-        pair = example.pair
-        if example.choices:
-            if not isinstance(example.label, int):
-                raise InputError(
-                    f"{example.id}: a multiple choice without a label cannot be pre-trained on"
-                )
-            pair = example.choices[example.label]
+        if example.choices and not isinstance(example.label, int):
+            raise InputError(
+                f"{example.id}: a multiple choice without a label cannot be pre-trained on"
+            )
+        if isinstance(example.label, int) and example.choices:
+            example = with_choice(example, example.label)
         elif isinstance(task.form, Answer):
-            pair = task.form.best(example.label) or None
-        texts.append(Example(example.id, example.text, pair, images=example.images))
+            example = replace(example, pair=task.form.best(example.label) or None)
+        texts.append(_as_text(example, tags))
     return texts
+
+
+def unlabelled_texts(task: Task, folder: Path, tags: bool = False) -> list[tuple[Example, ...]]:
+    """All versions of each of a task's training texts that somebody could write who has not seen the labels.
+
+    A question with choices is an example with all of them; a question without stands alone.
+    """
+    if task.hidden is not None:
+        versions = task.hidden(folder, task.train)
+    else:
+        versions = [(example,) for example in task.read(folder, task.train)]
+    return [tuple(_as_text(example, tags) for example in examples) for examples in versions]
+
+
+def _as_text(example: Example, tags: bool) -> Example:
+    """The example without its label, and, but with `tags`, without the places that name objects or phrases."""
+    text = replace(example, label=None, gold=None, official="")
+    if tags and example.objects:
+        return text
+    return replace(text, tags=(), choice_tags=(), objects=0, names=())

@@ -21,6 +21,7 @@ from groundling.forms import Answer, Classify, Form
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.saved_heads import save_heads
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
@@ -66,6 +67,12 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
     return objectives
 
 
+def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
+    """Write what objectives keep for a next run beside an exported model."""
+    heads = {name: head for one in objectives for name, head in one.saved().items()}
+    save_heads(folder, heads)
+
+
 def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:
     """The models and images of a run's teachers, whose hashes tell it from other runs."""
     return {
@@ -92,7 +99,10 @@ def load_teacher(source: str, options: Distilling) -> Teacher:
         clip, tokenizer = load_clip_text(source)
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
-    return built(source, is_teacher, "a Teacher")
+    teacher = built(source, is_teacher, "a Teacher")
+    if not (teacher.name and (teacher.width or teacher.image_width)):
+        raise InputError(f"{source}: a teacher needs a `name`, and the `width` of its features")
+    return teacher
 
 
 def load_clip_teacher(

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
-from groundling.data.shards import sha256_of
 from groundling.errors import InputError
+from groundling.runs import sha256_of
 
 
 class Teacher:
     """What a frozen teacher does; `Taught` puts it before a model, live or from a cache. Abstract."""
 
-    name: str
+    name: str = ""
     """What it is called in a batch's `asides`, if it is live, and the folder of its features, if they are kept."""
-    width: int
-    """Width E of its features of texts and words."""
+    width: int = 0
+    """Width E of its features of texts and words, 0 if it says nothing of these."""
     image_width: int = 0
     """Width of its features of images, if it sees any."""
     keeps: Literal["always", "fixed", "never"] = "fixed"

@@ -24,12 +24,12 @@ from groundling.data.keywords import BuiltIn, Keywords, keyword_importance
 from groundling.data.pictures import pictures_of, read_picture
 from groundling.data.samples import Samples, WindowInput
 from groundling.data.selection import select, select_random, token_scores
-from groundling.data.shards import sha256_of
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.models.clip import ClipImage, ClipText, last_pieces
 from groundling.models.weights import weights_sha256
+from groundling.runs import sha256_of
 from groundling.teachers import Teacher, origin
 from groundling.teachers.taught import BATCH, each_of
 
