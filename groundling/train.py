@@ -79,9 +79,9 @@ class Step(nn.Module):
         return Outcome(terms, heads if compared else {})
 
     def weight(self, term: str, step: int) -> float:
-        """Weight of a term at an optimizer step: its objective's; 1 for a term of the inner step's own."""
+        """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
         objective = self.scored_by.get(term)
-        return 1.0 if objective is None else objective.weight_at(step)
+        return 1.0 if objective is None else objective.weight_of(term, step)
 
 
 class Backward(Protocol):
@@ -306,11 +306,14 @@ def _check_needs(
 ) -> None:
     """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
     for source in sources:
-        plain = collate(source.samples.get([0], [generator(config.seed, "check")]))
-        for objective in objectives:
-            if scores(source, objective):
-                inputs = [name for name in objective.needs if "." not in name]
-                plain.require(inputs, objective.name)
+        for samples in (source.samples, source.beside):
+            if samples is None:
+                continue
+            plain = collate(samples.get([0], [generator(config.seed, "check")]))
+            for objective in objectives:
+                if scores(source, objective):
+                    inputs = [name for name in objective.needs if "." not in name]
+                    plain.require(inputs, objective.name)
 
 
 def _batches(

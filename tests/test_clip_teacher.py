@@ -150,6 +150,14 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> 
 # -- what it says ------------------------------------------------------------------------------------------------------
 
 
+def nothing(text: str) -> list[Keyword]:
+    """An extractor of keywords that finds none, so that visual relevance decides alone."""
+    return []
+
+
+NOTHING = f"{__name__}:nothing"
+
+
 def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor, ...]:
     """Image, text, scaled cosine, and each piece's projected state with its characters: by transformers alone."""
     model = AutoModel.from_pretrained(folder).eval()
@@ -178,7 +186,7 @@ def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor,
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_features_are_transformers_own(name, place, tmp_path):
     some = [*examples()[:5], Example("p", "two dogs", "in a park !", images=("some/1",), label=0)]
-    batch, _ = kept_and_live(teacher(place, name), some, tmp_path)
+    batch = wrapped(teacher(place, name, keywords=NOTHING), some, tmp_path)
     assert {key: value.shape[1:] for key, value in batch.features.items()} == {
         "clip_image": (32 if name == "siglip" else 24,),
         "clip_text": (32 if name == "siglip" else 24,),
@@ -261,7 +269,8 @@ def test_space_before_the_projection(place, tmp_path):
 
 
 def test_words_by_themselves_and_by_chance(place, tmp_path):
-    batch, _ = kept_and_live(teacher(place, relevance="isolated"), examples()[:3], tmp_path / "a")
+    lonely = teacher(place, relevance="isolated", keywords=NOTHING)
+    batch = wrapped(lonely, examples()[:3], tmp_path / "a")
     one = teacher(place, wants=["clip_text", "clip_image"])
     for row, example in enumerate(examples()[:3]):
         places = spans(example.text)
@@ -720,6 +729,24 @@ def test_text_and_image_teachers_share_a_run(tune, tmp_path):
     assert {"task", "follow", "contrastive_sentence", "contrastive_word"} < terms
     with pytest.raises(InputError, match="features of texts of two widths, 24 and 32"):
         finetune(changed(config, space="pre_projection"), BRIEF, tmp_path / "wide")
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_papers_terms_and_gate_are_the_same_kept_and_live(seen, tune, place, tmp_path):
+    config = changed(tune, objectives=("td_text", "td_words"), td_gate="question")
+    if seen:
+        store(tmp_path / "store", [f"some/{n}" for n in range(4)])
+        config = changed(config, regions=str(tmp_path / "store"), join="uniter")
+        config = changed(config, objectives=("td_image", *config.objectives))
+    logs = []
+    for cache_gb in (1.0, 0.0):
+        out = tmp_path / f"{cache_gb}"
+        result = finetune(changed(config, cache_gb=cache_gb), BRIEF, out)
+        logs.append(homes.log_of(out / "seed-0"))
+        assert result["seeds"] == [0]
+    assert {*config.objectives, "td_words_used"} < logs[0][0].keys()
+    for one, other in zip(*logs, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
 
 
 def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp_path, monkeypatch):

@@ -35,6 +35,6 @@ def select(scores: np.ndarray, candidates: np.ndarray, m: int) -> np.ndarray:
 
 
 def select_random(candidates: np.ndarray, m: int, rng: np.random.Generator) -> np.ndarray:
-    """Some m of the candidates (K,) by chance, each set of them as likely; the control of CLIP-TD's Table 2."""
+    """Some m of the candidates (K,), every set of them as likely; the control of CLIP-TD's Table 2."""
     places = np.flatnonzero(candidates)
     return rng.permutation(places)[:m]

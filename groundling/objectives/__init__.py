@@ -29,6 +29,8 @@ class Objective(nn.Module):
     """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
     needs: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
+    watched: Sequence[str] = ()
+    """Terms that are logged and not trained on, such as how often a gate is open."""
     swaps: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
 
@@ -44,6 +46,17 @@ class Objective(nn.Module):
         if not self.warmup:
             return self.weight
         return self.weight * min(1.0, (step + 1) / self.warmup)
+
+    def weight_of(self, term: str, step: int) -> float:
+        """Weight of one of its terms at an optimizer step: 0 of one that is only watched."""
+        return 0.0 if term in self.watched else self.weight_at(step)
+
+    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """What a user should know of its watched terms, a line each, after a run.
+
+        `means` holds the mean of every watched term in each epoch; terms that were never logged are missing.
+        """
+        return []
 
     def saved(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""

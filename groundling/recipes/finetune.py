@@ -46,6 +46,7 @@ from groundling.recipes.teaching import (
     teacher_inputs,
     text_encoder_of,
     vocabulary,
+    watched_terms,
     with_teachers,
 )
 from groundling.runs import disk_errors, finished
@@ -95,6 +96,7 @@ def finetune(
             done = one_run(student, task, splits, training_of_seed, folder, config, room)
         runs.append(done)
     result = summary(task, runs, config)
+    notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
     result = run.finish(result)
@@ -201,7 +203,10 @@ def one_run(
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    watched, notes = watched_terms(objectives, folder, trained)
     done |= {"scores": scores, **trained}
+    if watched:
+        done |= {"watched": watched, "notes": notes}
 
     def save(where: Path) -> None:
         if config.save_model:

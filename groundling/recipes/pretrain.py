@@ -43,6 +43,7 @@ from groundling.recipes.teaching import (
     save_objectives,
     teacher_inputs,
     vocabulary,
+    watched_terms,
     with_teachers,
 )
 from groundling.tasks import Task
@@ -108,7 +109,11 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         inner=inner_step(config.inner),
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    result |= {"left_out": data.left_out, "notes": _notes(phase, objectives, config)}
+    watched, remarks = watched_terms(every, run.folder, result)
+    notes = [*_notes(phase, objectives, config), *remarks]
+    result |= {"left_out": data.left_out, "notes": notes}
+    if watched:
+        result["watched"] = watched
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
 
     def save(folder: Path) -> None:

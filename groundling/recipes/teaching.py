@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from accelerate import PartialState
 
+from groundling.analysis.watched import means_by_epoch
 from groundling.batch import Sizes, collate
 from groundling.config import Distilling, Targeted
 from groundling.data.keywords import Keywords
@@ -290,6 +292,27 @@ def inner_step(name: str) -> InnerStep | None:
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")
+
+
+def watched_terms(
+    objectives: Sequence[Objective], folder: Path, trained: Mapping[str, Any]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The mean of every watched term in each epoch of a finished training, and what is to be said of them, once.
+
+    `trained` is what `train` returned, and `folder` where it wrote its log; what is said is printed, too.
+    """
+    terms = [term for objective in objectives for term in objective.watched]
+    if not terms:
+        return {}, []
+    # An epoch of fewer than a ten-thousandth is written as 0.
+    epoch = trained["steps"] / max(trained["epochs"], 1e-4)
+    means = means_by_epoch(folder / "log.jsonl", terms, epoch)
+    # Terms that share a gate say the same of it.
+    notes = list(dict.fromkeys(line for one in objectives for line in one.remarks(means)))
+    if PartialState().is_main_process:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+    return means, notes
 
 
 def with_teachers(given: Given, room: Classroom) -> Given:
