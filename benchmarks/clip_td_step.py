@@ -52,7 +52,8 @@ from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.recipes.teaching import Classroom
 from groundling.teachers import Teacher, said
-from groundling.teachers.clip import ClipTeacher, Towers
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.towers import Towers
 from groundling.train import Step
 
 FEATURES, REGIONS = 2048, 36

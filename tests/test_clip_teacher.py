@@ -289,7 +289,7 @@ def test_words_by_themselves_and_by_chance(place, tmp_path):
     assert (
         batch.features["clip_word"][0].tolist() == select_random(np.ones(6, bool), 2, rng).tolist()
     )
-    assert len(ShardStore(tmp_path / "b" / "clip_texts")) == 5
+    assert len(ShardStore(tmp_path / "b" / "clip_words")) == 5
 
 
 def important(text: str) -> list[Keyword]:
@@ -456,7 +456,6 @@ def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
         assert not array.flags.owndata and not array.flags.writeable, (
             "it is a view of a mapped file"
         )
-    assert row.features["clip_similarity"].shape == ()
 
 
 def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path):
@@ -543,7 +542,7 @@ def test_a_cache_of_something_else_is_refused_by_what_differs(place, tmp_path):
     for changes, message in (
         ({"name": "other"}, r"clip_images: .*\(key.teacher_image.weights: \w+ there, \w+ now\)"),
         ({"name": other}, r"preprocessing.size.shortest_edge: 16 there, 20 now"),
-        ({"words": 3}, r"clip_pairs: .*\(key.selection.words: 2 there, 3 now\)"),
+        ({"words": 3}, r"clip_words: .*\(key.selection.words: 2 there, 3 now\)"),
         ({"relevance": "isolated"}, "key.selection.relevance: contextual there, isolated now"),
         ({"space": "pre_projection"}, r"clip_images: .*key.features"),
         ({"keywords": f"{__name__}:important"}, "key.selection.keywords.name: .*BuiltIn there"),
@@ -688,8 +687,8 @@ def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypat
     finetune(kept_for_others, BRIEF, tmp_path / "first")
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
         "clip_images",
-        "clip_pairs",
         "clip_texts",
+        "clip_words",
     ]
     reads.seen.clear()
     finetune(changed(kept_for_others, max_train=8), BRIEF, tmp_path / "second")

@@ -28,9 +28,10 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
 from groundling.teachers import Teacher, is_teacher
-from groundling.teachers.clip import FEATURES, Anchors, Answers, ClipTeacher, Towers
+from groundling.teachers.clip import FEATURES, Anchors, Answers, ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
+from groundling.teachers.towers import Towers
 from groundling.train import InnerStep, is_inner_step
 
 

@@ -28,12 +28,14 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.recipes.teaching import Classroom
 from groundling.teachers import kept
-from groundling.teachers.clip import FEATURES, ClipTeacher, Towers
+from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
+from groundling.teachers.towers import Towers
 from groundling.train import Step, train
 
 STEPS = 4
+KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}
 CONFIG = TrainConfig(steps=STEPS, batch=8, lr=1e-4, cpu=True, log_every=1, save_every=2)
 
 
@@ -72,7 +74,7 @@ def keep(out: Path) -> None:
     for number in range(5):
         homes.picture(photos / f"{number}.png", (9 * number, 200, 30))
     options = Targeted(teacher_images=str(photos))
-    teacher = ClipTeacher(Towers(image, clip_text(clip), pieces), FEATURES[:5], options)
+    teacher = ClipTeacher(Towers(image, clip_text(clip), pieces), KEPT, options)
     texts = [
         Example(f"m{n}", text, images=(f"{n % 5}",)) for n, text in enumerate(toys.sentences()[:13])
     ]
@@ -82,7 +84,7 @@ def keep(out: Path) -> None:
         TextSamples(texts, TextInput(toys.bert_words(), 40))
     )
     kept.SHARD = before
-    assert collate(samples.get(range(13), [generator(0)] * 13)).features.keys() == set(FEATURES[:5])
+    assert collate(samples.get(range(13), [generator(0)] * 13)).features.keys() == KEPT
 
 
 def finish(model: nn.Module, objectives: list, data: object, out: Path) -> None:
@@ -163,7 +165,7 @@ def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):
     keep(tmp_path / "kept")
     shards = [
         len(list((tmp_path / "kept" / name).glob("index-*")))
-        for name in ("clip_images", "clip_pairs")
+        for name in ("clip_images", "clip_words")
     ]
     assert shards == [3, 7]
     assert homes.digests(two / "kept") == homes.digests(tmp_path / "kept")
