@@ -115,7 +115,8 @@ class Distilling:
     max_windows: int = 0
     """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
     cache_gb: float = 2.0
-    """Teacher features are computed once if they take less memory than this, else in every step."""
+    """A text teacher's features are computed once if they take less disk than this, else in every step; those of a \
+teacher of images are always computed once, but for 0."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ class Targeted:
     teacher_scorer: str = ""
     """CLIP-TD: a CLIP that says how well image and text fit, where the two towers come from different models."""
     teacher_cache: str = ""
-    """CLIP-TD: folder of the teacher's features, computed once; empty: `OUT/teacher`."""
+    """Folder in which the teacher's features, computed once, stay for other runs; empty: in the run folder, until the \
+run ends."""
     space: Literal["joint", "pre_projection"] = "joint"
     """CLIP-TD: the teacher's features after its projections, or before."""
     words: int = 2

@@ -71,13 +71,14 @@ def models(folder: Path) -> None:
     torch.manual_seed(0)
     homes.student(folder / "bert-base-uncased")
     shutil.copytree(folder / "bert-base-uncased", folder / "minilm")
-    homes.teacher(folder / "openai/clip-vit-base-patch32")
+    square = {"height": SIDE, "width": SIDE}
+    seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
+    hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)
     shortest = hf.ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
     stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, WIDTH], "depths": [1, 1, 1, 1]}
     resnet = hf.ResNetModel(hf.ResNetConfig(**stages, layer_type="bottleneck"))
     for name in ("microsoft/resnet-50", "microsoft/resnet-101"):
         shortest.save_pretrained(home(folder / name, resnet, None))
-    square = {"height": SIDE, "width": SIDE}
     vit = home(folder / "google/vit-base-patch16-224", toys.vit(), None)
     hf.CLIPImageProcessorPil(size=square).save_pretrained(vit)
     detector = home(folder / "PekingU/rtdetr_r50vd", _detector(), None)

@@ -44,10 +44,11 @@ from groundling.recipes.teaching import (
     inner_step,
     make_objectives,
     save_objectives,
+    teacher_inputs,
     text_encoder_of,
     vocabulary,
     watched_terms,
-    with_teacher_width,
+    with_teachers,
 )
 from groundling.runs import disk_errors, finished
 from groundling.shift.beside import with_others
@@ -71,6 +72,41 @@ def finetune(
 
     `task` is an object of your own in place of `config.task`. Raises InputError for settings that do not fit.
     """
+    _check(config, training, task)
+    if task is None:
+        task = _task(config)
+    own = task.read
+    task = with_others(task, config.also)
+    run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
+    notes = own_notes(own) if isinstance(own, OwnReader) else []
+    if run.state.is_main_process:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+    splits: dict[str, list[Example]] = {}
+    room: Classroom | None = None  # its teachers are the same for all seeds
+    runs = []
+    for seed in range(training.seed, training.seed + config.seeds):
+        folder = run.folder / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        done = finished(folder)
+        if done is None:
+            splits = splits or _read(task, config)
+            student = _student(config, seed)
+            room = room or _room(student, task, config, run, training.seed)
+            training_of_seed = replace(training, seed=seed)
+            done = one_run(student, task, splits, training_of_seed, folder, config, room)
+        runs.append(done)
+    result = summary(task, runs, config)
+    notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
+    if notes:
+        result["notes"] = notes
+    result = run.finish(result)
+    if room is not None:
+        room.clear()
+    return result
+
+
+def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> None:
     need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
@@ -89,32 +125,6 @@ def finetune(
     check_parts(config.objectives, config.teacher, "finetune")
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
-    if task is None:
-        task = _task(config)
-    own = task.read
-    task = with_others(task, config.also)
-    run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(own) if isinstance(own, OwnReader) else []
-    if run.state.is_main_process:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-    splits: dict[str, list[Example]] = {}
-    runs = []
-    for seed in range(training.seed, training.seed + config.seeds):
-        folder = run.folder / f"seed-{seed}"
-        folder.mkdir(exist_ok=True)
-        done = finished(folder)
-        if done is None:
-            splits = splits or _read(task, config)
-            done = one_run(
-                _student(config, seed), task, splits, replace(training, seed=seed), folder, config
-            )
-        runs.append(done)
-    result = summary(task, runs, config)
-    notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
-    if notes:
-        result["notes"] = notes
-    return run.finish(result)
 
 
 def _check_regions_given(config: FinetuneConfig) -> None:
@@ -155,7 +165,7 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         "regions": Path(store) / "manifest.json" if store else "",
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images and config.join else "",
-        "teacher": "" if is_outside(config.teacher) else config.teacher,
+        **teacher_inputs(config.teacher, config.targeted),
     }
 
 
@@ -166,15 +176,19 @@ def one_run(
     training: TrainConfig,
     folder: Path,
     config: FinetuneConfig,
+    room: Classroom | None = None,
 ) -> dict[str, Any]:
-    """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
+    """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric.
+
+    `room`: the teachers of the objectives beside the task's own; without one there are none.
+    """
+    room = room or Classroom()
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = _head(student, task, splits, config)
     loss = "" if config.head_loss == "paper" else config.head_loss
     objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    room = classroom(config.teacher, config.distilling, PartialState().device)
     samples, teachers = _samples(asked, student, task, config, head.apart, room)
     if config.pixels.flip and _looks(student, config):
         mirror = samples
@@ -212,6 +226,25 @@ def one_run(
 
     write_result(folder, done, save)
     return done
+
+
+def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int) -> Classroom:
+    """The teachers of the objectives beside the task's own."""
+    given = _given(student, config, task.form)
+    return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
+
+
+def _given(student: Student, config: FinetuneConfig, form: Form) -> Given:
+    """What the objectives beside the task's own are made from, but for the teachers' widths."""
+    text = text_encoder_of(student)
+    return Given(
+        _sizes(student, config),
+        vocabulary(text) if text is not None and config.objectives else None,
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+        form=form,
+    )
 
 
 def _write(answers: Scores, task: Task, split: str, folder: Path) -> None:
@@ -324,7 +357,7 @@ def _beside(
     task: Task,
     form: Form,
     config: FinetuneConfig,
-    room: Classroom | None,
+    room: Classroom,
     seed: int,
 ) -> list[Objective]:
     """Objectives beside the task's own loss: those of the paper, where its head is used, and those asked for."""
@@ -332,17 +365,9 @@ def _beside(
     is_paper = config.beside and not config.plain_head and config.regions.regions
     if is_paper and isinstance(student, SingleStream):
         own = design_of(student, config.join).beside.get(task.name, ())
-    text = text_encoder_of(student)
-    given = Given(
-        _sizes(student, config),
-        vocabulary(text) if text is not None and config.objectives else None,
-        config.masking,
-        distilling=config.distilling,
-        targeted=config.targeted,
-        form=form,
-    )
     names = tuple(dict.fromkeys([*own, *config.objectives]))
-    return make_objectives(names, with_teacher_width(given, room), seed)
+    given = with_teachers(_given(student, config, form), room)
+    return make_objectives(names, given, seed)
 
 
 def _samples(
@@ -351,7 +376,7 @@ def _samples(
     task: Task,
     config: FinetuneConfig,
     apart: bool,
-    room: Classroom | None,
+    room: Classroom,
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Every split as the model reads it: text, and regions and pixels where it has them; the teachers to be asked.
 
@@ -361,9 +386,7 @@ def _samples(
     samples: dict[str, Samples] = {
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
-    teachers: list[Teacher] = []
-    if room is not None:
-        samples[task.train], teachers = room.wrap(samples[task.train])
+    samples[task.train], teachers = room.wrap(samples[task.train])
     if config.regions.regions:
         return seen(samples, student, task, config, apart), teachers
     if task.mark is not None:

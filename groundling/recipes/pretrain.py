@@ -20,7 +20,7 @@ from groundling.data.regions import RegionStore, stem
 from groundling.data.samples import DrawnTexts, Samples, TextInput, TextSamples, with_choice
 from groundling.errors import InputError
 from groundling.feed import Source
-from groundling.find import is_outside, named
+from groundling.find import named
 from groundling.forms import Answer
 from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
@@ -41,9 +41,10 @@ from groundling.recipes.teaching import (
     inner_step,
     make_objectives,
     save_objectives,
+    teacher_inputs,
     vocabulary,
     watched_terms,
-    with_teacher_width,
+    with_teachers,
 )
 from groundling.tasks import Task
 from groundling.teachers import Teacher
@@ -79,9 +80,6 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     versions = _versions(config, phase)
     design.ready(model, [examples[0] for examples in versions], True)
     text, _ = model.inputs(config.max_length)
-    room = classroom(config.teacher, config.distilling, run.state.device)
-    data = _data(config, phase, versions, model, store, text, room)
-
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
     given = Given(
         sizes,
@@ -90,12 +88,15 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         distilling=config.distilling,
         targeted=config.targeted,
     )
+    names = config.objectives
+    room = classroom(config.teacher, names, given, run.state.device, run.folder, training.seed)
+    data = _data(config, phase, versions, model, store, text, room)
+
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
     objectives = phase.objectives(given, config)
     if not config.random_start:
         _start_heads(objectives, config)
-    taught = with_teacher_width(given, room)
-    beside = make_objectives(config.objectives, taught, training.seed)
+    beside = make_objectives(config.objectives, with_teachers(given, room), training.seed)
     sources = _sources(data.samples, phase, objectives, beside)
     if config.text:
         sources.append(_text_alone(config, model, text, sources))
@@ -121,7 +122,9 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         model.export(folder / "model")
         save_objectives(folder / "model", every)
 
-    return run.finish(result, save)
+    result = run.finish(result, save)
+    room.clear()
+    return result
 
 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
@@ -132,7 +135,7 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
         "data": "" if config.captions else config.data,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        "teacher": "" if is_outside(config.teacher) else config.teacher,
+        **teacher_inputs(config.teacher, config.targeted),
     }
     return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
 
@@ -218,7 +221,7 @@ def _data(
     model: SingleStream,
     store: RegionStore,
     text: TextInput,
-    room: Classroom | None,
+    room: Classroom,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     left_out = 0
@@ -230,10 +233,8 @@ def _data(
         samples = DrawnTexts(versions, text)
     else:
         samples = TextSamples([examples[0] for examples in versions], text)
-    teachers: list[Teacher] = []
-    if room is not None:
-        # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
-        samples, teachers = room.wrap(samples, cached=isinstance(samples, TextSamples))
+    # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+    samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,

@@ -24,8 +24,8 @@ from groundling.data.vcr_objects import metadata
 from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
+from groundling.models.weights import weights_sha256
 from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
-from groundling.vision.weights import weights_sha256
 
 BINS = 7
 """RoIAlign: bins per side, averaged afterwards."""
