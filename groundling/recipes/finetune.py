@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
@@ -14,12 +15,12 @@ import numpy as np
 import torch
 from accelerate import PartialState
 
-from groundling.batch import Example
+from groundling.batch import IGNORE, Example
 from groundling.config import FinetuneConfig, TrainConfig, need
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
-from groundling.data.regions import RegionStore
 from groundling.data.samples import Samples, TextSamples
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named
@@ -34,7 +35,7 @@ from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.lifecycle import Run, write_result
-from groundling.recipes.regions_of import check_regions, made_by
+from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
     check_parts,
@@ -82,8 +83,11 @@ def finetune(
     check_parts(config.objectives, config.teacher, "finetune")
     if task is None:
         task = _task(config)
+    learned = trained_on(task, config)
+    _shelf(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(Path(config.data), config.own) if config.own.label else []
+    notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     if run.state.is_main_process:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
@@ -96,7 +100,12 @@ def finetune(
         if done is None:
             splits = splits or _read(task, config)
             done = one_run(
-                _student(config, seed), task, splits, replace(training, seed=seed), folder, config
+                _student(config, seed, task),
+                task,
+                splits,
+                replace(training, seed=seed),
+                folder,
+                config,
             )
         runs.append(done)
     result = summary(task, runs, config)
@@ -111,6 +120,19 @@ def _task(config: FinetuneConfig) -> Task:
     return named("tasks", Task, config.task).at(Path(config.data))
 
 
+def trained_on(task: Task, config: FinetuneConfig) -> list[str]:
+    """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
+    offered = (task.train, *task.dev)
+    for split in config.train_splits:
+        if split not in offered:
+            raise InputError(
+                f"--train-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
+            )
+    if len(set(config.train_splits)) < len(config.train_splits):
+        raise InputError(f"--train-splits {' '.join(config.train_splits)}: a split is there twice")
+    return [split for split in task.dev if split in config.train_splits]
+
+
 def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:
     """What tells this run from others; more seeds later are the same run, continued."""
     settings = {**asdict(config), "train": asdict(training)}
@@ -120,12 +142,11 @@ def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:
 
 
 def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
-    store = config.regions.regions
     return {
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
-        "regions": Path(store) / "manifest.json" if store else "",
+        **manifests(config.regions.regions),
         "images": config.regions.images,
         "teacher": "" if is_outside(config.teacher) else config.teacher,
     }
@@ -172,6 +193,8 @@ def one_run(
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
     done |= {"scores": scores, **trained}
+    if trained_on(task, config):
+        done["trained_on"] = trained_on(task, config)
 
     def save(where: Path) -> None:
         if config.save_model:
@@ -204,7 +227,7 @@ def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, 
     return scores
 
 
-def _student(config: FinetuneConfig, seed: int) -> Student:
+def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
     """The model, with a new join if one is asked for."""
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
@@ -214,7 +237,7 @@ def _student(config: FinetuneConfig, seed: int) -> Student:
         return join_to(student, config.join, 1)
     if isinstance(student, SingleStream):
         return student
-    store = RegionStore(config.regions.regions)
+    store = _learned_from(_shelf(config, task), task, config)
     model = join_to(student, config.join, store.width)
     model.regions_from = made_by(store)
     return model
@@ -229,7 +252,7 @@ def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) 
     reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
     kind = None
     if not config.plain_head:
-        kind = design_of(student, config.join).heads.get(task.name)
+        kind = design_of(student, config.join).heads.get(task.like or task.name)
     if kind is None or (kind.apart and not config.regions.regions):
         return plain_head(reading)
     return kind(reading)
@@ -261,6 +284,36 @@ def _samples(
     return samples, teachers
 
 
+def _shelf(config: FinetuneConfig, task: Task, features: bool = True) -> Shelf:
+    splits = (task.train, *task.dev, *task.test)
+    return Shelf(config.regions.regions, splits, f"split of {task.name}", features)
+
+
+def _learned_from(shelf: Shelf, task: Task, config: FinetuneConfig) -> SeveralStores:
+    """The stores of all splits that are learned from."""
+    return shelf.of(*(config.train_splits or (task.train,)))
+
+
+def _check_one_store(
+    samples: Samples, shelf: Shelf, store: SeveralStores, config: FinetuneConfig
+) -> None:
+    """Raises InputError if two splits that are learned from have different regions of one image.
+
+    Which of them an example means could not be told once the splits are one.
+    """
+    parts = [shelf.of(split) for split in config.train_splits]
+    if len(parts) < 2:
+        return
+    for image in dict.fromkeys(image for images in samples.images for image in images):
+        for split, part in zip(config.train_splits, parts, strict=True):
+            if image in part and part.holder(image) is not store.holder(image):
+                raise InputError(
+                    f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
+                    f"{part.holder(image).folder}, the store of {split}; splits that are learned from together need "
+                    "stores that share no image, or one for all"
+                )
+
+
 def seen(
     samples: Mapping[str, Samples],
     student: Student,
@@ -276,7 +329,7 @@ def seen(
     reads_pixels = isinstance(student, EndToEnd)
     if not isinstance(student, SingleStream):
         raise InputError(
-            f"--regions {options.regions}: this model reads no regions; expected a single-stream model"
+            f"--regions {' '.join(options.regions)}: this model reads no regions; expected a single-stream model"
         )
     if reads_pixels and not options.images:
         raise InputError(
@@ -286,9 +339,15 @@ def seen(
         raise InputError(
             f"--images {options.images}: this model reads stored features, no pixels; leave it out"
         )
-    store = RegionStore(options.regions, features=not reads_pixels)
-    if not reads_pixels:
-        check_regions(store, student, options.other_regions)
+    shelf = _shelf(config, task, features=not reads_pixels)
+    stores = {}
+    for split, some in samples.items():
+        stores[split] = shelf.of(split)
+        if split == task.train:
+            stores[split] = _learned_from(shelf, task, config)
+            _check_one_store(some, shelf, stores[split], config)
+        if not reads_pixels:
+            check_regions(stores[split], student, options.other_regions)
     seeing = Seeing(
         whole=student.join.whole,
         last_pixel=student.join.last_pixel,
@@ -299,8 +358,10 @@ def seen(
         blind=config.blind,
         width=student.sizes.regions,
     )
+    learning = replace(seeing, mark=task.mark_to_learn or task.mark)
     out: dict[str, Samples] = {
-        split: RegionSamples(some, store, seeing) for split, some in samples.items()
+        split: RegionSamples(some, stores[split], learning if split == task.train else seeing)
+        for split, some in samples.items()
     }
     # A blind model sees no pixels either: it reads the zeros that stand for its features.
     if isinstance(student, EndToEnd) and not config.blind:
@@ -324,7 +385,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
     ]
-    return {
+    result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
         "model": config.model,
@@ -335,6 +396,9 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
     }
+    if trained_on(task, config):
+        result["trained_on"] = trained_on(task, config)
+    return result
 
 
 def _median(values: Sequence[float]) -> float:
@@ -346,14 +410,42 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     folder = Path(config.data)
     if config.data != "hub" and not folder.exists():
         raise InputError(f"{config.data}: no such folder or file of data")
-    wanted = [task.train, *task.dev]
+    learned = config.train_splits or (task.train,)
+    wanted = [*learned, *task.dev]
     if config.submit:
         wanted += task.test
-    splits = {}
-    for split in wanted:
-        splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-    examples = splits[task.train]
+    parts = {}
+    for split in dict.fromkeys(wanted):
+        parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    examples = _together([parts[split] for split in learned], config)
     if config.max_train and config.max_train < len(examples):
         keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
-        splits[task.train] = [examples[place] for place in keep]
-    return splits
+        examples = [examples[place] for place in keep]
+    return {**parts, task.train: examples}
+
+
+def _together(parts: Sequence[list[Example]], config: FinetuneConfig) -> list[Example]:
+    """The examples of several splits as one; raises InputError if two have the same id.
+
+    Soft targets (K, 2) have the same K all over a split: shorter ones are padded with pairs of `IGNORE`.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    examples = [example for part in parts for example in part]
+    ids = Counter(example.id for example in examples)
+    name, count = max(ids.items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        raise InputError(
+            f"--train-splits {' '.join(config.train_splits)}: {count} examples are called {name!r}; "
+            "the splits overlap, or the task's reader does not tell their ids apart"
+        )
+    most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
+    return [_padded(example, most) for example in examples]
+
+
+def _padded(example: Example, most: int) -> Example:
+    label = example.label
+    if not isinstance(label, np.ndarray) or len(label) == most:
+        return example
+    rows = ((0, most - len(label)), (0, 0))
+    return replace(example, label=np.pad(label, rows, constant_values=IGNORE))

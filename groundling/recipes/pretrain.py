@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,19 @@ import torch
 
 from groundling.batch import Example
 from groundling.config import PretrainConfig, TrainConfig, need
-from groundling.data.captions import Captioned, keep_listed, read_captions, with_store_ids
+from groundling.data.captions import (
+    Captioned,
+    has_splits,
+    keep_listed,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Pictured
-from groundling.data.regions import RegionStore, stem
+from groundling.data.regions import stem
 from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import is_outside, named
@@ -33,7 +40,7 @@ from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.recipes.lifecycle import Run
-from groundling.recipes.regions_of import check_regions, made_by
+from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
     check_parts,
@@ -64,14 +71,18 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     if run.result is not None:
         return run.result
 
-    store = RegionStore(config.regions.regions, features=not config.regions.images)
+    corpora = _corpora(config)
+    names = [each.name for each in corpora]
+    pixels = bool(config.regions.images)
+    shelf = Shelf(config.regions.regions, names, "file of captions", features=not pixels)
+    store = shelf.of(*names)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, store)
     model.regions_from = made_by(store)
     design = design_of(model, config.model)
     text, _ = model.inputs(config.max_length)
     room = classroom(config.teacher, config.distilling, run.state.device)
-    data = _data(config, design, model, store, text, room)
+    data = _data(config, design, model, corpora, shelf, text, room)
 
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
     given = Given(sizes, vocabulary(model.text), config.masking, distilling=config.distilling)
@@ -83,7 +94,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
                 start_lm_head(objective.head, config.student, "bert", objective.starts_from)
     taught = with_teacher_width(given, room)
     beside = make_objectives(config.objectives, taught, training.seed)
-    sources = _sources(data.samples, design, objectives, beside)
+    sources = _sources(corpora, data, design, objectives, beside)
     if config.text:
         sources.append(_text_alone(config, model, text, sources))
     every = [*objectives, *beside]
@@ -97,7 +108,12 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         inner=inner_step(config.inner),
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    result |= {"left_out": data.left_out, "notes": _notes(design, objectives, config)}
+    notes = [*data.notes, *_notes(design, objectives, config)]
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    result |= {"left_out": data.left_out, "notes": notes}
+    if config.captions:
+        result["epoch_of"] = config.epoch_of
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
 
     def save(folder: Path) -> None:
@@ -111,17 +127,18 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
     inputs: dict[str, str | Path] = {
         "student": config.student,
-        "regions": Path(config.regions.regions) / "manifest.json",
-        "captions": config.captions,
+        **manifests(config.regions.regions),
         "data": "" if config.captions else config.data,
         "images": config.regions.images,
         "backbone": config.backbone if config.regions.images else "",
         "teacher": "" if is_outside(config.teacher) else config.teacher,
     }
+    for number, each in enumerate(_corpora(config)):
+        inputs[f"captions:{number}" if number else "captions"] = each.file
     return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
 
 
-def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
+def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
     start: Student = load_student(config.student, design=config.model)
     if config.random_start and isinstance(start, TextEncoder):
@@ -145,12 +162,68 @@ def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
 
 
 @dataclass(frozen=True)
+class _Corpus:
+    """One file of captions and how often it is drawn."""
+
+    name: str
+    """What `--regions NAME=STORE` and messages call it: the file without its ending."""
+    file: str
+    """Empty for a task's own texts."""
+    weight: float = 0.0
+    """Of its steps among those of all files; 0: its number of samples."""
+
+
+def _corpora(config: PretrainConfig) -> list[_Corpus]:
+    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
+
+    Raises InputError for a weight that is none, or if some files have one and others have not.
+    """
+    if not config.captions:
+        return [_Corpus(config.task, "")]
+    parts = [_file_and_weight(word) for word in config.captions]
+    files = [file for file, _ in parts]
+    names = [Path(file).stem for file in files]
+    if len(set(names)) < len(names):
+        names = files
+    if len(set(files)) < len(files):
+        raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
+    corpora = [
+        _Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)
+    ]
+    without = [each.file for each in corpora if not each.weight]
+    if without and len(without) < len(corpora):
+        raise InputError(
+            f"--captions: {without[0]} has no weight; give one to all files or to none"
+        )
+    return corpora
+
+
+def _file_and_weight(word: str) -> tuple[str, float]:
+    """The file of one word of `--captions` and its weight, 0 if it has none."""
+    file, equals_sign, told = word.rpartition("=")
+    if not equals_sign or Path(word).exists():
+        return word, 0.0
+    try:
+        weight = float(told)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < float("inf"):
+        raise InputError(
+            f"--captions {word}: {told!r} is no weight; expected FILE or FILE=WEIGHT with a number above 0"
+        )
+    return file, weight
+
+
+@dataclass(frozen=True)
 class _Data:
     """What a model is pre-trained on."""
 
-    samples: Samples
+    samples: list[Samples]
+    """Of every corpus."""
     left_out: int
-    """Captioned images that the store lacks."""
+    """Captioned images that the stores lack."""
+    notes: list[str]
+    """What a reader must know of them."""
     teachers: Sequence[Teacher] = ()
     """Those that the loop must ask."""
 
@@ -159,65 +232,127 @@ def _data(
     config: PretrainConfig,
     design: Design,
     model: SingleStream,
-    store: RegionStore,
+    corpora: Sequence[_Corpus],
+    shelf: Shelf,
     text: TextInput,
     room: Classroom | None,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
+    stores = [shelf.of(each.name) for each in corpora]
+    texts: list[Samples] = []
     left_out = 0
-    samples: Samples
     if config.task:
         task = named("tasks", Task, config.task).at(Path(config.data))
-        samples = TextSamples(task_texts(task, Path(config.data)), text)
+        texts.append(TextSamples(task_texts(task, Path(config.data)), text))
     else:
-        images, left_out = _captioned(config, store)
-        samples = CaptionTexts(images, text, design.phase.pairs)
-    teachers: list[Teacher] = []
-    if room is not None:
-        # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
-        samples, teachers = room.wrap(samples, cached=bool(config.task))
+        every_caption = config.epoch_of == "captions"
+        for images, lacking in _captioned(config, corpora, stores):
+            texts.append(CaptionTexts(images, text, design.phase.pairs, every_caption))
+            left_out += lacking
+    notes = _shared_images(corpora, texts, stores)
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
         most=config.regions.most_regions,
     )
-    samples = RegionSamples(samples, store, seeing)
-    if isinstance(model, EndToEnd):
-        samples = Pictured(samples, config.regions.images, model.side)
-    return _Data(samples, left_out, teachers)
+    seen: list[Samples] = []
+    teachers: list[Teacher] = []
+    for samples, store in zip(texts, stores, strict=True):
+        if room is not None:
+            # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
+            samples, teachers = room.wrap(samples, cached=bool(config.task))
+        samples = RegionSamples(samples, store, seeing)
+        if isinstance(model, EndToEnd):
+            samples = Pictured(samples, config.regions.images, model.side)
+        seen.append(samples)
+    return _Data(seen, left_out, notes, teachers)
 
 
-def _captioned(config: PretrainConfig, store: RegionStore) -> tuple[list[Captioned], int]:
-    """The captioned images that the store holds, by their ids there, and how many it lacks."""
-    images = read_captions(config.captions)
-    if config.listing:
-        images = keep_listed(images, config.listing)
-    there = [image for image in images if stem(image.file) in store]
-    lacking = [image for image in images if stem(image.file) not in store]
-    if lacking and not (config.skip_missing and there):
-        raise InputError(
-            f"{config.regions.regions}: {len(lacking)} of {len(images)} captioned images are not in the store, "
-            f"the first is {stem(lacking[0].file)!r}; add them or pass --skip-missing"
-        )
-    return with_store_ids(there), len(lacking)
+def _captioned(
+    config: PretrainConfig, corpora: Sequence[_Corpus], stores: Sequence[SeveralStores]
+) -> Iterator[tuple[list[Captioned], int]]:
+    """Of each file, the captioned images that its stores hold, by their ids there, and how many they lack."""
+    files = [each.file for each in corpora]
+    split = [file for file in files if config.caption_splits and has_splits(file)]
+    for file, store in zip(files, stores, strict=True):
+        # Splits are those of Karpathy's file; if there is none, reading says so.
+        splits = config.caption_splits if file in split or not split else ()
+        images = read_captions(file, splits)
+        if config.listing:
+            images = keep_listed(images, config.listing)
+        there = [image for image in images if stem(image.file) in store]
+        lacking = [image for image in images if stem(image.file) not in store]
+        if lacking and not (config.skip_missing and there):
+            raise InputError(
+                f"{file}: {len(lacking)} of {len(images)} captioned images are not in the store, "
+                f"the first is {stem(lacking[0].file)!r}; add them to {store.name} or pass --skip-missing"
+            )
+        yield with_store_ids(there), len(lacking)
+
+
+def _shared_images(
+    corpora: Sequence[_Corpus], texts: Sequence[Samples], stores: Sequence[SeveralStores]
+) -> list[str]:
+    """Notes on images that several stores hold, or that several corpora name.
+
+    Raises InputError if two corpora name an image that two stores hold: whose regions are whose is not known.
+    """
+    notes = []
+    first: dict[str, int] = {}
+    for number, (each, samples) in enumerate(zip(corpora, texts, strict=True)):
+        store = stores[number]
+        images = list(dict.fromkeys(image for some in samples.images for image in some))
+        # Corpora with stores of their own read their own regions, whatever their images are called.
+        shared = [
+            image
+            for image in images
+            if image in first and stores[first[image]].holder(image) is store.holder(image)
+        ]
+        repeated = store.repeated(images)
+        mixed = sorted(set(repeated) & set(shared))
+        if mixed:
+            other = corpora[first[mixed[0]]]
+            raise InputError(
+                f"--regions: image {mixed[0]!r} is in several stores, and both {other.file} and {each.file} name it "
+                f"({len(mixed):,} such); say whose store is whose: --regions {other.name}=STORE {each.name}=STORE"
+            )
+        if repeated:
+            notes.append(
+                f"{len(repeated):,} images of {each.name} are in several stores, of which the first counts, such as "
+                f"{repeated[0]!r}"
+            )
+        if shared:
+            notes.append(
+                f"{len(shared):,} images of {each.name} are named by an earlier file, too, and share its regions, "
+                f"such as {shared[0]!r}"
+            )
+        for image in images:
+            first.setdefault(image, number)
+    return notes
 
 
 def _sources(
-    samples: Samples,
+    corpora: Sequence[_Corpus],
+    data: _Data,
     design: Design,
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
 ) -> list[Source]:
-    """The samples once for each kind of step; objectives beside the model's own score every step."""
+    """Every corpus once for each kind of step; objectives beside the model's own score every step.
+
+    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
+    """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in beside)
-    if not design.phase.mix:
-        return [Source(samples, 1.0, (*sorted(names), *always), "image and text")]
+    mix = design.phase.mix or [(1.0, tuple(sorted(names)))]
     sources = []
-    for ratio, mixed in design.phase.mix:
-        present = tuple(name for name in mixed if name in names)
-        if present:
-            sources.append(Source(samples, ratio, (*present, *always), "+".join(present)))
+    for each, samples in zip(corpora, data.samples, strict=True):
+        weight = each.weight or float(len(samples))
+        for ratio, mixed in mix:
+            present = tuple(name for name in mixed if name in names)
+            if present:
+                name = f"{each.name}: {'+'.join(present)}"
+                sources.append(Source(samples, ratio * weight, (*present, *always), name))
     return sources
 
 
@@ -240,8 +375,6 @@ def _notes(design: Design, objectives: Sequence[Objective], config: PretrainConf
     for _, mixed in design.phase.mix:
         if not names & set(mixed):
             notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
     return notes
 
 
