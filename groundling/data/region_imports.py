@@ -36,6 +36,8 @@ VG_CLASSES = 1600
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
 HDF5 = {".h5", ".hdf5"}
+CUT = "cut row"
+"""What a row of a TSV is called that is too short for an id."""
 NUMBER = re.compile(r"\d{1,18}$")
 """What an image's id ends with, whatever stands before it."""
 SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
@@ -149,7 +151,8 @@ def _renamed(
     """The images of all sources, under the names of the store."""
     for path, items in sources:
         for name, read in items:
-            yield (name, read) if names is None else _under(names, name, path, read)
+            has_id = not name.startswith(CUT)
+            yield _under(names, name, path, read) if names and has_id else (name, read)
 
 
 def _under(names: ImageNames, name: str, path: Path, read: Callable[[], Found]) -> Item:
@@ -307,7 +310,7 @@ def _tsv(path: Path, columns: int) -> Iterator[Item]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
-            name = f"cut row {number}"
+            name = f"{CUT} {number}"
             if len(fields) == columns:
                 name = fields[0].decode("utf-8", "replace")
             yield _item(name, f"line {number}", partial(_row, name, fields, columns))
