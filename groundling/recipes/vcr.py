@@ -51,6 +51,8 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
         "seeds": seeds,
         "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
     }
+    if any(_learned(file, split) for file in (*answer_files.values(), *rationale_files.values())):
+        result["trained_on"] = [split]
     predicted = _predicted(folder, split, [(answer_files[s], rationale_files[s]) for s in seeds])
     if asked[0].answer is None:
         result["files"] = []
@@ -121,6 +123,11 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
             )
         files[int(done["seed"])] = seed_folder / f"predictions_{split}.jsonl"
     return files
+
+
+def _learned(file: Path, split: str) -> bool:
+    """Whether the run whose predictions these are learned from the split."""
+    return split in (finished(file.parent) or {}).get("trained_on", [])
 
 
 def _predictions(path: Path, examples: list[Example]) -> Predictions:
