@@ -64,6 +64,10 @@ class Example:
     """What the data set's own files, scorer and server call it."""
     objects: int = 0
     """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
+    names: tuple[str, ...] = ()
+    """What each of these objects is; empty where nobody says."""
+    breaks: tuple[int, ...] = ()
+    """Characters at which a next part of `text` begins: the answer behind its question (VCR)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class Row:
     """(T,) int64: which window of a CLIP text tower; None for a text encoder."""
     region: np.ndarray | None = None
     """(T,) int64: the region a piece names (VCR's tags), -1 for none."""
+    part: np.ndarray | None = None
+    """(T,) int64: which part of a text of several it belongs to (question 0, answer 1, rationale 2); None: no parts."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,8 @@ class Tokens:
     """(N, T) long: 0 first text, 1 second text."""
     region: Tensor | None = None
     """(N, T) long: the region a piece names, -1 for none."""
+    part: Tensor | None = None
+    """(N, T) long: which part of a text of several a piece belongs to; None for models that know none."""
 
 
 @dataclass(frozen=True)
@@ -415,6 +423,8 @@ class Sizes(NamedTuple):
     """Width of the model's own pooler."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
+    teacher_image: int = 0
+    """Width of its features of images, if it reads images."""
     regions: int = 0
     """Width of a region's features, of a model that reads regions."""
     classes: int = 0
@@ -489,6 +499,7 @@ def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
 def _tokens(rows: Sequence[Row]) -> Tokens:
     width = max(len(row.ids) for row in rows)
     named = [row.region for row in rows if row.region is not None]
+    parts = [row.part for row in rows if row.part is not None]
     return Tokens(
         ids=_pad([row.ids for row in rows], rows[0].pad, width),
         mask=_pad([np.ones(len(row.ids), bool) for row in rows], False, width),
@@ -496,6 +507,7 @@ def _tokens(rows: Sequence[Row]) -> Tokens:
         word=_pad([row.word for row in rows], -1, width),
         types=_pad([row.types for row in rows], 0, width),
         region=_pad(named, -1, width) if named else None,
+        part=_pad(parts, 0, width) if parts else None,
     )
 
 

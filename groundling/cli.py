@@ -106,6 +106,12 @@ COMMANDS = {
         "groundling.recipes.vcr:vcr",
         {"_own": config.VcrConfig()},
     ),
+    "ensemble": Command(
+        "several finished runs' probabilities, averaged and scored as one",
+        "groundling.recipes.ensemble:ensemble",
+        {"_own": config.EnsembleConfig()},
+        positional="--runs",
+    ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
         "groundling.recipes.similarity:similarity",
@@ -149,6 +155,16 @@ COMMANDS = {
         {"_own": config.TasksConfig(), "world": config.WorldConfig()},
         speaks=True,
     ),
+    "data shift": Command(
+        "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
+        "groundling.recipes.shift:shift",
+        {"_own": config.ShiftConfig()},
+    ),
+    "data partition": Command(
+        "a few training examples of every stratum, as a hashed list that others reproduce",
+        "groundling.recipes.partition:partition",
+        {"_own": config.PartitionConfig()},
+    ),
     "data counts": Command(
         "how often captions have each word, for `grounded`",
         "groundling.recipes.count:count",
@@ -188,7 +204,7 @@ def _usage(commands: Mapping[str, Command]) -> str:
         "usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options",
         "",
     ]
-    lines += [f"  {name:<12}{command.summary}" for name, command in commands.items()]
+    lines += [f"  {name:<16}{command.summary}" for name, command in commands.items()]
     return "\n".join(lines)
 
 

@@ -126,6 +126,44 @@ def _list_lone_texts(config: object, *names: str) -> None:
 
 
 @dataclass(frozen=True)
+class Targeted:
+    """CLIP Targeted Distillation (CLIP-TD): its teacher, and the objectives td_image, td_text and td_words."""
+
+    teacher_images: str = ""
+    """CLIP-TD: folder of the images that the teacher sees; ids are paths there without the ending."""
+    teacher_text: str = ""
+    """CLIP-TD: another model for the teacher's text tower (MAD); empty: the same."""
+    teacher_scorer: str = ""
+    """CLIP-TD: a CLIP that says how well image and text fit, where the two towers come from different models."""
+    teacher_cache: str = ""
+    """CLIP-TD: folder of the teacher's features, computed once; empty: `OUT/teacher`."""
+    space: Literal["joint", "pre_projection"] = "joint"
+    """CLIP-TD: the teacher's features after its projections, or before."""
+    words: int = 2
+    """CLIP-TD: words of each text that td_words distils."""
+    select: Literal["top", "random"] = "top"
+    """CLIP-TD: those words are the ones that matter most, or random ones (the control)."""
+    relevance: Literal["contextual", "isolated"] = "contextual"
+    """CLIP-TD: a word's visual relevance is that of its place in the text, or of the word by itself."""
+    keywords: str = ""
+    """CLIP-TD: MODULE:NAME of what finds a text's keywords; empty: YAKE's published formulas."""
+    td_weight: float = 0.05
+    """CLIP-TD: weight of td_image, td_text and td_words."""
+    td_reduction: Literal["sum", "mean"] = "sum"
+    """CLIP-TD: L1 summed over a feature's numbers, or their mean."""
+    td_unit: bool = True
+    """CLIP-TD: the student's projected states have unit length, as the teacher's features have."""
+    td_words_reduction: Literal["mean", "sum"] = "mean"
+    """CLIP-TD: mean over the selected words of a text, or their sum (Eq. 7 taken literally)."""
+    td_choices: Literal["all", "right"] = "all"
+    """CLIP-TD: distil all answer choices, or the right one alone (Table 8)."""
+    td_gate: Literal["none", "question", "pair"] = "none"
+    """CLIP-TD: distil only where the teacher is surer than the student: of a question, or of each pair by itself."""
+    td_temperature: float = 1.0
+    """CLIP-TD: T of that comparison; the larger, the more often the teacher is taken for the surer one."""
+
+
+@dataclass(frozen=True)
 class RegionInput:
     """Where a model's regions come from."""
 
@@ -265,6 +303,7 @@ contrastive, or MODULE:NAME of your own."""
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
     """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
@@ -295,9 +334,16 @@ step reads one of several files, drawn by weight, or, where none has one, by its
     epoch_of: Literal["captions", "images"] = "captions"
     """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
     task: str = ""
-    """Instead of captions: a task's training texts, VisualBERT's task-specific phase; e.g. vqa."""
+    """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
+VCR; e.g. vqa."""
     data: str = ""
     """Folder with that task's official files."""
+    task_answers: Literal["right", "any"] = "right"
+    """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
+any, a question that has no choices (vqa) stands alone."""
+    step_mix: tuple[float, ...] = ()
+    """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
+docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     text: tuple[str, ...] = ()
     """Files of text without images, drawn as often as the captions (VL-BERT)."""
     max_length: int = 64
@@ -319,6 +365,7 @@ papers), or no classes."""
     teacher: str = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
     """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
@@ -345,6 +392,10 @@ class FinetuneConfig:
 learned from are marked."""
     max_train: int = 0
     """Use at most so many training examples, evenly spaced; 0: all."""
+    partition: str = ""
+    """Train on the examples of this file of `data partition` alone."""
+    also: tuple[str, ...] = ()
+    """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = False
@@ -368,6 +419,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     masking: Masking = field(default_factory=Masking)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
     """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
 
@@ -442,6 +494,76 @@ class VcrConfig:
     """Folder with VCR's official files."""
     split: str = "val"
     """What is scored; of `test`, whose labels are secret, the server's file is written (`finetune --submit` before)."""
+    both: str = ""
+    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
+
+
+@dataclass(frozen=True)
+class ShiftConfig:
+    """How VCR's choices are edited or its items chosen, so that shortcuts of the text no longer help."""
+
+    data: str = ""
+    """Folder with VCR's official files, or one that this command wrote."""
+    split: str = "val"
+    """Which labelled split."""
+    kind: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
+    """none: only measure; sm: pronouns for shared tags, in singular and in plural questions; advtop, keeptop: [MASK] \
+where an attack model loses most, or everywhere else; em: synonyms for shared words; im: without what texts tell."""
+    legacy: bool = False
+    """plural: look for a group in sorted order only, as the released code does."""
+    attack: str = ""
+    """advtop, keeptop: `seed-N/model` of `finetune --task vcr/answer --save-model` without regions."""
+    attack_rationale: str = ""
+    """The same of `vcr/rationale`; empty: rationales stay as they are."""
+    losses: str = ""
+    """advtop, keeptop: instead of a model, a file of losses, such as the `losses.jsonl` of an earlier run."""
+    keep: int = 1
+    """keeptop: positions of a choice that are not masked (the paper: 1, 3, 5)."""
+    max_length: int = 128
+    """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
+    wordnet: str = ""
+    """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none: words are not lemmatised."""
+    least: int = 10
+    """em: replace what so many items share with question or image, or more."""
+    longest: int = 3
+    """em: words of the longest n-gram."""
+    predictions: str = ""
+    """im: `seed-N/predictions_val.jsonl` of `finetune --task vcr/answer` without regions."""
+    confident: float = 0.9
+    """im: probability from which a right answer tells that the text is enough."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Which training examples a few-shot partition takes."""
+
+    task: str = ""
+    """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
+    data: str = ""
+    """Folder with the task's official files."""
+    per: int = 0
+    """Examples of each stratum."""
+    by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
+    """Strata. auto: VCR's question category, a classification's label, otherwise the whole split as one (total); \
+question-type and answer are VQA's."""
+    seed: int = 0
+    """Draws another partition; more examples of the same seed include the fewer."""
+    allow_fewer: bool = False
+    """Take all of a stratum that has fewer."""
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """Which finished runs are averaged."""
+
+    runs: tuple[str, ...] = ()
+    """Run folders of `finetune`, or single seeds' folders in them; every finished seed is a member."""
+    task: str = ""
+    """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
+    data: str = ""
+    """Folder with the task's official files."""
 
 
 @dataclass(frozen=True)

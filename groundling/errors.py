@@ -2,9 +2,23 @@
 
 from collections.abc import Sequence
 
+MOST_QUOTED = 160
+"""Characters of a library's own error that a message quotes."""
+
 
 class InputError(ValueError):
     """Something given by the user is wrong: one line that names the file, line or field, and what was expected."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, at most 160 characters; its type's name if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:MOST_QUOTED] if lines else type(error).__name__
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error says on all its lines, as one of at most 160 characters."""
+    return " ".join(str(error).split())[:MOST_QUOTED]
 
 
 def refuse(faults: Sequence[str]) -> None:

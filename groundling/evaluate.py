@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
+from scipy.special import softmax
 from torch import nn
 
 from groundling.batch import IGNORE, Sample, collate
@@ -22,6 +23,8 @@ from groundling.tasks import Task
 
 MANY = 100
 """More outputs than this are not kept: VQA's 3,129 for its 214,354 questions would fill 20 GB."""
+LIKELY = 20
+"""So many of the most likely of them are kept, with their probabilities, which ensembles average."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,11 @@ class Scores:
     """The task's metrics by name; empty without labels."""
     officials: Sequence[str] = ()
     """What the data set's own files call the examples."""
+    likely: Sequence[Sequence[tuple[int, float]]] = ()
+    """Where there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
 
     def write(self, path: Path) -> None:
-        """One JSON line per example: id, official id, prediction, label, outputs."""
+        """One JSON line per example: id, official id, prediction, label, outputs, the likely of many."""
         with disk_errors(path), path.open("w", encoding="utf-8") as file:
             for number, name in enumerate(self.ids):
                 line: dict[str, object] = {"id": name}
@@ -53,6 +58,8 @@ class Scores:
                     "label": None if self.labels is None else self.labels[number].tolist(),
                     "outputs": [round(float(value), 5) for value in self.outputs[number]],
                 }
+                if self.likely and self.likely[number]:
+                    line["likely"] = self.likely[number]
                 file.write(json.dumps(line) + "\n")
 
 
@@ -64,6 +71,7 @@ class _Answer(NamedTuple):
     prediction: float
     label: list[float] | float | None
     official: str
+    likely: list[tuple[int, float]]
 
 
 @torch.no_grad()
@@ -90,7 +98,9 @@ def evaluate(
         labels = _even([answer.label for answer in every], IGNORE)
     metrics = {} if labels is None else task.score(predictions, labels, outputs)
     ids = [samples.ids[answer.place] for answer in every]
-    return Scores(ids, outputs, predictions, labels, metrics, [one.official for one in every])
+    officials = [answer.official for answer in every]
+    likely = [answer.likely for answer in every]
+    return Scores(ids, outputs, predictions, labels, metrics, officials, likely)
 
 
 def _answers(
@@ -101,14 +111,26 @@ def _answers(
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.form.predict(outputs)
+    likely: list[list[tuple[int, float]]] = [[] for _ in indices]
     if outputs.shape[1] > MANY and objective.form.reads == "first":
+        likely = most_likely(outputs)
         outputs = np.take_along_axis(outputs, predictions[:, None], 1)
     labels = [None] * len(indices)
     if "label" in batch.labels:
         labels = batch.labels["label"].tolist()
     officials = [sample.example.official if sample.example else "" for sample in samples]
-    rows = zip(indices, outputs.tolist(), predictions.tolist(), labels, officials, strict=True)
+    rows = zip(
+        indices, outputs.tolist(), predictions.tolist(), labels, officials, likely, strict=True
+    )
     return [_Answer(*row) for row in rows]
+
+
+def most_likely(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
+    """The classes with the highest outputs (N, outputs) and their softmax probabilities, best first."""
+    shares = softmax(outputs.astype(float), axis=1)
+    best = np.argsort(-shares, axis=1, kind="stable")[:, :LIKELY]
+    rows = zip(best.tolist(), np.take_along_axis(shares, best, 1).round(6).tolist(), strict=True)
+    return [list(zip(classes, values, strict=True)) for classes, values in rows]
 
 
 def _even(rows: Sequence[object], fill: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from groundling.batch import Batch, Sample, collate
+from groundling.batch import Batch, Sample, collate, needed
 from groundling.data.samples import Samples
 from groundling.errors import InputError
 from groundling.keyed import generator
@@ -33,6 +33,18 @@ class Source:
     """What messages call it."""
     counts: bool = True
     """Whether its samples count towards an epoch; text beside captioned images does not (VL-BERT)."""
+    beside: Samples | None = None
+    """Other samples that stand in every batch beside its own, such as unlabelled ones (CLIP-TD, Table 3)."""
+    each: int = 1
+    """How many of those stand beside each of its own; a batch has that many times `batch` more samples."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError if nothing could be put beside its samples."""
+        if self.beside is not None and (self.each < 1 or not len(self.beside)):
+            raise InputError(
+                f"{self.name}: {self.each} of {len(self.beside)} samples beside each of its own, expected at least 1 "
+                "of at least 1"
+            )
 
 
 def epoch_steps(sources: Sequence[Source], batch: int) -> float:
@@ -155,7 +167,17 @@ class Feed(Dataset[Batch]):
         source = self.plan.sources[draw.source]
         part = draw.indices[micro * self.world + self.rank :: self.accumulate * self.world]
         active = [o for o in self.objectives if scores(source, o)]
-        return collate(self.samples(source.samples, part, draw.epoch, active))
+        samples = self.samples(source.samples, part, draw.epoch, active)
+        if source.beside is not None:
+            others = self._beside(source, part, draw.epoch)
+            samples += self.samples(source.beside, others, draw.epoch, active)
+        return collate(samples)
+
+    def _beside(self, source: Source, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """What stands beside samples of a source, drawn for each of them by its own key: (each * len(indices),)."""
+        count = len(needed(source.beside, "beside", source.name))
+        keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
+        return np.concatenate([generator(*key).integers(count, size=source.each) for key in keys])
 
     def samples(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 
 T = TypeVar("T")
 OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -76,11 +76,11 @@ def outside(name: str, kind: type[T]) -> T:
         module = importlib.import_module(path)
     except ImportError as error:
         raise InputError(
-            f"{name}: the module {path!r} cannot be imported ({_first_line(error)}); expected MODULE:NAME"
+            f"{name}: the module {path!r} cannot be imported ({first_line(error)}); expected MODULE:NAME"
         ) from None
     except (Exception, SystemExit) as error:  # a module of the user's can fail in any way
         raise InputError(
-            f"{name}: importing {path!r} failed ({type(error).__name__}: {_first_line(error)})"
+            f"{name}: importing {path!r} failed ({type(error).__name__}: {first_line(error)})"
         ) from None
     if attribute not in vars(module):
         offered = [other for other in vars(module) if not other.startswith("_")]
@@ -127,7 +127,7 @@ def _made(name: str, maker: Callable[[], object]) -> object:
         return maker()
     except (Exception, SystemExit) as error:  # it can fail in any way
         raise InputError(
-            f"{name}: making it failed ({type(error).__name__}: {_first_line(error)})"
+            f"{name}: making it failed ({type(error).__name__}: {first_line(error)})"
         ) from None
 
 
@@ -137,7 +137,3 @@ def described(value: object) -> str:
         return f"the class {value.__name__}"
     name = type(value).__name__
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0]

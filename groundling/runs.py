@@ -12,14 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 
 HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
 """Endings of the files in a folder whose contents count; of other files only the name and size do."""
 LARGEST_HASHED = 64 * 2**20
 """Bytes from which a file in a folder counts by name and size too, whatever its ending."""
-BLOCK = 2**20
-"""Bytes read at a time."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -55,8 +53,7 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
         if not isinstance(error, OSError) and "os error" not in str(error).lower():
             return
         reason = error.strerror if isinstance(error, OSError) else None
-        if not reason:
-            reason = str(error).splitlines()[0]
+        reason = reason or first_line(error)
         raise InputError(
             f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact"
         ) from None
@@ -85,7 +82,7 @@ def data_hash(path: str | Path) -> str:
     """
     path = Path(path)
     if path.is_file():
-        return _file_hash(path)
+        return sha256_of(path)
     if not path.is_dir():
         return "not a local path"
     digest = hashlib.sha256()
@@ -93,16 +90,17 @@ def data_hash(path: str | Path) -> str:
         size = file.stat().st_size
         digest.update(f"{file.relative_to(path)}\t{size}\n".encode())
         if file.suffix in HASHED and size < LARGEST_HASHED:
-            digest.update(_file_hash(file).encode())
+            digest.update(sha256_of(file).encode())
     return digest.hexdigest()
 
 
-def _file_hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file; raises InputError if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _versions() -> dict[str, str]:
@@ -163,8 +161,8 @@ def open_run(
         theirs = read_json(settings)
         for part, value in mine.items():
             if theirs.get(part) != value:
-                difference = _difference(theirs.get(part), value, part)
-                raise InputError(f"{out}: holds another run ({difference}); choose another --out")
+                differing = difference(theirs.get(part), value, part)
+                raise InputError(f"{out}: holds another run ({differing}); choose another --out")
         return out
     is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_free and not settings.exists():
@@ -184,19 +182,23 @@ def _has_results(out: Path, settings: Path) -> bool:
     return any(path.is_file() and path != settings for path in out.rglob("*"))
 
 
-def _difference(theirs: object, mine: object, name: str) -> str:
-    """The first setting that differs, by its full name."""
+def difference(theirs: object, mine: object, name: str) -> str:
+    """The first part in which two JSON values differ, by its full name; empty if they are equal."""
+    if theirs == mine:
+        return ""
     if isinstance(theirs, dict) and isinstance(mine, dict):
-        for key in sorted({*theirs, *mine}):
-            if theirs.get(key) != mine.get(key):
-                return _difference(theirs.get(key), mine.get(key), f"{name}.{key}")
+        for part in sorted({*theirs, *mine}):
+            if theirs.get(part) != mine.get(part):
+                return difference(theirs.get(part), mine.get(part), f"{name}.{part}")
     return f"{name}: {theirs} there, {mine} now"
 
 
 def finished(out: Path) -> dict[str, Any] | None:
-    """What a completed run wrote as its result, or None if it has not completed."""
+    """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
     path = out / "result.json"
     if not path.exists():
         return None
-    result: dict[str, Any] = read_json(path)
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise InputError(f"{path}: holds a {type(result).__name__}, expected an object")
     return result

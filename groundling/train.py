@@ -25,6 +25,7 @@ from groundling.config import TrainConfig
 from groundling.data.samples import Samples
 from groundling.errors import InputError
 from groundling.feed import Feed, Plan, Source, scores, steps_of
+from groundling.find import described
 from groundling.keyed import generator, seed_of
 from groundling.objectives import Objective
 from groundling.runs import disk_errors
@@ -78,9 +79,9 @@ class Step(nn.Module):
         return Outcome(terms, heads if compared else {})
 
     def weight(self, term: str, step: int) -> float:
-        """Weight of a term at an optimizer step: its objective's; 1 for a term of the inner step's own."""
+        """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
         objective = self.scored_by.get(term)
-        return 1.0 if objective is None else objective.weight_at(step)
+        return 1.0 if objective is None else objective.weight_of(term, step)
 
 
 class Backward(Protocol):
@@ -235,6 +236,10 @@ def train(
             last = number == config.accumulate - 1
             with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
                 terms = inner(micro)
+            if not isinstance(terms, Mapping):
+                raise InputError(
+                    f"{type(inner).__name__}: an inner step returns its summed terms by name, not {described(terms)}"
+                )
             log.add(terms, {term: module.weight(term, step) for term in terms})
         log.count(totals_by_term)
         norm = float(accelerator.clip_grad_norm_(module.parameters(), config.clip))
@@ -301,11 +306,14 @@ def _check_needs(
 ) -> None:
     """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
     for source in sources:
-        plain = collate(source.samples.get([0], [generator(config.seed, "check")]))
-        for objective in objectives:
-            if scores(source, objective):
-                inputs = [name for name in objective.needs if "." not in name]
-                plain.require(inputs, objective.name)
+        for samples in (source.samples, source.beside):
+            if samples is None:
+                continue
+            plain = collate(samples.get([0], [generator(config.seed, "check")]))
+            for objective in objectives:
+                if scores(source, objective):
+                    inputs = [name for name in objective.needs if "." not in name]
+                    plain.require(inputs, objective.name)
 
 
 def _batches(
@@ -381,6 +389,9 @@ def _check_amounts(config: TrainConfig) -> None:
 
 def _check_names(objectives: Sequence[Objective]) -> None:
     """Terms, heads and counts are kept by their objective's name, so two of one name would be mixed up."""
+    for objective in objectives:
+        if not objective.name:
+            raise InputError(f"{type(objective).__name__}: this objective has no `name`")
     names = [objective.name for objective in objectives]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import toys
 import transformers as hf
+import vcr_files
+import wordnets
 from homes import home, put, table
 from PIL import Image
 
@@ -135,6 +137,8 @@ def own_images(folder: Path) -> None:
     rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
     dogs(folder / "my_dogs")
+    vcr_files.folder(folder / "vcr_data")
+    wordnets.write(folder / "WordNet-3.0/dict")
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"
         photo(place.with_suffix(".jpg"))
@@ -221,7 +225,12 @@ def tasks(folder: Path) -> None:
     """The vision-and-language data sets, as the world has them, under the names of the real ones."""
     made = folder / "made"
     assert main(["data", "tasks", *TASKS, "--out", str(made)]) == 0
-    for source, name in (("vqa", "vqa_data"), ("vqa", "vqa_sample"), ("nlvr2", "nlvr2_data")):
+    for source, name in (
+        ("vqa", "vqa_data"),
+        ("vqa", "vqa_sample"),
+        ("nlvr2", "nlvr2_data"),
+        ("snli_ve", "snli_ve_data"),
+    ):
         shutil.copytree(made / source, folder / name)
     shutil.copy(made / "instances.json", folder)
     referred = json.loads((made / "refcoco+/instances.json").read_text())

@@ -21,6 +21,8 @@ from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.models.text import TextEncoder
 from groundling.tasks import Task
 
+GROUNDED = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -40,6 +42,12 @@ def captions(place: Path) -> Path:
     return homes.put(place / "some.token.txt", "\n".join(lines) + "\n")
 
 
+def count(place: Path, out: str = "counts.json") -> int:
+    """Runs `data counts` on those captions; its exit status."""
+    command = ["data", "counts", "--captions", str(captions(place)), "--tokenizer", "student"]
+    return main([*command, "--out", out])
+
+
 def test_grounded_from_captions_to_the_figure(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,20 +56,9 @@ def test_grounded_from_captions_to_the_figure(
     examples = named("tasks", Task, "glue/rte").read(place / "glue", "dev")
     write(place / "base", runs("base", examples, 0.5, 0))
     write(place / "other", runs("other", examples, 0.8, 1))
-    command = [
-        "data",
-        "counts",
-        "--captions",
-        str(captions(place)),
-        "--tokenizer",
-        "student",
-        "--out",
-        "counts.json",
-    ]
-    assert main(command) == 0
+    assert count(place) == 0
     assert "of 30 captions" in capsys.readouterr().out
-    command = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
-    assert main([*command.split(), "--threshold", "5", "--variant", "words", "--out", "out"]) == 0
+    assert main([*GROUNDED.split(), "--threshold", "5", "--variant", "words", "--out", "out"]) == 0
     result = json.loads((place / "out" / "result.json").read_text())
     assert json.loads(capsys.readouterr().out) == result
     assert (result["task"], result["seeds"]) == ("glue/rte", [0, 1, 2, 3])
@@ -100,21 +97,9 @@ def test_grounded_names_what_does_not_fit(
         made = runs(name, examples, 0.5, 0)
         one = replace(made, seeds=(0,), predictions=made.predictions[:1])
         write(place / name, one if name == "one" else made)
-    main(
-        [
-            "data",
-            "counts",
-            "--captions",
-            str(captions(place)),
-            "--tokenizer",
-            "student",
-            "--out",
-            "counts.json",
-        ]
-    )
-    command = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
+    count(place)
     capsys.readouterr()
-    assert main(command.replace(*change).split()) == 2
+    assert main(GROUNDED.replace(*change).split()) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -124,17 +109,7 @@ def test_counts_need_a_file_to_write_to(place: Path, capsys: pytest.CaptureFixtu
     homes.student(place / "student")
     assert main(["data", "counts", "--tokenizer", "student"]) == 2
     assert "needs --captions" in capsys.readouterr().err
-    command = [
-        "data",
-        "counts",
-        "--captions",
-        str(captions(place)),
-        "--tokenizer",
-        "student",
-        "--out",
-        ".",
-    ]
-    assert main(command) == 2
+    assert count(place, ".") == 2
     assert "is a folder; --out names the file" in capsys.readouterr().err
 
 
@@ -164,24 +139,8 @@ def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixtur
     counted = json.loads(capsys.readouterr().out)
     assert list(counted["components"]) == ["text", "clip", "cross"]
     assert counted["total"] == sum(p.numel() for p in load_crossmodal("a").parameters())
-    assert (
-        main(
-            [
-                "attention",
-                "--a",
-                "a",
-                "--b",
-                "b",
-                "--text",
-                "text.txt",
-                "--max-length",
-                "64",
-                "--out",
-                "out",
-            ]
-        )
-        == 0
-    )
+    command = "attention --a a --b b --text text.txt --max-length 64 --out out"
+    assert main(command.split()) == 0
     result = json.loads((place / "out" / "result.json").read_text())
     assert result["texts"] >= 200
     assert {row["layer"] for row in result["measures"]} == {1, 2}

@@ -32,7 +32,7 @@ from groundling import checkpoint
 from groundling.cli import main
 from groundling.config import AdaptConfig, FinetuneConfig, changed, configured
 from groundling.data.corpora import corpus
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line, in_one_line
 from groundling.models.loading import load_tokenizer
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
@@ -326,7 +326,21 @@ def test_the_same_command_works_once_the_input_is_mended(
     assert main([str(x) for x in command]) == 0, capsys.readouterr().err
 
 
+# -- what a message quotes of a library ------------------------------------------------------------------------------
+
+
+def test_an_error_is_quoted_in_one_short_line() -> None:
+    error = OSError("\n  first  line\nsecond line " + 200 * "x")
+    assert first_line(error) == "first  line"
+    assert in_one_line(error).startswith("first line second line xxx")
+    assert (len(in_one_line(error)), len(first_line(ValueError(200 * "y")))) == (160, 160)
+    assert (first_line(KeyError()), in_one_line(KeyError())) == ("KeyError", "")
+
+
 # -- settings --------------------------------------------------------------------------------------------------------
+
+
+TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +363,12 @@ def test_the_same_command_works_once_the_input_is_mended(
             ["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"],
             "absent: no such folder or file of data",
         ),
+        (
+            [*TUNE, "--label", "y"],
+            "--label y makes a task of your own file; leave it or --task out",
+        ),
+        ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
+        ([*TUNE, "--most-regions", "3"], "--most-regions is about regions; pass --regions STORE"),
         (["probe"], "needs --model"),
         (["probe", "--model", "STUDENT", "--data", "GLUE"], "no rendered world"),
         (["compare", "--arms", "mlm"], "needs --tasks and --data"),

@@ -177,6 +177,18 @@ sys.exit(main(["adapt", "--arm", "nowhere:THING", "--out", "out"]))
     assert "'nowhere' cannot be imported" in done.stderr
 
 
+def test_the_package_is_a_command(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "groundling", "adopt"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("groundling: no command 'adopt'; there are: quickstart, ")
+
+
 @pytest.mark.parametrize("word", ["train", "Adapt", "--adapt", ""])
 def test_an_unknown_command_is_one_line(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word, "--out", "x"]) == 2

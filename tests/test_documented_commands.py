@@ -29,6 +29,8 @@ SMALLER = {
         *("--seeds", "1"),
     ],
     "sweep": ["--processes", "1"],
+    "data partition": ["--per", "1", "--allow-fewer"],
+    "data shift": ["--cpu"],
     "data world": standins.WORLD,
     "data tasks": standins.TASKS,
 }

@@ -15,6 +15,7 @@ from homes import STEPS, log_of
 from PIL import Image
 from test_pretrain import store, vqa
 from torch import nn
+from toys import images_of
 from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.batch import Example, Sample, Sizes, collate
@@ -402,14 +403,7 @@ def test_pretraining_goes_on_from_an_end_to_end_model(
 
 def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = sorted(
-        {
-            i
-            for split in ("train", "val")
-            for e in VQA.at(folder).read(folder, split)
-            for i in e.images
-        }
-    )
+    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
     config = configured(
         FinetuneConfig,
         model=str(trained),
@@ -437,8 +431,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
 def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
     """B4: a blind end-to-end model used to answer bit by bit as the seeing one."""
     folder = vqa(tmp_path / "vqa")
-    splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
-    names = sorted({image for examples in splits for e in examples for image in e.images})
+    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
     config = configured(
         FinetuneConfig,
         model=str(trained),

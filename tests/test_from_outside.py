@@ -136,6 +136,39 @@ class Needs(Once):
 NUMBER = 7
 LINES = "two\\nlines"
 """,
+    "mine/unfinished.py": """
+from groundling.objectives import Objective
+from groundling.teachers import Teacher
+from groundling.train import Once
+
+
+class Nameless(Objective):
+    def count(self, batch):
+        return {}
+
+    def forward(self, encoded, batch):
+        return {}
+
+
+class Uncounted(Objective):
+    name = "uncounted"
+
+
+class Unscored(Objective):
+    name = "unscored"
+
+    def count(self, batch):
+        return {}
+
+
+class Widthless(Teacher):
+    name = "widthless"
+
+
+class Silent(Once):
+    def __call__(self, micro):
+        super().__call__(micro)
+""",
     "mine/raises.py": 'raise RuntimeError("first line\\nsecond line")\n',
     "mine/leaves.py": "import sys\n\nsys.exit(3)\n",
     "mine/broken.py": "def (:\n",
@@ -890,6 +923,34 @@ def test_a_maker_that_fails_is_one_line(capsys: Any, tmp_path: Path) -> None:
             capsys, *command, flag, "mine.fails:made", "--out", str(tmp_path / "out")
         )
         assert "mine.fails:made: making it failed (KeyError: 'why')" in complaint
+
+
+UNFINISHED = [
+    (["--objectives", "mine.unfinished:Nameless"], "Nameless: this objective has no `name`"),
+    (
+        ["--objectives", "mine.unfinished:Uncounted"],
+        "Uncounted: this objective has no method `count`",
+    ),
+    (
+        ["--objectives", "mine.unfinished:Unscored"],
+        "Unscored: this objective has no method `forward`",
+    ),
+    (
+        ["--objectives", "mine.bag:Follow", "--teacher", "mine.unfinished:Widthless"],
+        "mine.unfinished:Widthless: a teacher needs a `name`, and the `width` of its features",
+    ),
+    (
+        ["--inner", "mine.unfinished:Silent"],
+        "Silent: an inner step returns its summed terms by name, not a NoneType",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "expected"), UNFINISHED)
+def test_an_unfinished_part_is_one_line(
+    flags: list[str], expected: str, capsys: Any, tmp_path: Path
+) -> None:
+    assert expected in refused(capsys, *RTE, *flags, "--out", str(tmp_path / "out"))
 
 
 def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> None:

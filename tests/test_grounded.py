@@ -15,9 +15,10 @@ from scipy.stats import mannwhitneyu
 from transformers import BertTokenizer
 
 from groundling.analysis.gains import Split, analyse, figure, listing, null_split, split
-from groundling.analysis.grounded import Grounding, count_pieces, stop_words
+from groundling.analysis.grounded import Grounding, count_pieces
 from groundling.batch import Example
 from groundling.config import CountsConfig
+from groundling.data.words import stop_words
 from groundling.errors import InputError
 from groundling.recipes.count import count
 

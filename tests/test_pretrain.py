@@ -13,6 +13,7 @@ import pytest
 import torch
 from homes import STEPS, log_of
 from safetensors.torch import load_file
+from toys import images_of
 
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.regions import Found, RegionWriter
@@ -236,7 +237,7 @@ def test_regions_of_another_backbone_are_refused(
     brief = replace(STEPS, batch=4)
     folder = vqa(tmp_path / "vqa")
     splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
-    names = sorted({image for examples in splits for e in examples for image in e.images})
+    names = images_of(*splits)
     captioned = [f"{i:03d}" for i in range(16)]
     stores = {
         backbone: str(store(tmp_path / backbone, [*names, *captioned], backbone=backbone))
@@ -312,7 +313,7 @@ def test_a_tasks_own_texts_are_a_phase(
     folder = vqa(tmp_path / "vqa")
     texts = task_texts(VQA.at(folder), folder)
     assert (texts[0].text, texts[0].pair) == ("what is it 0?", "dog")
-    names = sorted({image for example in texts for image in example.images})
+    names = images_of(texts)
     own = store(tmp_path / "images", names)
     config = changed(
         settings,
@@ -327,19 +328,27 @@ def test_a_tasks_own_texts_are_a_phase(
     assert "sentence_image" not in log_of(tmp_path / "phase")[0]
 
 
+@pytest.mark.parametrize("join", ["visualbert", "uniter"])
+def test_a_model_that_is_joined_already_is_not_joined_again(
+    join: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
+) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=str(trained["visualbert"][0] / "model"),
+        task="vqa",
+        data=str(vqa(tmp_path / "vqa")),
+        join=join,
+    )
+    with pytest.raises(InputError, match="is a visualbert model already; leave --join out"):
+        finetune(config, replace(STEPS, batch=4), tmp_path / "out")
+
+
 @pytest.mark.parametrize("kind", TERMS)
 def test_pixels_reach_the_score(
     kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = sorted(
-        {
-            i
-            for split in ("train", "val")
-            for e in VQA.at(folder).read(folder, split)
-            for i in e.images
-        }
-    )
+    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
     config = configured(
         FinetuneConfig,
         model=str(trained[kind][0] / "model"),

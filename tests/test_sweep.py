@@ -158,6 +158,26 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (("seeds = 2", "seeds = 2\nadapt = 3"), "not valid TOML|adapt = 3, expected a table"),
         (('[variants."control"]', "[variants]\nx = 3"), r"no \[variants.NAME\] table"),
         (
+            ("[tune]", '[tune]\nmodel = "student"'),
+            r"s.toml, \[tune\]: model = 'student'; a model belongs in the table of a variant",
+        ),
+        (
+            ('data = "glue"', 'data = "glue"\nmodel = "student"'),
+            r"s.toml, \[tasks\.\"glue/rte\"\]: model = 'student'; a model belongs",
+        ),
+        (
+            ("max_train = 12", 'model = "student"'),
+            r'\[variants\."tower"\]\.tune: model = \'student\'; a model belongs',
+        ),
+        (
+            ('published = "BERT-b"', 'published = "BERT"'),
+            r'\[variants\."control"\]: published = \'BERT\', expected one of CLIP-T, BERT-b',
+        ),
+        (
+            ("[tune]", "[tune]\nobjectives = [1]"),
+            r"s.toml, \[tune\]: objectives = \[1\], expected a list of texts",
+        ),
+        (
             ("batch = 8", 'batch = 8\nschedule = "step"'),
             "schedule = 'step', expected one of linear, cosine, constant",
         ),

@@ -16,7 +16,7 @@ from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task
-from groundling.tasks.table import form_of, held_out, overlap, own_notes, own_task
+from groundling.tasks.table import OwnReader, form_of, held_out, overlap, own_notes, own_task
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:
@@ -24,7 +24,7 @@ def own(path: Path, text: str = "q,a", **options: str) -> Task:
 
 
 def notes(path: Path, text: str = "q,a", **options: str) -> list[str]:
-    return own_notes(path, OwnFile(text=text, label="y", **options))
+    return own_notes(OwnReader(path, OwnFile(text=text, label="y", **options)))
 
 
 def write(path: Path, *labels: object) -> Path:
@@ -55,9 +55,24 @@ def test_own_files_of_every_kind_say_the_same(suffix: str, tmp_path: Path) -> No
     apart = own(path, dev=str(write(tmp_path / f"held{suffix}", 1, 0, 1)))
     assert [len(apart.read(path, split)) for split in ("train", "dev")] == [20, 3]
     assert [e.id for e in apart.read(path, "dev")] == [f"held-dev-{n}" for n in range(3)]
-    write(tmp_path / f"held{suffix}", 1, "maybe")
+    apart = own(path, dev=str(write(tmp_path / f"held{suffix}", 1, "maybe")))
     with pytest.raises(InputError, match=rf"held{suffix}, \w+ \d: label 'maybe' is none of 0, 1"):
         apart.read(path, "dev")
+
+
+def test_an_own_file_is_read_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.csv", *(n % 2 for n in range(20)))
+    held = write(tmp_path / "held.csv", 1, 0, 1)
+    read = OwnReader(path, OwnFile(text="q,a", label="y", dev=str(held)))
+    path.unlink()
+    first = read(path, "dev")
+    held.unlink()
+    assert len(read(path, "train")) == 20
+    assert read(path, "dev") == first
+    assert own_notes(read) == [
+        "3 of 3 dev rows have texts that are in train: "
+        "scores tell what was remembered, too; see --group and --dev"
+    ]
 
 
 CLASSES = Classify(("0", "1", "2", "3", "4"))
@@ -200,6 +215,34 @@ def test_equal_texts_are_on_one_side(tmp_path: Path) -> None:
     task = own(path, "q")
     texts = [{e.text for e in task.read(path, split)} for split in ("train", "dev")]
     assert not texts[0] & texts[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "option"),
+    [
+        ("t{}", "t{} ", {"group": "g"}),
+        ("{}.jpg", "./{}.jpg", {"image": "g"}),
+        ("{}.jpg", " {}.jpg ", {"image": "g"}),
+    ],
+)
+def test_values_that_mean_the_same_are_one_group(
+    first: str, second: str, option: dict[str, str], tmp_path: Path
+) -> None:
+    ways = (first, second)
+    rows = [(f"text {n}", ways[n % 2].format(n // 2), n % 2) for n in range(60)]
+    path = put(tmp_path / "x.csv", table(("q", "g", "y"), *rows))
+    read = OwnReader(path, OwnFile(text="q", label="y", **option))  # type: ignore[arg-type]
+    assert len({row.group for row in read.rows}) == 30
+    held = {int(example.official) // 2 for example in read(path, "dev")}
+    assert len(read(path, "dev")) == 2 * len(held)
+    assert len({image for row in read.rows for image in row.images}) in {0, 30}
+
+
+def test_spaces_around_a_text_make_no_other_group(tmp_path: Path) -> None:
+    rows = [(f"text {n // 2}" + " " * (n % 2), n % 2) for n in range(60)]
+    path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
+    held = {int(example.official) // 2 for example in own(path, "q").read(path, "dev")}
+    assert len(own(path, "q").read(path, "dev")) == 2 * len(held)
 
 
 def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> None:

@@ -466,6 +466,52 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
     assert "seed-2" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("task", None, "'task' is None, expected a text"),
+        ("seed", "2", "'seed' is '2', expected a whole number"),
+        ("metrics", [], r"'metrics' is \[\], expected a list of names"),
+        ("splits", [1], r"'splits' is \[1\], expected a list of names"),
+    ],
+)
+def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, message: str) -> None:
+    folder = write(tmp_path / "a", both(0.0)[0])
+    path = folder / "glue-rte" / "seed-2" / "result.json"
+    whole = json.loads(path.read_text())
+    lacking = {name: whole[name] for name in whole if name != field}
+    for content, expected in (
+        (whole | {field: value}, message),
+        (lacking, f"'{field}' is None, expected"),
+        ([whole], "holds a list, expected an object"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match=expected) as caught:
+            collect("a", folder)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("numbers", ["NaN, 0", "0, NaN", "Infinity, 1"])
+def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: str) -> None:
+    prediction, label = numbers.split(", ")
+    path = tmp_path / "predictions_dev.jsonl"
+    path.write_text(f'{{"id": "x", "prediction": {prediction}, "label": {label}}}\n')
+    with pytest.raises(InputError, match="line 1: a prediction or label is not finite") as caught:
+        read_predictions(path)
+    assert str(path) in str(caught.value)
+
+
+def test_nothing_to_judge_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = both(0.0)[0]
+    a = write(tmp_path / "a", made)
+    b = write(tmp_path / "b", made, "glue/cola", "matthews")
+    assert main(["verdict", "--runs", str(a), str(b), "--out", str(tmp_path / "v")]) == 2
+    error = capsys.readouterr().err
+    assert "no task has finished runs of both a and another group" in error
+    assert error.count("\n") == 1
+
+
 def test_empty_folders_and_names_given_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

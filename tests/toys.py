@@ -56,6 +56,7 @@ from groundling.batch import Example, RegionRow, Sample
 from groundling.data.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.joins.visualbert import visualbert
+from groundling.keyed import generator
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.single_stream import SingleStream
@@ -139,6 +140,11 @@ def examples(count: int = 64) -> list[Example]:
         )
         for i in range(count)
     ]
+
+
+def images_of(*splits: list[Example]) -> list[str]:
+    """The ids of all images in some examples, sorted."""
+    return sorted({image for split in splits for example in split for image in example.images})
 
 
 # -- tokenizers ------------------------------------------------------------------------------------------------------
@@ -395,6 +401,50 @@ def seer() -> SingleStream:
     words = bert_words()
     torch.manual_seed(9)
     return visualbert(bert(len(words)), words, width=12)
+
+
+class Clip:
+    """Samples with what a CLIP of random features (24 of texts, 20 of images) says of each row; 0 to 2 words each."""
+
+    def __init__(self, samples: Any, words: int = 2) -> None:
+        self.samples, self.words = samples, words
+        self.ids, self.lengths, self.images = samples.ids, samples.lengths, samples.images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def get(self, indices: Any, rngs: Any = ()) -> list[Sample]:
+        return [self._with(sample) for sample in self.samples.get(indices, rngs)]
+
+    def _with(self, sample: Sample) -> Sample:
+        numbers = iter(range(len(sample.rows)))
+        return sample.each_row(
+            lambda row: replace(
+                row, features={**row.features, **self.said(row, f"{sample.id}-{next(numbers)}")}
+            )
+        )
+
+    def said(self, row: Sample, key: str) -> dict[str, np.ndarray]:
+        assert row.text is not None
+        rng = generator("clip", key)
+        there = np.unique(row.text.word[row.text.word >= 0])
+        chosen = rng.permutation(there)[: rng.integers(self.words + 1)]
+        word = np.full(self.words, -1, np.int64)
+        word[: len(chosen)] = chosen
+        of_words = unit(rng.normal(size=(self.words, 24)))
+        return {
+            "clip_image": unit(rng.normal(size=20)),
+            "clip_text": unit(rng.normal(size=24)),
+            "clip_similarity": np.array(rng.normal() * 2, np.float32),
+            "clip_confidence": np.array(rng.random(), np.float32),
+            "clip_words": np.where(word[:, None] >= 0, of_words, 0).astype(np.float32),
+            "clip_word": word,
+        }
+
+
+def unit(values: np.ndarray) -> np.ndarray:
+    """The same directions (..., D), each of length 1."""
+    return (values / np.linalg.norm(values, axis=-1, keepdims=True)).astype(np.float32)
 
 
 class Pictures:

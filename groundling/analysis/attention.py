@@ -23,10 +23,9 @@ from scipy.special import entr
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.analysis.grounded import stop_words
 from groundling.batch import Batch, Example, Row, collate, needed
 from groundling.data.samples import TextSamples
-from groundling.data.words import spans
+from groundling.data.words import spans, stop_words
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.models.attention import AttentionMap, Place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,10 @@ def _search(folder: Path) -> RunFolder:
             if number.isdigit():
                 held.unfinished.append((place.parent, int(number)))
             continue
-        splits = result.get("splits", [])  # an adaptation has none
+        if "task" not in result and "splits" not in result:  # an adaptation
+            continue
+        _check(result, place / "result.json")
+        splits = result["splits"]
         for split in splits:
             task = result["task"]
             if split in result.get("trained_on", []):  # never compared with a run that held it out
@@ -102,6 +106,26 @@ def _search(folder: Path) -> RunFolder:
                 raise InputError(f"{place}: seed {seed} of {task} is also in {there}")
             seeds[seed] = FinishedSeed(place / PREDICTIONS.format(split), result)
     return held
+
+
+def _check(result: dict[str, Any], path: Path) -> None:
+    """Raises InputError if the result of a fine-tuning lacks a field, or has one of a wrong type."""
+    fits = {
+        ("task", "a text"): isinstance(result.get("task"), str),
+        ("seed", "a whole number"): type(result.get("seed")) is int,
+        ("metrics", "a list of names"): _are_names(result.get("metrics")),
+        ("splits", "a list of names"): _are_names(result.get("splits")),
+    }
+    for (name, expected), is_as_expected in fits.items():
+        if not is_as_expected:
+            raise InputError(
+                f"{path}: {name!r} is {result.get(name)!r}, expected {expected}; "
+                "delete the file and run this seed again"
+            )
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _runs(
@@ -186,6 +210,8 @@ def read_predictions(path: Path) -> Predictions:
             label = np.asarray(row["label"], float)
         except (KeyError, RecursionError, TypeError, ValueError):
             raise InputError(f"{where}: expected {EXPECTED}") from None
+        if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
+            raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
         if labels and label.shape != labels[0].shape:
             raise InputError(f"{where}: a label of another shape than in line 1")
         labels.append(label)

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.data.corpora import CHUNK
 from groundling.data.samples import backend
-from groundling.data.words import spans
+from groundling.data.words import spans, stop_words
 from groundling.errors import InputError
 from groundling.runs import read_json
 
@@ -70,12 +69,6 @@ def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 of a tokenizer's sorted pieces: what tells whether a table was counted with it."""
     pieces = sorted(tokenizer.get_vocab())
     return hashlib.sha256("\n".join(pieces).encode()).hexdigest()
-
-
-def stop_words() -> frozenset[str]:
-    """NLTK's 179 English stop words."""
-    lines = (files(__package__) / "stopwords.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if not line.startswith("#"))
 
 
 class Grounding:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
 from groundling.data.regions import PICTURES
+from groundling.data.samples import thinned
 
 DECODED = 2000
 """Images of a place that are decoded; of more, an evenly spaced sample."""
@@ -37,19 +37,13 @@ def try_images(
     for file, expected in (wanted or {}).items():
         absent = [f"image {name}" for name in dict.fromkeys(expected) if name not in names]
         report.problem(file, f"not in {place}", absent)
-    sample = _evenly_spaced(paths, DECODED)
+    sample = thinned(paths, DECODED)
     broken = [path.name for path in sample if not _decodes(path)]
     report.problem(folders[0], "does not decode as an image", broken)
     about = f"{len(paths):,} images"
     if captioned is not None:
         about += f"; {len(names.difference(captioned)):,} have no caption"
     report.fact(f"{place}: {about}; {len(sample):,} tried, evenly spaced")
-
-
-def _evenly_spaced(paths: list[Path], most: int) -> list[Path]:
-    count = min(len(paths), most)
-    places = np.linspace(0, len(paths) - 1, count).round()
-    return [paths[int(place)] for place in places]
 
 
 def _decodes(path: Path) -> bool:

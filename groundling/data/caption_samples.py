@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from groundling.batch import Example, Sample
 from groundling.data.captions import Captioned
 from groundling.data.samples import TextSamples, WindowInput
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 
 
 def decode(path: Path, size: int) -> np.ndarray:
@@ -27,8 +27,7 @@ def decode(path: Path, size: int) -> np.ndarray:
         with Image.open(path) as image:
             rgb = image.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: does not decode as an image ({reason})") from None
+        raise InputError(f"{path}: does not decode as an image ({first_line(error)})") from None
     if rgb.size != (size, size):
         rgb = _middle(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Example
 from groundling.data.captions import caption_lines
-from groundling.data.samples import backend
+from groundling.data.samples import backend, thinned
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 
@@ -125,10 +124,7 @@ def corpus(
     for name, path in zip(_unique_names(paths), paths, strict=True):
         for number, text in enumerate(cut(lines(path), engine, pieces)):
             examples.append(Example(f"{name}:{number}", text))
-    if limit and limit < len(examples):
-        chosen = np.linspace(0, len(examples) - 1, limit).round().astype(int)
-        examples = [examples[number] for number in chosen]
-    return examples
+    return thinned(examples, limit)
 
 
 def _unique_names(paths: Sequence[str | Path]) -> list[str]:

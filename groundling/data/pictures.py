@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from groundling.batch import Sample
 from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 
 
 def read_picture(path: Path) -> Image.Image:
@@ -23,8 +23,7 @@ def read_picture(path: Path) -> Image.Image:
     except (
         Exception
     ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
-        reason = (str(error).splitlines() or ["?"])[0]
-        raise InputError(f"does not decode as an image ({reason})") from None
+        raise InputError(f"does not decode as an image ({first_line(error)})") from None
 
 
 class Pictured:

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside, stem
-from groundling.data.shards import first_line
 from groundling.data.tables import lines_of
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 from groundling.runs import read_json
 
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \

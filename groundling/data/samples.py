@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Example, Row, Sample, needed
+from groundling.batch import IGNORE, Example, Row, Sample, needed
 from groundling.data.words import numbers, spans, word_of
 from groundling.errors import InputError
+
+Item = TypeVar("Item")
+
+
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """At most `most` of the items, evenly spaced, the first and the last among them; 0: all."""
+    if not most or most >= len(items):
+        return list(items)
+    places = np.linspace(0, len(items) - 1, most).round().astype(int)
+    return [items[place] for place in places]
+
+
+def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
+    """The examples of several splits as one, in their order; raises InputError if two have the same id.
+
+    Soft targets (K, 2) have the same K all over a split: shorter ones are padded with pairs of `IGNORE`.
+    """
+    examples = [example for some in splits.values() for example in some]
+    if len(splits) == 1:
+        return examples
+    ids = Counter(example.id for example in examples)
+    for name, count in ids.items():
+        if count > 1:
+            raise InputError(
+                f"{' and '.join(splits)}: {count} examples are called {name!r}; the splits overlap, or the task's "
+                "reader does not tell their ids apart"
+            )
+    most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
+    return [_padded(example, most) for example in examples]
+
+
+def _padded(example: Example, most: int) -> Example:
+    label = example.label
+    if not isinstance(label, np.ndarray) or len(label) == most:
+        return example
+    rows = ((0, most - len(label)), (0, 0))
+    return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
 
 
 class Samples(Protocol):
@@ -57,7 +95,7 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
 
 
-def _texts(example: Example) -> tuple[str, ...]:
+def texts_of(example: Example) -> tuple[str, ...]:
     """The one or two texts of an example."""
     return (example.text,) if example.pair is None else (example.text, example.pair)
 
@@ -89,7 +127,7 @@ class TextInput:
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[Row, int]]:
         """A row for each example and the number of pieces cut off its end; `words` (K, 2) are each text's spans."""
-        texts = [_texts(example) for example in examples]
+        texts = [texts_of(example) for example in examples]
         plain = [parts if len(parts) == 2 else parts[0] for parts in texts]
         out = []
         for parts, spans_of_parts, encoding in zip(
@@ -168,7 +206,7 @@ class WindowInput:
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[Row, int]]:
         """A row for each example and the number of pieces dropped because `max_windows` was reached."""
-        every = [text for example in examples for text in _texts(example)]
+        every = [text for example in examples for text in texts_of(example)]
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
@@ -284,10 +322,10 @@ class TextSamples:
         return samples
 
     def _rows(self, examples: Sequence[Example]) -> list[Sample]:
-        words = [tuple(spans(text) for text in _texts(example)) for example in examples]
+        words = [tuple(spans(text) for text in texts_of(example)) for example in examples]
         samples = []
         for example, parts in zip(examples, words, strict=True):
-            raw = [numbers(text, part) for text, part in zip(_texts(example), parts, strict=True)]
+            raw = [numbers(text, part) for text, part in zip(texts_of(example), parts, strict=True)]
             samples.append(Sample(example.id, words=np.concatenate(raw), example=example))
         if self.text is not None:
             rows = self.text.rows(examples, words)
@@ -306,6 +344,34 @@ class TextSamples:
         return samples
 
 
+class DrawnTexts:
+    """Samples of texts that have several versions, of which one is drawn anew in every epoch."""
+
+    def __init__(self, versions: Sequence[Sequence[Example]], text: TextInput) -> None:
+        """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn, too."""
+        self.versions = versions
+        self.text = text
+        firsts = [examples[0] for examples in versions]
+        self.ids = [example.id for example in firsts]
+        self.images = [example.images for example in firsts]
+        self.lengths = np.array([_characters(example) for example in firsts])
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`, each drawn with its own generator."""
+        drawn = [self._draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
+        return TextSamples(drawn, self.text).get(range(len(drawn)))
+
+    def _draw(self, index: int, rng: np.random.Generator) -> Example:
+        versions = self.versions[index]
+        example = versions[int(rng.integers(len(versions)))]
+        if example.choices:
+            example = with_choice(example, int(rng.integers(len(example.choices))))
+        return replace(example, id=self.ids[index])
+
+
 def _characters(example: Example) -> int:
     """How long an example is: characters are close enough, and every choice is padded to the longest."""
     seconds = example.choices or (example.pair or "",)
@@ -314,7 +380,8 @@ def _characters(example: Example) -> int:
 
 def _key(example: Example) -> object:
     """What a converted text depends on."""
-    return (example.text, example.pair, example.choices, example.tags, example.choice_tags)
+    marks = (example.tags, example.choice_tags, example.names, example.breaks)
+    return (example.text, example.pair, example.choices, *marks)
 
 
 def _labelled(sample: Sample, example: Example) -> Sample:
@@ -331,16 +398,23 @@ def rows_of(example: Example) -> Iterator[Example]:
     if not example.choices:
         yield example
         return
-    for number, choice in enumerate(example.choices):
-        yield Example(
-            example.id,
-            example.text,
-            choice,
-            images=example.images,
-            tags=example.tags,
-            choice_tags=example.choice_tags[number : number + 1],
-            objects=example.objects,
-        )
+    for number in range(len(example.choices)):
+        yield with_choice(example, number)
+
+
+def with_choice(example: Example, number: int) -> Example:
+    """A multiple-choice example with one of its choices as second text, and no label."""
+    return Example(
+        example.id,
+        example.text,
+        example.choices[number],
+        images=example.images,
+        tags=example.tags,
+        choice_tags=example.choice_tags[number : number + 1],
+        objects=example.objects,
+        names=example.names,
+        breaks=example.breaks,
+    )
 
 
 def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.errors import InputError
-from groundling.runs import disk_errors, read_json, write_json
+from groundling.errors import InputError, first_line
+from groundling.runs import difference, disk_errors, read_json, sha256_of, write_json
 
 FORMAT = 2
 """Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""
@@ -105,23 +105,6 @@ def shard_file(folder: Path, name: str, number: int) -> Path:
     """Where a shard's array, or its `index`, lies."""
     ending = "json" if name == "index" else "npy"
     return folder / f"{name}-{number:05}.{ending}"
-
-
-def difference(theirs: object, mine: object, name: str) -> str:
-    """The first part in which two JSON values differ, in words; empty if they are equal."""
-    if theirs == mine:
-        return ""
-    if isinstance(theirs, dict) and isinstance(mine, dict):
-        for part in sorted({*theirs, *mine}):
-            if theirs.get(part) != mine.get(part):
-                return difference(theirs.get(part), mine.get(part), f"{name}.{part}")
-    return f"{name}: {theirs} there, {mine} now"
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, or its name if it says nothing."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -332,15 +315,6 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
             os.fsync(stream.fileno())
         os.replace(partial, path)
     return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file; raises InputError if it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

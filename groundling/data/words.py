@@ -5,6 +5,8 @@ disagree on digits, apostrophes, accents and emoji.
 """
 
 import re
+from functools import cache
+from importlib.resources import files
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +21,13 @@ def spans(text: str) -> np.ndarray:
     """
     matches = [match.span() for match in _WORD.finditer(text)]
     return np.array(matches, dtype=np.int64).reshape(-1, 2)
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """NLTK's 179 English stop words."""
+    lines = (files(__package__) / "stopwords.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
 
 
 def numbers(text: str, words: np.ndarray) -> np.ndarray:

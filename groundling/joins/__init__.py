@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from groundling.batch import Example
 from groundling.config import PretrainConfig
 from groundling.errors import InputError
 from groundling.models.join import Join
@@ -22,6 +23,12 @@ class Phase:
     """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
     pairs: bool = False
     """Two captions a text, as VisualBERT's."""
+    tags: bool = False
+    """A task's texts keep the places that name objects."""
+
+
+def as_it_is(model: SingleStream, examples: Sequence[Example], pretraining: bool) -> None:
+    """Nothing: the model reads these examples as it is."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,10 @@ class Design:
     build: Callable[..., SingleStream]
     """(bert, tokenizer, width of a region's features, options) to a model."""
     phase: Phase
+    task_phase: Phase | None = None
+    """The phase on a task's own texts, where it is another one."""
+    ready: Callable[[SingleStream, Sequence[Example], bool], None] = as_it_is
+    """Makes a model ready for a task's examples: segments and words that they want, in pre-training (True) or after."""
     heads: Mapping[str, type[TaskHead]] = field(default_factory=dict)
     """The paper's head by task, where it is not the plain one; see docs/papers.md for the settings that go with it."""
     vocabulary: str = ""

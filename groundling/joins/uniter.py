@@ -9,18 +9,36 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, needed
+from groundling.batch import Batch, Encoded, Example, needed
 from groundling.config import PretrainConfig
+from groundling.data.parts import PartInput
+from groundling.data.samples import TextInput
 from groundling.errors import InputError
 from groundling.joins import Design, Phase
 from groundling.models.join import Join, add_types, fresh
 from groundling.models.released_weights import BERT, Names
 from groundling.models.single_stream import SingleStream
-from groundling.models.task_heads import EachRegion, ImagesApart, Reading, TaskHead, answer, block
+from groundling.models.task_heads import (
+    EachRegionTransformed,
+    ImagesApart,
+    Reading,
+    TaskHead,
+    answer,
+    block,
+)
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
+
+PERSONS = tuple(f"person_{number}" for number in range(81))
+"""Words that VCR adds: what a tag that names a person becomes, by its number; other tags stay names of classes.
+
+Found in the preprocessing that the authors' repository held before its release; the released code has their number
+(ChenRocks/UNITER, train_vcr.py) and the name of the texts' folder, `vcr_train_w_obj_ids_base-cased.db`.
+"""
+VCR_TYPES = 3
+"""Segments of VCR's texts: question, answer, rationale."""
 
 
 class UniterJoin(Join):
@@ -28,11 +46,13 @@ class UniterJoin(Join):
 
     The box is x1, y1, x2, y2, width, height and their product. With regions, a piece of text `i` has segment
     `text_types[i]` and a region of image `j` segment `image_types[j]` of BERT's own table (release; VCR: text types
-    (0, 2, 3), NLVR2: image types (1, 2), with rows appended by `add_types`); without regions segments are BERT's.
-    A hidden region's features are a learned vector.
+    (0, 2, 3), see `for_vcr`; NLVR2: image types (1, 2), with rows appended by `add_types`); without regions
+    segments are BERT's, but those of VCR stay. A hidden region's features are a learned vector.
     """
 
     kind = "uniter"
+    separators_follow = True
+    """VCR: a [SEP] has the segment of what follows it; with False of what it closes (release, second stage alone)."""
 
     def __init__(
         self,
@@ -75,15 +95,28 @@ class UniterJoin(Join):
         self.image_types = [*self.image_types, *range(first, first + more)]
         self.options["image_types"] = self.image_types
 
+    def texts(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TextInput:
+        """VCR's parts, if the join has segments for them."""
+        if len(self.text_types) < VCR_TYPES:
+            return super().texts(tokenizer, max_length)
+        there = tokenizer.get_vocab()
+        persons = {number: there[word] for number, word in enumerate(PERSONS) if word in there}
+        return PartInput(
+            tokenizer, max_length, persons, len(self.text_types), self.separators_follow
+        )
+
     def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Text (N, T, H) and regions (N, R, H)."""
         tokens = needed(batch.text, "text", "a UNITER")
         regions = batch.regions
-        if regions is None:
-            text = embeddings(inputs_embeds=words, token_type_ids=tokens.types)
-            return text, text[:, :0]
-        types = tokens.types.new_tensor(self.text_types)[tokens.types]
+        types = tokens.types
+        if tokens.part is not None:
+            types = types.new_tensor(self.text_types)[tokens.part]
+        elif regions is not None:
+            types = types.new_tensor(self.text_types)[types]
         text = embeddings(inputs_embeds=words, token_type_ids=types)
+        if regions is None:
+            return text, text[:, :0]
         features = self.features(batch, regions, self.mask.weight[1])
         sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
         box = torch.cat([regions.boxes, sides, sides.prod(-1, keepdim=True)], -1)
@@ -99,8 +132,45 @@ def uniter(
     text_types: Sequence[int] = (0, 0),
     image_types: Sequence[int] = (1,),
 ) -> SingleStream:
-    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `add_types(bert, [0, 0])` for VCR."""
+    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `for_vcr` afterwards for VCR."""
     return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
+
+
+def ready_for_vcr(
+    model: SingleStream, examples: Sequence[Example], pretraining: bool = False
+) -> None:
+    """`for_vcr`, if the examples say what the objects of their images are.
+
+    In fine-tuning a [SEP] has the segment of the part that follows (release, data/vcr.py), in pre-training of the part
+    that it closes (data/pretrain_vcr.py). Raises InputError for another model.
+    """
+    join = _uniter_join(model)
+    join.separators_follow = not pretraining
+    if any(example.names for example in examples):
+        for_vcr(model)
+
+
+def for_vcr(model: SingleStream) -> None:
+    """Give a UNITER what it reads VCR with: segments for answer and rationale, and words for persons.
+
+    Both segments start as the first text's, the words at random (release, model/vcr.py and model/pretrain_vcr.py),
+    unless `load_released_weights` fills them. What it has already stays. Raises InputError for another model.
+    """
+    join = _uniter_join(model)
+    if len(join.text_types) >= VCR_TYPES:
+        return
+    bert = model.text.encoder
+    first = bert.config.type_vocab_size
+    add_types(bert, [join.text_types[0]] * (VCR_TYPES - 1))
+    join.text_types = [join.text_types[0], *range(first, first + VCR_TYPES - 1)]
+    join.options["text_types"] = join.text_types
+    model.learn(PERSONS)
+
+
+def _uniter_join(model: SingleStream) -> UniterJoin:
+    if not isinstance(model.join, UniterJoin):
+        raise InputError(f"expected a UNITER, found a {model.join.kind} model")
+    return model.join
 
 
 class _PooledTwiceAsWide(TaskHead):
@@ -138,32 +208,22 @@ class ChoiceRightOrWrong(_PooledTwiceAsWide):
     activation = nn.ReLU
 
 
-class RegionAmongAll(EachRegion):
+class RegionAmongAll(EachRegionTransformed):
     """RefCOCO+: Linear, GELU, LayerNorm, dropout, Linear; one softmax over the regions (release, model/re.py)."""
 
     loss = "ce"
-
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear."""
-        width = reading.sizes.pooled or reading.sizes.text
-        between = block(width, width, nn.GELU())
-        super().__init__(reading, dropout)
-        self.between = between
-
-    def read(self, regions: Tensor) -> Tensor:
-        """The transform (N, R, H) before the last Linear."""
-        states: Tensor = self.between(regions)
-        return states
-
-    def starts(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained, by soft or by hard labels."""
-        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
+    norm = True
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
-    """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
+    """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2).
+
+    On a task's own texts without the matching (release, pretrain_vcr.py and its configurations).
+    """
     sizes = given.sizes
-    chosen: list[Objective] = [masked_lm(given), SentenceImage(sizes, alignment=0.1)]
+    chosen: list[Objective] = [masked_lm(given)]
+    if not config.task:
+        chosen.append(SentenceImage(sizes, alignment=0.1))
     # The release takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
     weight = 1 / sizes.regions
     chosen.append(
@@ -176,6 +236,9 @@ def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
     return chosen
 
 
+REGRESSION = "regress_regions"
+CLASSES = ("masked_regions", "hard_regions")
+
 DESIGN = Design(
     name="uniter",
     join=UniterJoin,
@@ -186,13 +249,21 @@ DESIGN = Design(
         mix=(
             (2, ("sentence_image",)),
             (2, ("masked_lm",)),
-            (1, ("regress_regions",)),
-            (1, ("masked_regions", "hard_regions")),
+            (1, (REGRESSION,)),
+            (1, CLASSES),
         ),
     ),
+    # Second stage of the release, base (config/pretrain-vcr-base-4gpu.json); the large model's is 10, 1, 1.
+    task_phase=Phase(
+        objectives,
+        mix=((2, ("masked_lm",)), (1, (REGRESSION,)), (1, CLASSES)),
+        tags=True,
+    ),
+    ready=ready_for_vcr,
     heads={
         "vqa": AnswerByItself,
         "snli-ve": AnswerByItself,
+        "vcr": ChoiceRightOrWrong,
         "vcr/answer": ChoiceRightOrWrong,
         "vcr/rationale": ChoiceRightOrWrong,
         "refcoco+": RegionAmongAll,

@@ -19,7 +19,7 @@ from groundling.models.join import Join, add_types
 from groundling.models.released_weights import Names
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import (
-    EachRegion,
+    EachRegionTransformed,
     FirstPosition,
     ImagesApart,
     MaskWord,
@@ -197,27 +197,11 @@ class ChoiceByItself(FirstPosition):
     loss = "bce"
 
 
-class RegionByItself(EachRegion):
+class RegionByItself(EachRegionTransformed):
     """RefCOCO+: the region head's first layer, dropout, one Linear; binary cross-entropy (release, refcoco)."""
 
     loss = "bce"
-
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear."""
-        width = reading.sizes.pooled or reading.sizes.text
-        # Made before the last Linear, so that both are drawn in the order in which they are read.
-        between = block(width, width, nn.GELU(), norm=False)
-        super().__init__(reading, dropout)
-        self.between = between
-
-    def read(self, regions: Tensor) -> Tensor:
-        """The first layer (N, R, H) of the pre-training head."""
-        states: Tensor = self.between(regions)
-        return states
-
-    def starts(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained, by soft or by hard labels."""
-        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
+    norm = False
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
@@ -246,6 +230,7 @@ DESIGN = Design(
     phase=Phase(objectives),
     heads={
         "vqa": MaskedAnswer,
+        "vcr": ChoiceByItself,
         "vcr/answer": ChoiceByItself,
         "vcr/rationale": ChoiceByItself,
         "refcoco+": RegionByItself,

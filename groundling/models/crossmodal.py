@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Encoded, needed
 from groundling.data.samples import TextInput, WindowInput
-from groundling.errors import InputError
+from groundling.errors import InputError, in_one_line
 from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
 from groundling.models.kinds import Kind, Student
@@ -238,9 +238,8 @@ def load_crossmodal(folder: str | Path) -> CrossModal:
     try:
         model.cross.load_state_dict(weights)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:160]
         raise InputError(
-            f"{folder / LAYERS}: does not fit the encoders beside it ({reason})"
+            f"{folder / LAYERS}: does not fit the encoders beside it ({in_one_line(error)})"
         ) from None
     return model
 

@@ -97,12 +97,23 @@ class LMHead(nn.Module):
                 return False
             weights = {name: stored.get_tensor(key) for name, key in names.items()}
         before = self.state_dict()
+        weights = {name: grown(value, before[name]) for name, value in weights.items()}
         if any(weights[name].shape != before[name].shape for name in weights):
             return False
         for name in before.keys() - weights.keys():  # a head without biases: zero is no bias
             weights[name] = torch.zeros_like(before[name])
         self.load_state_dict(weights)
         return True
+
+
+def grown(stored: Tensor, made: Tensor) -> Tensor:
+    """A stored vector (n,) as long as the `made` one, whose last places it lacks: biases of words added since.
+
+    Anything but a vector that has become longer is what it is.
+    """
+    if stored.ndim != 1 or made.ndim != 1 or len(stored) >= len(made):
+        return stored
+    return torch.cat([stored, made[len(stored) :].to(stored.dtype)])
 
 
 def _stored_names(family: str, keys: set[str]) -> dict[str, str] | None:

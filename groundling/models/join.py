@@ -14,9 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import BertModel
+from transformers import BertModel, PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Regions, needed
+from groundling.data.samples import TextInput
 from groundling.errors import InputError
 from groundling.models.text import embedded_words
 
@@ -58,6 +59,10 @@ class Join(nn.Module):
 
     def see(self, images: int, bert: BertModel) -> None:
         """Make room for samples of several images, in the join and in its BERT; most joins have it."""
+
+    def texts(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TextInput:
+        """How texts of at most `max_length` pieces become its input; for most joins as for BERT."""
+        return TextInput(tokenizer, max_length)
 
     def forward(self, embeddings: Any, batch: Batch) -> Joined:
         """Text and regions of a batch through `embeddings`, BERT's own module, and the join.

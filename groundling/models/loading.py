@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
@@ -19,7 +19,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
-            f"beside the weights ({_first_line(error)})"
+            f"beside the weights ({first_line(error)})"
         ) from None
     if len(tokenizer) <= len(
         set(tokenizer.all_special_ids)
@@ -37,7 +37,7 @@ def load_config(source: str | Path) -> Any:
     try:
         return AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{source}: no model found there ({_first_line(error)})") from None
+        raise InputError(f"{source}: no model found there ({first_line(error)})") from None
 
 
 def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
         model, report = kind.from_pretrained(source, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise InputError(
-            f"{source}: the weights could not be loaded ({_first_line(error)})"
+            f"{source}: the weights could not be loaded ({first_line(error)})"
         ) from None
     finally:
         hf_logging.set_verbosity(before)
@@ -70,11 +70,6 @@ def load_processor(source: str | Path) -> Any:
     try:
         return AutoImageProcessor.from_pretrained(source, backend="pil")
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0][:160]
         raise InputError(
-            f"{source}: no image processor there, preprocessor_config.json is missing ({reason})"
+            f"{source}: no image processor there, preprocessor_config.json is missing ({first_line(error)})"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

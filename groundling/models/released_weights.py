@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from groundling.errors import InputError
+from groundling.errors import InputError, in_one_line
 from groundling.models.single_stream import SingleStream
 
 POOLER = "text.encoder.pooler."
@@ -114,9 +114,8 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
         else:
             content = torch.load(path, "cpu", weights_only=True)
     except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
-        reason = " ".join(str(error).split())[:160]
         raise InputError(
-            f"{path}: no weights that can be read safely; save its tensors alone ({reason})"
+            f"{path}: no weights that can be read safely; save its tensors alone ({in_one_line(error)})"
         ) from None
     for whole in ("state_dict", "model"):  # of a training state
         if isinstance(content, dict) and isinstance(content.get(whole), dict):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
 from groundling.errors import InputError
-from groundling.models.heads import LMHead
+from groundling.models.heads import LMHead, grown
 from groundling.runs import disk_errors
 
 HEADS = "groundling_heads.safetensors"
@@ -65,7 +65,10 @@ def load_head(folder: Path, head: nn.Module, name: str) -> bool:
             names = {key: f"{name}.{key}" for key in before}
             if not set(names.values()) <= set(stored.keys()):
                 return False
-            weights = {key: stored.get_tensor(stored_as) for key, stored_as in names.items()}
+            weights = {
+                key: grown(stored.get_tensor(stored_as), before[key])
+                for key, stored_as in names.items()
+            }
     except SafetensorError as error:
         raise InputError(f"{file}: damaged or not safetensors ({error})") from None
     if any(weights[key].shape != before[key].shape for key in before):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.batch import Batch, Encoded, needed
 from groundling.data.samples import TextInput
-from groundling.errors import InputError
+from groundling.errors import InputError, in_one_line
 from groundling.models.attention import (
     AttentionMap,
     Places,
@@ -69,7 +70,7 @@ class SingleStream(Student):
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
-        return self.text.inputs(min(max_length, self.max_length))
+        return self.join.texts(self.text.tokenizer, min(max_length, self.max_length)), None
 
     def word_embeddings(self) -> nn.Embedding:
         """BERT's input embeddings."""
@@ -136,6 +137,16 @@ class SingleStream(Student):
         """Make room for samples of several images."""
         self.join.see(images, self.text.encoder)
 
+    def learn(self, words: Sequence[str]) -> None:
+        """Give each of these words a piece and a random embedding of its own, behind all others."""
+        tokenizer = copy.deepcopy(self.text.tokenizer)
+        tokenizer.add_tokens(list(words))
+        bert = self.text.encoder
+        if len(tokenizer) > len(self.word_embeddings().weight):
+            bert.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        self.text = TextEncoder(bert, tokenizer).train(self.training)
+        self.sizes = self.sizes._replace(word_table=self.text.sizes.word_table)
+
     def export(self, folder: Path) -> None:
         """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""
         self.text.export(folder / "bert")
@@ -178,24 +189,24 @@ def bert_of(start: object) -> BertModel:
     return start.encoder
 
 
+def _unreadable(folder: str | Path, reason: str) -> InputError:
+    """What to raise where the join beside a model's BERT is missing or damaged."""
+    return InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})")
+
+
 def described_join(folder: str | Path) -> dict[str, Any]:
     """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
     path = Path(folder) / JOIN
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
-        ) from None
+        raise _unreadable(folder, in_one_line(error)) from None
     wanted = {"kind": str, "early": bool, "options": dict}
     if not isinstance(described, dict):
-        raise InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read (no object)")
+        raise _unreadable(folder, "no object")
     for name, expected in wanted.items():
         if not isinstance(described.get(name), expected):
-            raise InputError(
-                f"{folder}: its {JOIN} or join.safetensors cannot be read ({name!r} is missing)"
-            )
+            raise _unreadable(folder, f"{name!r} is missing")
     return described
 
 
@@ -209,10 +220,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
     try:
         weights = load_file(folder / "join.safetensors")
     except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})"
-        ) from None
+        raise _unreadable(folder, in_one_line(error)) from None
     text = load_text_encoder(folder / "bert")
     bert = bert_of(text)
     try:
@@ -226,6 +234,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
         of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
         model.load_state_dict(of_text | weights)
     except (RuntimeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{folder}: the join does not fit the BERT beside it ({reason})") from None
+        raise InputError(
+            f"{folder}: the join does not fit the BERT beside it ({in_one_line(error)})"
+        ) from None
     return model

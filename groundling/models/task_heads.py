@@ -13,6 +13,7 @@ from groundling.batch import Batch, Encoded, Example, Sizes, needed
 from groundling.errors import InputError
 from groundling.forms import Form
 from groundling.models.heads import Pooler
+from groundling.models.join import fresh
 
 HEAD = 64
 """Width of an attention head of every BERT."""
@@ -64,20 +65,18 @@ class TaskHead(nn.Module):
 def answer(width: int, outputs: int) -> nn.Linear:
     """The last Linear of a head, initialised as BERT does: N(0, 0.02), bias zero."""
     linear = nn.Linear(width, outputs)
-    nn.init.normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
+    fresh(linear)
     return linear
 
 
 def block(width: int, inner: int, activation: nn.Module, norm: bool = True) -> nn.Sequential:
     """Linear, activation and, with `norm`, LayerNorm: what papers put before the last Linear."""
-    linear = nn.Linear(width, inner)
-    parts = [linear, activation]
+    parts = [nn.Linear(width, inner), activation]
     if norm:
         parts.append(nn.LayerNorm(inner, eps=1e-12))
-    nn.init.normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
-    return nn.Sequential(*parts)
+    layers = nn.Sequential(*parts)
+    fresh(layers)
+    return layers
 
 
 class FirstPosition(TaskHead):
@@ -132,6 +131,30 @@ class EachRegion(TaskHead):
         return _inside(scores, batch)
 
 
+class EachRegionTransformed(EachRegion):
+    """One score for every region, through the first layer of the head that masked regions were pre-trained with."""
+
+    norm: ClassVar[bool]
+    """Whether LayerNorm follows that layer, as it does in the model's pre-training."""
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear."""
+        width = reading.sizes.pooled or reading.sizes.text
+        # Made before the last Linear, so that both are drawn in the order in which they are read.
+        between = block(width, width, nn.GELU(), self.norm)
+        super().__init__(reading, dropout)
+        self.between = between
+
+    def read(self, regions: Tensor) -> Tensor:
+        """The states (N, R, H) after that layer."""
+        states: Tensor = self.between(regions)
+        return states
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """The layer that masked regions trained, by soft or by hard labels."""
+        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
+
+
 class PhraseToRegions(TaskHead):
     """One score for every region, from the last piece of a phrase: one attention head of 64 dimensions.
 
@@ -162,10 +185,13 @@ def _inside(scores: Tensor, batch: Batch) -> Tensor:
 
 
 class PairPooler(nn.Module):
-    """Two sequences read each other and are pooled to one vector each (ChenRocks/UNITER, model/nlvr2.py)."""
+    """Two sequences read each other and are pooled to one vector each (ChenRocks/UNITER, model/nlvr2.py).
+
+    Linears start as BERT's do, the attentions' input projections as PyTorch's (release: what `init_weights` reaches).
+    """
 
     def __init__(self, width: int, dropout: float = 0.1) -> None:
-        """`width` of the states; attention heads of 64, as BERT's."""
+        """`width` of the states; attention heads of 64, as BERT's; `dropout` in all, on pooling weights too."""
         super().__init__()
         heads = max(1, width // HEAD)
         self.read = nn.ModuleList(
@@ -173,6 +199,8 @@ class PairPooler(nn.Module):
         )
         self.mix = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Dropout(dropout))
         self.score = nn.Linear(width, 1)
+        self.dropout = nn.Dropout(dropout)
+        fresh(self)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         """(B, 2H) from states (2B, S, H), a sample's two sequences one after the other, and their mask (2B, S)."""
@@ -185,7 +213,8 @@ class PairPooler(nn.Module):
             )
             mixed = self.mix(torch.cat([mine, read], -1))
             scores = self.score(mixed).relu().masked_fill(~mask[this::2, :, None], -torch.inf)
-            pooled.append((scores.softmax(1) * mixed).sum(1))
+            shares = self.dropout(scores.softmax(1))
+            pooled.append((shares * mixed).sum(1))
         return torch.cat(pooled, -1)
 
 
@@ -195,11 +224,10 @@ class ImagesApart(TaskHead):
     apart = True
 
     def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
-        """`dropout` everywhere in the head."""
+        """`dropout` inside the pooling; before the last Linear there is none (release)."""
         super().__init__()
         width = reading.sizes.text
         self.pair = PairPooler(width, dropout)
-        self.dropout = nn.Dropout(dropout)
         self.classify = answer(2 * width, reading.outputs)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
@@ -210,7 +238,7 @@ class ImagesApart(TaskHead):
         regions = needed(batch.regions, "regions", "a head of image pairs")
         mask = torch.cat([tokens.mask, regions.mask], 1)
         pooled = self.pair(torch.cat([text, visual], 1), mask)
-        outputs: Tensor = self.classify(self.dropout(pooled))
+        outputs: Tensor = self.classify(pooled)
         return outputs
 
 

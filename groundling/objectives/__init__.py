@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Sample, Sizes
-from groundling.config import CrossModalOptions, Distilling, Masking
+from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
+from groundling.forms import Form
 
 
 class Objective(nn.Module):
@@ -24,10 +25,12 @@ class Objective(nn.Module):
     first and keyword options after it.
     """
 
-    name: str
-    """Prefix of the terms in the log, and the key of the objective's own random stream."""
+    name: str = ""
+    """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
     needs: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
+    watched: Sequence[str] = ()
+    """Terms that are logged and not trained on, such as how often a gate is open."""
     swaps: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
 
@@ -44,6 +47,17 @@ class Objective(nn.Module):
             return self.weight
         return self.weight * min(1.0, (step + 1) / self.warmup)
 
+    def weight_of(self, term: str, step: int) -> float:
+        """Weight of one of its terms at an optimizer step: 0 of one that is only watched."""
+        return 0.0 if term in self.watched else self.weight_at(step)
+
+    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """What a user should know of its watched terms, a line each, after a run.
+
+        `means` holds the mean of every watched term in each epoch; terms that were never logged are missing.
+        """
+        return []
+
     def saved(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""
         return {self.name: self}
@@ -56,7 +70,7 @@ class Objective(nn.Module):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__}: this objective has no method `count`")
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
         """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
@@ -67,7 +81,7 @@ class Objective(nn.Module):
 
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,9 @@ class Given:
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
+    form: Form | None = None
+    """The form of the task's answers, as its head is trained; None where there is no task."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ class MaskedLM(Objective):
     With `joint`, predictions are made from the text states after the cross-modal encoder, which has read the whole,
     unmasked CLIP side; without it, from the text encoder alone. Scheme "bert" masks 80 %, replaces 10 % and keeps
     10 % of the chosen pieces; "released" is what XDBERT's code does (81 / 9 / 10). With `whole_word` all pieces of a
-    chosen word are masked together.
+    chosen word are masked together. Of a text of several parts, each part has a masked piece (UNITER's second stage on
+    VCR: ChenRocks/UNITER, data/pretrain_vcr.py).
     """
 
     name = "masked_lm"
@@ -75,7 +76,7 @@ class MaskedLM(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
-        """Mask pieces of every row's text; every text has at least one masked piece."""
+        """Mask pieces of every row's text; every text, or every part of it, has at least one masked piece."""
         return sample.each_row(lambda row: self._masked(row, rng))
 
     def _masked(self, sample: Sample, rng: np.random.Generator) -> Sample:
@@ -105,8 +106,9 @@ class MaskedLM(Objective):
             per_word = rng.random(words)
             draw = np.where(row.word >= 0, per_word[np.maximum(row.word, 0)], draw)
         chosen = ordinary & (draw < self.rate)
-        if not chosen.any():
-            chosen = ordinary & (draw == draw[ordinary].min())
+        for part in _parts(row, ordinary):
+            if not (chosen & part).any():
+                chosen = chosen | (part & (draw == draw[part].min()))
         return chosen
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -124,6 +126,13 @@ class MaskedLM(Objective):
         masked = labels != IGNORE
         logits = self.head(states[masked], table)  # (masked, vocabulary)
         return {"mlm": F.cross_entropy(logits.float(), labels[masked], reduction="sum")}
+
+
+def _parts(row: Row, ordinary: np.ndarray) -> list[np.ndarray]:
+    """The ordinary pieces (T,) of each part of a text; of a text without parts, all of them."""
+    if row.part is None:
+        return [ordinary]
+    return [ordinary & (row.part == number) for number in np.unique(row.part[ordinary])]
 
 
 def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None) -> MaskedLM:

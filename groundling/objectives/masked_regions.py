@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from groundling.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed
 from groundling.errors import InputError
+from groundling.models.join import fresh
 from groundling.objectives import Objective
 
 
@@ -67,6 +68,7 @@ class MaskedRegions(Objective):
         if not tied:
             layers.append(nn.Linear(width, max(1, outputs)))
         self.head = nn.Sequential(*layers)
+        fresh(self.head)
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
     def corrupt(

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundling.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.models.heads import Pooler
+from groundling.models.task_heads import answer
 from groundling.objectives import Objective
 
 ATTEMPTS = 20
@@ -49,7 +50,7 @@ class SentenceImage(Objective):
         self.negatives = negatives
         self.alignment = alignment
         self.pooler = None if sizes.pooled else Pooler(sizes.text)
-        self.classify = nn.Linear(sizes.text, 2)
+        self.classify = answer(sizes.text, 2)
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]

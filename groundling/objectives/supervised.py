@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sizes
+from groundling.batch import IGNORE, Batch, Encoded, Sizes
 from groundling.forms import Form
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Objective
 
 
 class Supervised(Objective):
-    """A task's own loss on what a head answers: the plain head of its form, or a paper's (`groundling/joins/`)."""
+    """A task's own loss on what a head answers: the plain head of its form, or a paper's (`groundling/joins/`).
+
+    Samples whose label is hidden (`data/unlabelled.py`) are answered, for a gate to see, and not scored.
+    """
 
     name = "supervised"
     needs = ("labels.label",)
@@ -45,12 +47,28 @@ class Supervised(Objective):
         return self.outputs(encoded, batch)
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Samples."""
-        return {"task": len(batch)}
+        """Samples with a label."""
+        labels = batch.labels.get("label")
+        return {"task": 0 if labels is None else int(_known(labels).sum())}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """The form's loss, summed over samples to (), as `task`."""
+        """The form's loss, summed over labelled samples to (), as `task`; nothing where no sample is labelled."""
+        labels = batch.labels.get("label")
+        if labels is None:
+            return {}
+        known = _known(labels)
+        if not known.any():
+            return {}
         outputs = encoded.heads.get(self.name)
         if outputs is None:
             outputs = self.outputs(encoded, batch)
-        return {"task": self.form.loss(outputs, torch.as_tensor(batch.labels["label"]))}
+        return {"task": self.form.loss(outputs[known], labels[known])}
+
+
+def _known(labels: Tensor) -> Tensor:
+    """Which samples (B,) have a label, of labels (B,) or (B, L, ...)."""
+    flat = labels.flatten(1) if labels.ndim > 1 else labels.unsqueeze(1)
+    if labels.is_floating_point():
+        # Any number may be a label, and a question of VQA whose answers nobody listed has IGNORE everywhere.
+        return ~flat.isnan().any(1)
+    return (flat != IGNORE).any(1)

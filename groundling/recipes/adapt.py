@@ -17,7 +17,7 @@ from groundling.errors import InputError
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
-from groundling.models.saved_heads import save_heads, start_lm_head
+from groundling.models.saved_heads import start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.masked_lm import MaskedLM
@@ -26,6 +26,7 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     vocabulary,
     with_teacher_width,
 )
@@ -91,7 +92,14 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     room = classroom(config.teacher if arm.taught else "", config.distilling, run.state.device)
     samples, teachers = room.wrap(samples) if room else (samples, [])
 
-    given = Given(model.sizes, vocabulary(text), config.masking, config.crossing, config.distilling)
+    given = Given(
+        model.sizes,
+        vocabulary(text),
+        config.masking,
+        config.crossing,
+        config.distilling,
+        config.targeted,
+    )
     objectives = make_objectives(arm.names, with_teacher_width(given, room), training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     inner = inner_step(config.inner)
@@ -100,12 +108,11 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     result |= {"texts": len(examples), "parameters": _count(text.encoder)}
 
     def save(folder: Path) -> None:
-        saved = {name: head for objective in objectives for name, head in objective.saved().items()}
         text.export(folder / "model")
-        save_heads(folder / "model", saved)
+        save_objectives(folder / "model", objectives)
         if config.crossing.save_joint and isinstance(model, CrossModal):
             model.export(folder / "joint")
-            save_heads(folder / "joint", saved)
+            save_objectives(folder / "joint", objectives)
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 

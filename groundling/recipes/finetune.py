@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
@@ -11,25 +10,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 
-from groundling.batch import IGNORE, Example
+from groundling.batch import Example
 from groundling.config import FinetuneConfig, TrainConfig, need
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
-from groundling.data.samples import Samples, TextSamples
+from groundling.data.samples import Samples, TextSamples, thinned, together
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named
+from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import load_head, save_heads
+from groundling.models.saved_heads import load_head
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
@@ -42,14 +41,18 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     text_encoder_of,
     vocabulary,
+    watched_terms,
     with_teacher_width,
 )
 from groundling.runs import disk_errors, finished
+from groundling.shift.beside import with_others
+from groundling.shift.partitions import taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.table import own_notes, own_task
+from groundling.tasks.table import OwnReader, own_notes, own_task
 from groundling.teachers import Teacher
 from groundling.train import train
 
@@ -69,10 +72,11 @@ def finetune(
     need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
-    if config.regions.images and not config.regions.regions:
+    if config.own.label and (config.task or task):
         raise InputError(
-            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+            f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
+    _check_regions_given(config)
     if config.seeds < 1:
         raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
     if config.teacher and not (config.objectives or config.inner):
@@ -83,10 +87,12 @@ def finetune(
     check_parts(config.objectives, config.teacher, "finetune")
     if task is None:
         task = _task(config)
+    own = task.read
+    task = with_others(task, config.also)
     learned = trained_on(task, config)
     _shelf(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
-    notes = own_notes(Path(config.data), config.own) if config.own.label else []
+    notes = own_notes(own) if isinstance(own, OwnReader) else []
     notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     if run.state.is_main_process:
         for note in notes:
@@ -109,9 +115,23 @@ def finetune(
             )
         runs.append(done)
     result = summary(task, runs, config)
+    notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
     return run.finish(result)
+
+
+def _check_regions_given(config: FinetuneConfig) -> None:
+    """Raises InputError for settings that say something of regions where there are none."""
+    if config.regions.regions:
+        return
+    if config.regions.images:
+        raise InputError(
+            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+        )
+    for flag, given in (("--blind", config.blind), ("--most-regions", config.regions.most_regions)):
+        if given:
+            raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
 
 
 def _task(config: FinetuneConfig) -> Task:
@@ -146,6 +166,8 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
+        "partition": config.partition,
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
         **manifests(config.regions.regions),
         "images": config.regions.images,
         "teacher": "" if is_outside(config.teacher) else config.teacher,
@@ -177,6 +199,8 @@ def one_run(
         vocabulary(text) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,
+        targeted=config.targeted,
+        form=objective.form,
     )
     beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
     objectives: list[Objective] = [objective, *beside]
@@ -192,15 +216,17 @@ def one_run(
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    watched, notes = watched_terms(objectives, folder, trained)
     done |= {"scores": scores, **trained}
     if trained_on(task, config):
         done["trained_on"] = trained_on(task, config)
+    if watched:
+        done |= {"watched": watched, "notes": notes}
 
     def save(where: Path) -> None:
         if config.save_model:
             student.export(where / "model")
-            saved = {name: module for one in objectives for name, module in one.saved().items()}
-            save_heads(where / "model", saved)
+            save_objectives(where / "model", objectives)
 
     write_result(folder, done, save)
     return done
@@ -232,11 +258,17 @@ def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
         return student
+    if isinstance(student, SingleStream):
+        kind = student.join.kind
+        # A design of one's own is named again in order to load its model.
+        if not is_outside(config.join) or named("joins", Design, config.join).name != kind:
+            raise InputError(
+                f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
+            )
+        return student
     torch.manual_seed(seed_of(seed, "init", "join"))
     if not config.regions.regions:
         return join_to(student, config.join, 1)
-    if isinstance(student, SingleStream):
-        return student
     store = _learned_from(_shelf(config, task), task, config)
     model = join_to(student, config.join, store.width)
     model.regions_from = made_by(store)
@@ -248,11 +280,14 @@ def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) 
     if not isinstance(student, SingleStream):
         return plain_head(Reading(student.sizes, task.form))
     student.see(max(len(example.images) for some in splits.values() for example in some))
+    design = design_of(student, config.join)
+    if not config.plain_head:
+        design.ready(student, splits[task.train], False)
     table = student.word_embeddings().weight
     reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
     kind = None
     if not config.plain_head:
-        kind = design_of(student, config.join).heads.get(task.like or task.name)
+        kind = design.heads.get(task.like or task.name)
     if kind is None or (kind.apart and not config.regions.regions):
         return plain_head(reading)
     return kind(reading)
@@ -371,15 +406,22 @@ def seen(
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
-    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined."""
+    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined.
+
+    Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
+    """
     medians: dict[str, dict[str, float]] = {}
     every: dict[str, dict[str, list[float]]] = {}
+    official: dict[str, dict[str, float]] = {}
     for split in task.dev:
         present = [run["scores"][split] for run in runs if split in run["scores"]]
         names = [metric.name for metric in task.metrics]
         every[split] = {name: [scores[name] for scores in present] for name in names}
         # No seed is left out: where a metric is undefined (constant labels), so is its median.
         medians[split] = {name: _median(values) for name, values in every[split].items() if values}
+        more = dict.fromkeys(name for scores in present for name in scores)
+        own = [name for name in more if name not in (*names, "constant")]
+        official[split] = {name: _median([scores[name] for scores in present]) for name in own}
     collapsed_seeds = [
         run["seed"]
         for run in runs
@@ -393,6 +435,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "seeds": [run["seed"] for run in runs],
         "scores": every,
         "median": medians,
+        "official": official,
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
     }
@@ -417,35 +460,7 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     parts = {}
     for split in dict.fromkeys(wanted):
         parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-    examples = _together([parts[split] for split in learned], config)
-    if config.max_train and config.max_train < len(examples):
-        keep = np.linspace(0, len(examples) - 1, config.max_train).round().astype(int)
-        examples = [examples[place] for place in keep]
-    return {**parts, task.train: examples}
-
-
-def _together(parts: Sequence[list[Example]], config: FinetuneConfig) -> list[Example]:
-    """The examples of several splits as one; raises InputError if two have the same id.
-
-    Soft targets (K, 2) have the same K all over a split: shorter ones are padded with pairs of `IGNORE`.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    examples = [example for part in parts for example in part]
-    ids = Counter(example.id for example in examples)
-    name, count = max(ids.items(), key=lambda item: item[1], default=("", 0))
-    if count > 1:
-        raise InputError(
-            f"--train-splits {' '.join(config.train_splits)}: {count} examples are called {name!r}; "
-            "the splits overlap, or the task's reader does not tell their ids apart"
-        )
-    most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
-    return [_padded(example, most) for example in examples]
-
-
-def _padded(example: Example, most: int) -> Example:
-    label = example.label
-    if not isinstance(label, np.ndarray) or len(label) == most:
-        return example
-    rows = ((0, most - len(label)), (0, 0))
-    return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
+    examples = together({split: parts[split] for split in learned})
+    if config.partition:
+        examples = taken(examples, Path(config.partition), task, folder)
+    return {**parts, task.train: thinned(examples, config.max_train)}

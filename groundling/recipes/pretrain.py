@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,18 @@ from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.regions import stem
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.samples import DrawnTexts, Samples, TextInput, TextSamples, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import is_outside, named
 from groundling.forms import Answer
-from groundling.joins import Design
+from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import EndToEnd, end_to_end
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import save_heads, start_lm_head
+from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
@@ -47,7 +47,9 @@ from groundling.recipes.teaching import (
     classroom,
     inner_step,
     make_objectives,
+    save_objectives,
     vocabulary,
+    watched_terms,
     with_teacher_width,
 )
 from groundling.tasks import Task
@@ -60,12 +62,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 
     Raises InputError for settings that do not fit.
     """
-    need(config, "pretrain", "student", "regions")
-    if bool(config.captions) == bool(config.task):
-        raise InputError(
-            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
-        )
-    check_parts(config.objectives, config.teacher, "pretrain")
+    _check(config)
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu)
     if run.result is not None:
@@ -80,23 +77,29 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     model = _model(config, store)
     model.regions_from = made_by(store)
     design = design_of(model, config.model)
+    phase = _phase(design, config)
+    versions = _versions(config, phase)
+    design.ready(model, [examples[0] for examples in versions], True)
     text, _ = model.inputs(config.max_length)
     room = classroom(config.teacher, config.distilling, run.state.device)
-    data = _data(config, design, model, corpora, shelf, text, room)
+    data = _data(config, phase, versions, model, corpora, shelf, text, room)
 
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
-    given = Given(sizes, vocabulary(model.text), config.masking, distilling=config.distilling)
+    given = Given(
+        sizes,
+        vocabulary(model.text),
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+    )
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
-    objectives = design.phase.objectives(given, config)
+    objectives = phase.objectives(given, config)
     if not config.random_start:
-        for objective in objectives:
-            if isinstance(objective, MaskedLM):
-                start_lm_head(objective.head, config.student, "bert", objective.starts_from)
+        _start_heads(objectives, config)
     taught = with_teacher_width(given, room)
     beside = make_objectives(config.objectives, taught, training.seed)
-    sources = _sources(corpora, data, design, objectives, beside)
-    if config.text:
-        sources.append(_text_alone(config, model, text, sources))
+    sources = _sources(corpora, data, phase, objectives, beside)
+    sources += _text_alone(config, model, text, sources)
     every = [*objectives, *beside]
     result = train(
         model,
@@ -108,20 +111,38 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         inner=inner_step(config.inner),
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    notes = [*data.notes, *_notes(design, objectives, config)]
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    result |= {"left_out": data.left_out, "notes": notes}
+    watched, remarks = watched_terms(every, run.folder, result)
+    notes = [*data.notes, *_notes(phase, objectives, config)]
+    _say(notes)
+    result |= {"left_out": data.left_out, "notes": [*notes, *remarks]}
     if config.captions:
         result["epoch_of"] = config.epoch_of
+    if watched:
+        result["watched"] = watched
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
 
     def save(folder: Path) -> None:
         model.export(folder / "model")
-        saved = {name: head for one in every for name, head in one.saved().items()}
-        save_heads(folder / "model", saved)
+        save_objectives(folder / "model", every)
 
     return run.finish(result, save)
+
+
+def _check(config: PretrainConfig) -> None:
+    """Raises InputError for settings that are missing, or do not go together."""
+    need(config, "pretrain", "student", "regions")
+    if bool(config.captions) == bool(config.task):
+        raise InputError(
+            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
+        )
+    if config.task_answers != "right" and not config.task:
+        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    check_parts(config.objectives, config.teacher, "pretrain")
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
@@ -228,9 +249,51 @@ class _Data:
     """Those that the loop must ask."""
 
 
+def _phase(design: Design, config: PretrainConfig) -> Phase:
+    """The model's phase on captions or on a task's texts, its steps mixed as asked.
+
+    Raises InputError for ratios that do not fit its kinds of steps.
+    """
+    phase = design.phase
+    if config.task and design.task_phase is not None:
+        phase = design.task_phase
+    if not config.step_mix:
+        return phase
+    kinds = [names for _, names in phase.mix]
+    if len(config.step_mix) != len(kinds) or min(config.step_mix) <= 0:
+        told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
+        given = " ".join(f"{ratio:g}" for ratio in config.step_mix)
+        raise InputError(
+            f"--step-mix {given}: expected a number above 0 for each of {design.name}'s kinds of steps here: {told}"
+        )
+    return replace(phase, mix=tuple(zip(config.step_mix, kinds, strict=True)))
+
+
+def _versions(config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
+    """What a task's training texts are, one version each or all that may be drawn; none for captions."""
+    if not config.task:
+        return []
+    folder = Path(config.data)
+    task = named("tasks", Task, config.task).at(folder)
+    if config.task_answers == "any":
+        return unlabelled_texts(task, folder, phase.tags)
+    return [(example,) for example in task_texts(task, folder, phase.tags)]
+
+
+def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
+    """Heads from the checkpoint or the earlier run: masked LM's, and on a task's texts those of regions, too."""
+    for objective in objectives:
+        if isinstance(objective, MaskedLM):
+            start_lm_head(objective.head, config.student, "bert", objective.starts_from)
+        elif config.task:
+            for name, head in objective.saved().items():
+                load_head(Path(config.student), head, name)
+
+
 def _data(
     config: PretrainConfig,
-    design: Design,
+    phase: Phase,
+    versions: Sequence[Sequence[Example]],
     model: SingleStream,
     corpora: Sequence[_Corpus],
     shelf: Shelf,
@@ -241,13 +304,14 @@ def _data(
     stores = [shelf.of(each.name) for each in corpora]
     texts: list[Samples] = []
     left_out = 0
-    if config.task:
-        task = named("tasks", Task, config.task).at(Path(config.data))
-        texts.append(TextSamples(task_texts(task, Path(config.data)), text))
+    if config.task_answers == "any":
+        texts.append(DrawnTexts(versions, text))
+    elif config.task:
+        texts.append(TextSamples([examples[0] for examples in versions], text))
     else:
         every_caption = config.epoch_of == "captions"
         for images, lacking in _captioned(config, corpora, stores):
-            texts.append(CaptionTexts(images, text, design.phase.pairs, every_caption))
+            texts.append(CaptionTexts(images, text, phase.pairs, every_caption))
             left_out += lacking
     notes = _shared_images(corpora, texts, stores)
     seeing = Seeing(
@@ -259,8 +323,8 @@ def _data(
     teachers: list[Teacher] = []
     for samples, store in zip(texts, stores, strict=True):
         if room is not None:
-            # Captions are drawn anew in every epoch: a teacher of theirs is asked in the loop.
-            samples, teachers = room.wrap(samples, cached=bool(config.task))
+            # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+            samples, teachers = room.wrap(samples, cached=isinstance(samples, TextSamples))
         samples = RegionSamples(samples, store, seeing)
         if isinstance(model, EndToEnd):
             samples = Pictured(samples, config.regions.images, model.side)
@@ -334,7 +398,7 @@ def _shared_images(
 def _sources(
     corpora: Sequence[_Corpus],
     data: _Data,
-    design: Design,
+    phase: Phase,
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
 ) -> list[Source]:
@@ -344,7 +408,7 @@ def _sources(
     """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in beside)
-    mix = design.phase.mix or [(1.0, tuple(sorted(names)))]
+    mix = phase.mix or [(1.0, tuple(sorted(names)))]
     sources = []
     for each, samples in zip(corpora, data.samples, strict=True):
         weight = each.weight or float(len(samples))
@@ -358,42 +422,65 @@ def _sources(
 
 def _text_alone(
     config: PretrainConfig, model: SingleStream, text: TextInput, sources: Sequence[Source]
-) -> Source:
-    """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3); an epoch is one of the images."""
+) -> list[Source]:
+    """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3), that no epoch counts; or none."""
+    if not config.text:
+        return []
     blocks = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
     share = sum(source.ratio for source in sources)
-    return Source(TextSamples(blocks, text), share, ("masked_lm",), "text alone", counts=False)
+    alone = TextSamples(blocks, text)
+    return [Source(alone, share, ("masked_lm",), "text alone", counts=False)]
 
 
-def _notes(design: Design, objectives: Sequence[Objective], config: PretrainConfig) -> list[str]:
+def _notes(phase: Phase, objectives: Sequence[Objective], config: PretrainConfig) -> list[str]:
     """What a reader must know of this run: kinds of steps of the paper's mix that it has none of."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
     if config.region_classes == "none":
         reason = "--region-classes none"
     notes = []
-    for _, mixed in design.phase.mix:
+    for _, mixed in phase.mix:
         if not names & set(mixed):
             notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
     return notes
 
 
-def task_texts(task: Task, folder: Path) -> list[Example]:
+def task_texts(task: Task, folder: Path, tags: bool = False) -> list[Example]:
     """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
     A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
-    one, a statement stands alone. Raises InputError if a multiple choice has no label.
+    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are. Raises
+    InputError if a multiple choice has no label.
     """
     texts = []
     for example in task.read(folder, task.train):
-        pair = example.pair
-        if example.choices:
-            if not isinstance(example.label, int):
-                raise InputError(
-                    f"{example.id}: a multiple choice without a label cannot be pre-trained on"
-                )
-            pair = example.choices[example.label]
+        if example.choices and not isinstance(example.label, int):
+            raise InputError(
+                f"{example.id}: a multiple choice without a label cannot be pre-trained on"
+            )
+        if isinstance(example.label, int) and example.choices:
+            example = with_choice(example, example.label)
         elif isinstance(task.form, Answer):
-            pair = task.form.best(example.label) or None
-        texts.append(Example(example.id, example.text, pair, images=example.images))
+            example = replace(example, pair=task.form.best(example.label) or None)
+        texts.append(_as_text(example, tags))
     return texts
+
+
+def unlabelled_texts(task: Task, folder: Path, tags: bool = False) -> list[tuple[Example, ...]]:
+    """All versions of each of a task's training texts that somebody could write who has not seen the labels.
+
+    A question with choices is an example with all of them; a question without stands alone.
+    """
+    if task.hidden is not None:
+        versions = task.hidden(folder, task.train)
+    else:
+        versions = [(example,) for example in task.read(folder, task.train)]
+    return [tuple(_as_text(example, tags) for example in examples) for examples in versions]
+
+
+def _as_text(example: Example, tags: bool) -> Example:
+    """The example without its label, and, but with `tags`, without the places that name objects or phrases."""
+    text = replace(example, label=None, gold=None, official="")
+    if tags and example.objects:
+        return text
+    return replace(text, tags=(), choice_tags=(), objects=0, names=())

@@ -22,6 +22,7 @@ from groundling.data.tables import read_text
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.jobs import Job, run_jobs
+from groundling.published import PUBLISHED
 from groundling.recipes.adapt import adapt, arm_of
 from groundling.recipes.finetune import finetune
 from groundling.recipes.judging import judge_folders
@@ -120,6 +121,7 @@ def read_sweep(path: str | Path) -> Sweep:
     ]
     shared = content.get("tune", {})
     tuning = _filled((FinetuneConfig(), TUNING), shared, f"{path}, [tune]")
+    _check_no_model(shared, f"{path}, [tune]")
     default = _seeds(shared, f"{path}, [tune]") or _seeds(content, str(path)) or SEEDS
     tunings = [_tuning(task, table, tuning, path) for task, table in content["tasks"].items()]
     return Sweep(tuple(variants), tuple(tunings), default, content.get("adapt_every_seed", False))
@@ -165,6 +167,11 @@ def _variant(
         raise InputError(f"{where}: tune = {tune!r}, expected a table")
     # A mistake is told now, not after hours.
     _filled((FinetuneConfig(), TUNING), tune, f"{where}.tune")
+    _check_no_model(tune, f"{where}.tune")
+    if published and published not in PUBLISHED:
+        raise InputError(
+            f"{where}: published = {published!r}, expected one of {', '.join(PUBLISHED)}"
+        )
     if "seeds" in tune:
         raise InputError(
             f"{where}.tune: seeds = {tune['seeds']}; every variant has the same seeds, "
@@ -182,7 +189,16 @@ def _tuning(
 ) -> Tuning:
     where = f'{path}, [tasks."{task}"]'
     config, training = _filled((replace(tuning[0], task=task), tuning[1]), table, where)
+    _check_no_model(table, where)
     return Tuning(config, training, _seeds(table, where))
+
+
+def _check_no_model(table: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for a model among the settings of a fine-tuning: it would be replaced by each variant's."""
+    if "model" in table:
+        raise InputError(
+            f"{where}: model = {table['model']!r}; a model belongs in the table of a variant"
+        )
 
 
 def _filled(
@@ -215,6 +231,8 @@ def _check_value(group: object, key: str, value: object, where: str) -> None:
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {key} = {value!r}, expected a value like {before!r}")
     hint = get_type_hints(type(group))[key]
+    if isinstance(value, tuple) and not all(isinstance(one, str) for one in value):
+        raise InputError(f"{where}: {key} = {list(value)!r}, expected a list of texts")
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise InputError(f"{where}: {key} = {value!r}, expected one of {', '.join(get_args(hint))}")
 

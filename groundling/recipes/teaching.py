@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import PartialState
 
+from groundling.analysis.watched import means_by_epoch
 from groundling.batch import collate
 from groundling.config import Distilling
 from groundling.data.samples import Samples
@@ -15,6 +20,7 @@ from groundling.find import built, is_outside
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.saved_heads import save_heads
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
@@ -59,13 +65,22 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
     return objectives
 
 
+def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
+    """Write what objectives keep for a next run beside an exported model."""
+    heads = {name: head for one in objectives for name, head in one.saved().items()}
+    save_heads(folder, heads)
+
+
 def load_teacher(source: str, options: Distilling) -> Teacher:
     """A CLIP-like text tower by hub id or folder, or MODULE:NAME of a teacher of your own or of what makes it."""
     if not is_outside(source):
         clip, tokenizer = load_clip_text(source)
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
-    return built(source, is_teacher, "a Teacher")
+    teacher = built(source, is_teacher, "a Teacher")
+    if not (teacher.name and teacher.width):
+        raise InputError(f"{source}: a teacher needs a `name`, and the `width` of its features")
+    return teacher
 
 
 MEASURED = 64
@@ -116,6 +131,27 @@ def inner_step(name: str) -> InnerStep | None:
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")
+
+
+def watched_terms(
+    objectives: Sequence[Objective], folder: Path, trained: Mapping[str, Any]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The mean of every watched term in each epoch of a finished training, and what is to be said of them, once.
+
+    `trained` is what `train` returned, and `folder` where it wrote its log; what is said is printed, too.
+    """
+    terms = [term for objective in objectives for term in objective.watched]
+    if not terms:
+        return {}, []
+    # An epoch of fewer than a ten-thousandth is written as 0.
+    epoch = trained["steps"] / max(trained["epochs"], 1e-4)
+    means = means_by_epoch(folder / "log.jsonl", terms, epoch)
+    # Terms that share a gate say the same of it.
+    notes = list(dict.fromkeys(line for one in objectives for line in one.remarks(means)))
+    if PartialState().is_main_process:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+    return means, notes
 
 
 def with_teacher_width(given: Given, room: Classroom | None) -> Given:

@@ -17,7 +17,17 @@ from groundling.errors import InputError
 from groundling.recipes.lifecycle import Run
 from groundling.runs import disk_errors, finished
 from groundling.tasks import Task
-from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Item, items, leaderboard, q_to_ar
+from groundling.tasks.vcr import (
+    ANSWER,
+    BOTH,
+    CHOICES,
+    RATIONALE,
+    Item,
+    items,
+    leaderboard,
+    one_part,
+    q_to_ar,
+)
 
 
 def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
@@ -28,18 +38,18 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
     """
-    need(config, "vcr", "answers", "rationales", "data")
+    need(config, "vcr", "data")
+    if not config.both:
+        need(config, "vcr", "answers", "rationales")
+    elif config.answers or config.rationales:
+        raise InputError(
+            f"vcr: --both {config.both} answers and gives reasons; leave out --answers and --rationales"
+        )
     folder = Path(config.data)
     split = config.split
     asked = items(folder, split)
-    answer_files = _files(config.answers, ANSWER, split)
-    rationale_files = _files(config.rationales, RATIONALE, split)
+    answer_files, rationale_files = _files_of_both(config, split)
     seeds = sorted(answer_files.keys() & rationale_files.keys())
-    if not seeds:
-        raise InputError(
-            f"{config.answers}, {config.rationales}: no finished seed in both; "
-            f"there are {sorted(answer_files)} and {sorted(rationale_files)}"
-        )
     inputs: dict[str, str | Path] = {"data": ANSWER.file(folder, split)}
     for seed in seeds:
         inputs[f"a {seed}"] = answer_files[seed]
@@ -51,9 +61,14 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
         "seeds": seeds,
         "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
     }
-    if any(_learned(file, split) for file in (*answer_files.values(), *rationale_files.values())):
+    files = (*answer_files.values(), *rationale_files.values())
+    if any(_learned(file, split) for file in files):
         result["trained_on"] = [split]
-    predicted = _predicted(folder, split, [(answer_files[s], rationale_files[s]) for s in seeds])
+    if config.both:
+        predicted = _predicted_by_one(folder, split, [answer_files[seed] for seed in seeds])
+    else:
+        pairs = [(answer_files[seed], rationale_files[seed]) for seed in seeds]
+        predicted = _predicted(folder, split, pairs)
     if asked[0].answer is None:
         result["files"] = []
         for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
@@ -90,6 +105,15 @@ def _predicted(
     return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
 
 
+def _predicted_by_one(
+    folder: Path, split: str, files: Sequence[Path]
+) -> list[tuple[Predictions, Predictions]]:
+    """Answers and rationales of every file of a run on both."""
+    examples = BOTH.read(folder, split)
+    every = [_predictions(path, examples) for path in files]
+    return [(one_part("answer", said), one_part("rationale", said)) for said in every]
+
+
 def _joint_scores(
     predicted: list[tuple[Predictions, Predictions]], asked: list[Item]
 ) -> dict[str, list[float]]:
@@ -108,6 +132,26 @@ def _write_leaderboard(path: Path, answers: Predictions, rationales: Predictions
     rationale_scores = {official: row.scores for official, row in rationales.items()}
     with disk_errors(path):
         path.write_text(leaderboard(answer_scores, rationale_scores), encoding="utf-8")
+
+
+def _files_of_both(config: VcrConfig, split: str) -> tuple[dict[int, Path], dict[int, Path]]:
+    """The files of answers and of rationales by seed, which of a run on both are the same ones.
+
+    Raises InputError if no seed has finished both.
+    """
+    if config.both:
+        files = _files(config.both, BOTH, split)
+        if not files:
+            raise InputError(f"{config.both}: no finished seed of {BOTH.name}")
+        return files, files
+    answer_files = _files(config.answers, ANSWER, split)
+    rationale_files = _files(config.rationales, RATIONALE, split)
+    if not answer_files.keys() & rationale_files.keys():
+        raise InputError(
+            f"{config.answers}, {config.rationales}: no finished seed in both; "
+            f"there are {sorted(answer_files)} and {sorted(rationale_files)}"
+        )
+    return answer_files, rationale_files
 
 
 def _files(run: str, task: Task, split: str) -> dict[int, Path]:

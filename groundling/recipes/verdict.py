@@ -15,7 +15,8 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
     """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
-        InputError: fewer than two groups, two of one name, an unknown published system, or unreadable runs.
+        InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
+            that the control and another group have in common.
     """
     groups: dict[str, str] = {}
     for text in config.runs:
@@ -35,4 +36,9 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
         if system not in PUBLISHED:
             raise InputError(f"--published {name}={system}: there are {', '.join(PUBLISHED)}")
         published[name] = system
-    return judge_folders(groups, out, published=published)
+    result = judge_folders(groups, out, published=published)
+    if not result["verdicts"]:
+        raise InputError(
+            f"verdict: no task has finished runs of both {result['control']} and another group, so nothing is judged"
+        )
+    return result

@@ -64,6 +64,9 @@ class Task:
     """Name of the task whose head a paper's model has for this one, too; empty: its own."""
     extra: Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None = None
     """More of the benchmark's own scores, 0..1, over groups or by type: (folder, split, official ids, answers)."""
+    hidden: Callable[[Path, str], list[tuple[Example, ...]]] | None = None
+    """Reads a split as if its labels were secret: all that may stand in an example's place, where `read` tells a label
+    in other fields than `label`."""
 
     def at(self, folder: Path) -> Task:
         """The task with the answers that its data folder lists; itself if the answers are always the same."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from groundling.batch import Example
 from groundling.data.tables import read_tsv
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 from groundling.forms import Classify, Form, Regress
 from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, Metric
 from groundling.tasks import Task
@@ -108,9 +108,8 @@ def from_hub(task: Task, split: str) -> list[Example]:
     try:
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{task.name}: {split} cannot be read from the hub ({reason}); pass --data FOLDER"
+            f"{task.name}: {split} cannot be read from the hub ({first_line(error)}); pass --data FOLDER"
         ) from None
     # Of the hub's own columns two are not used: MRPC's test labels, and `idx`, which numbers MRPC by another file.
     examples = []

@@ -14,7 +14,7 @@ import numpy as np
 from groundling.batch import Example, Gold, RegionRow, needed
 from groundling.data.detections import corners_of, read_detections
 from groundling.data.regions import inside
-from groundling.errors import InputError, refuse
+from groundling.errors import InputError, first_line, refuse
 from groundling.forms import Pick
 from groundling.metrics import PICKED, UPPER_BOUND
 from groundling.runs import read_json
@@ -101,10 +101,8 @@ def read_plain(path: Path) -> Any:
         with Path(path).open("rb") as stream:
             return _Plain(stream, encoding="latin1").load()
     except Exception as error:  # a damaged pickle raises anything
-        lines = str(error).splitlines()
-        reason = lines[0] if lines else type(error).__name__
         what = "not read" if isinstance(error, InputError | OSError) else "not a whole pickle"
-        raise InputError(f"{path}: {what} ({reason})") from None
+        raise InputError(f"{path}: {what} ({first_line(error)})") from None
 
 
 class Instance(NamedTuple):

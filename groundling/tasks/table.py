@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from groundling.batch import Example
@@ -64,27 +65,42 @@ def own_task(path: Path, options: OwnFile) -> Task:
     Raises:
         InputError: a file, line or column is missing, empty or no label.
     """
-    rows = own_rows(path, options)
-    form = form_of([(row.where, row.label) for row in rows], options.form)
+    read = OwnReader(path, options)
+    metrics = _metrics(read.form)
+    # Version 2: the dev split is drawn by group; it was every fifth row.
+    return Task(f"table/{path.stem}", read.form, read, metrics, source=str(path), version=2)
 
-    def read(folder: Path, split: str) -> list[Example]:
-        if split == "dev" and options.dev:
-            file = Path(options.dev)
-            return [_example(row, form, file, split) for row in own_rows(file, options)]
-        rows = own_rows(folder, options)
-        # All are read, so that a mistake is found on either side.
-        examples = [_example(row, form, folder, split) for row in rows]
-        if options.dev:
+
+class OwnReader:
+    """The examples of one's own file by split; the file, and that of `options.dev`, is read once."""
+
+    def __init__(self, path: Path, options: OwnFile) -> None:
+        """Raises InputError if a file, line or column is missing, empty or no label."""
+        self.path = path
+        self.options = options
+        self.rows = own_rows(path, options)
+        self.form = form_of([(row.where, row.label) for row in self.rows], options.form)
+
+    @cached_property
+    def dev_rows(self) -> list[OwnRow]:
+        """The rows of `options.dev`; none without it."""
+        return own_rows(Path(self.options.dev), self.options) if self.options.dev else []
+
+    def __call__(self, folder: Path, split: str) -> list[Example]:
+        """A split's examples; `folder` is the file itself. Raises InputError for a wrong label, on either side."""
+        if split == "dev" and self.options.dev:
+            file = Path(self.options.dev)
+            return [_example(row, self.form, file, split) for row in self.dev_rows]
+        # All are made, so that a mistake is found on either side.
+        examples = [_example(row, self.form, self.path, split) for row in self.rows]
+        if self.options.dev:
             return examples
-        held = held_out(folder, [row.group for row in rows])
+        held = held_out(self.path, [row.group for row in self.rows])
         return [
             example
-            for row, example in zip(rows, examples, strict=True)
+            for row, example in zip(self.rows, examples, strict=True)
             if (row.group in held) == (split == "dev")
         ]
-
-    # Version 2: the dev split is drawn by group; it was every fifth row.
-    return Task(f"table/{path.stem}", form, read, _metrics(form), source=str(path), version=2)
 
 
 def _metrics(form: Form) -> tuple[Metric, ...]:
@@ -159,23 +175,21 @@ def held_out(path: Path, groups: Sequence[Group]) -> set[Group]:
     return held
 
 
-def own_notes(path: Path, options: OwnFile) -> list[str]:
+def own_notes(read: OwnReader) -> list[str]:
     """What a reader of the scores must know of the file, a line each; empty if there is nothing.
 
     Labels with spaces around them, classes of one row or on one side only, a dev split that is unusually large, small
     or made of few groups, and dev rows whose image or texts are in train.
     """
-    task = own_task(path, options)
-    train = task.read(path, "train")
-    dev = task.read(path, "dev")
-    rows = own_rows(path, options)
-    notes = _stray_spaces(path, rows)
-    if options.dev:
-        notes += _stray_spaces(Path(options.dev), own_rows(Path(options.dev), options))
+    train = read(read.path, "train")
+    dev = read(read.path, "dev")
+    notes = _stray_spaces(read.path, read.rows)
+    if read.options.dev:
+        notes += _stray_spaces(Path(read.options.dev), read.dev_rows)
     else:
-        notes += _unusual_split(path, rows, len(dev))
-    if isinstance(task.form, Classify):
-        notes += _odd_classes(task.form, train, dev)
+        notes += _unusual_split(read.path, read.rows, len(dev))
+    if isinstance(read.form, Classify):
+        notes += _odd_classes(read.form, train, dev)
     return notes + overlap(train, dev)
 
 
@@ -260,12 +274,13 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
         label = values[options.label].strip()
         stripped = label != values[options.label]
         images: tuple[str, ...] = ()
-        group = texts
+        # Spaces around a text or a value, and `./` before a file, make no group of its own.
+        group = tuple(text.strip() for text in texts)
         if options.image:
-            images = (stem(values[options.image]),)
+            images = (stem(values[options.image].strip().removeprefix("./")),)
             group = images
         if options.group:
-            group = (values[options.group],)
+            group = (values[options.group].strip(),)
         rows.append(OwnRow(where, number, texts, label, stripped, images, group))
     if not rows:
         raise InputError(f"{path}: holds no examples")
@@ -303,11 +318,11 @@ def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
     occurred: Counter[tuple[str, ...]] = Counter()
     apart = []
     for row in rows:
-        group = row.texts
+        group = row.group
         # The first keeps its group, for more rows with other texts make groups of the texts.
-        if occurred[row.texts]:
-            group = (*group, str(occurred[row.texts]))
-        occurred[row.texts] += 1
+        if occurred[row.group]:
+            group = (*group, str(occurred[row.group]))
+        occurred[row.group] += 1
         apart.append(replace(row, group=group))
     return apart
 

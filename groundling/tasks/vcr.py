@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from scipy.special import softmax
@@ -40,6 +40,7 @@ NAMES = (
     "Quinn",
 )
 """R2C's (one of them twice), given out by object number, so that a person has one name in all texts of an item."""
+T = TypeVar("T")
 Token = str | list[int]
 """A word, or the numbers of one or several objects."""
 
@@ -211,31 +212,91 @@ def _example(
         choice_tags=tuple(choice_tags for _, choice_tags in rendered),
         official=official,
         objects=len(item.objects),
+        names=item.objects,
     )
 
 
+def _answers_to(item: Item) -> Example:
+    return _example("answer", item.id, item, item.question, item.answers, item.answer)
+
+
+def _rationales_of(
+    item: Item, official: str, answer: list[Token], label: int | None = None
+) -> Example:
+    """Rationales after the question and one of its answers, which is a part of the text of its own."""
+    text = item.question + answer
+    example = _example("rationale", official, item, text, item.rationales, label)
+    question, _ = render(item.question, item.objects)
+    return replace(example, breaks=(len(question) + 1,))
+
+
+def _after_each(item: Item) -> tuple[Example, ...]:
+    """Rationales after each of the four answers, without a label."""
+    return tuple(
+        _rationales_of(item, after_answer(item.id, number), answer)
+        for number, answer in enumerate(item.answers)
+    )
+
+
+def _after_right(item: Item) -> tuple[Example, ...]:
+    """Rationales after the right answer; where that is secret, after each of the four (see `after_answer`)."""
+    if item.answer is None:
+        return _after_each(item)
+    return (_rationales_of(item, item.id, item.answers[item.answer], item.rationale),)
+
+
 def _answer(folder: Path, split: str) -> list[Example]:
-    examples = []
-    for item in items(folder, split):
-        example = _example("answer", item.id, item, item.question, item.answers, item.answer)
-        examples.append(example)
-    return examples
+    return [_answers_to(item) for item in items(folder, split)]
 
 
 def _rationale(folder: Path, split: str) -> list[Example]:
-    """Rationales after question and right answer; where that is secret, after each of the four (see `after_answer`)."""
-    examples = []
-    for item in items(folder, split):
-        if item.answer is not None:
-            asked = {item.id: item.answers[item.answer]}
-        else:
-            asked = {after_answer(item.id, n): answer for n, answer in enumerate(item.answers)}
-        for official, answer in asked.items():
-            text = item.question + answer
-            examples.append(
-                _example("rationale", official, item, text, item.rationales, item.rationale)
-            )
+    return [example for item in items(folder, split) for example in _after_right(item)]
+
+
+def _rationale_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
+    return [_after_each(item) for item in items(folder, split)]
+
+
+def _both(folder: Path, split: str) -> list[Example]:
+    """All answers, then all rationales; official ids tell them apart (see `of_both`)."""
+    asked = items(folder, split)
+    examples = [_of_both("answer", _answers_to(item)) for item in asked]
+    for item in asked:
+        examples += [_of_both("rationale", example) for example in _after_right(item)]
     return examples
+
+
+def _both_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
+    asked = items(folder, split)
+    return [*((_answers_to(item),) for item in asked), *(_after_each(item) for item in asked)]
+
+
+def _of_both(part: str, example: Example) -> Example:
+    return replace(example, official=of_both(part, example.official))
+
+
+def of_both(part: str, official: str) -> str:
+    """The official id, in the task of both, of an example of part `answer` or `rationale`."""
+    return f"{part}/{official}"
+
+
+def one_part(part: str, by_official: Mapping[str, T]) -> dict[str, T]:
+    """Of values by the official ids of both parts, those of one, by its own official ids."""
+    prefix = of_both(part, "")
+    return {
+        official.removeprefix(prefix): value
+        for official, value in by_official.items()
+        if official.startswith(prefix)
+    }
+
+
+def _joint(
+    folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
+) -> dict[str, float]:
+    """Q->A, QA->R and Q->AR of a labelled split."""
+    chosen = {name: int(answer) for name, answer in zip(officials, answers, strict=True)}
+    asked = items(folder, split)
+    return q_to_ar(one_part("answer", chosen), one_part("rationale", chosen), asked)
 
 
 def q_to_ar(
@@ -259,9 +320,9 @@ def q_to_ar(
     answer_right = np.array([answers[item.id] == item.answer for item in asked])
     rationale_right = np.array([rationales[item.id] == item.rationale for item in asked])
     return {
-        "Q->A": answer_right.mean(),
-        "QA->R": rationale_right.mean(),
-        "Q->AR": (answer_right & rationale_right).mean(),
+        "Q->A": float(answer_right.mean()),
+        "QA->R": float(rationale_right.mean()),
+        "Q->AR": float((answer_right & rationale_right).mean()),
     }
 
 
@@ -308,5 +369,22 @@ RATIONALE = Task(
     dev=("val",),
     test={"test": ""},
     file=_file,
+    hidden=_rationale_hidden,
 )
 """QA->R, given the right answer; Q->AR and the server's file need both tasks: `groundling vcr` writes them."""
+BOTH = Task(
+    "vcr",
+    FORM,
+    _both,
+    (ACCURACY,),
+    SOURCE,
+    dev=("val",),
+    test={"test": ""},
+    file=_file,
+    extra=_joint,
+    hidden=_both_hidden,
+)
+"""Q->A and QA->R in one model (UNITER's release, train_vcr.py).
+
+Its headline is the accuracy over the questions of both, so that a verdict can count examples; the leaderboard's Q->AR
+stands beside it."""

@@ -17,10 +17,10 @@ from groundling.data.samples import Samples
 class Teacher:
     """What a frozen teacher does; `Taught` puts it before a model, live or from a cache. Abstract."""
 
-    name: str
-    """What it is called in a batch's `asides`, if it is live."""
-    width: int
-    """Width E of its features."""
+    name: str = ""
+    """What it is called in a batch's `asides`, if it is live; every teacher needs one."""
+    width: int = 0
+    """Width E of its features; every teacher has one."""
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """What it reads of some rows, made from their `example`; equal inputs have equal ids, others different ones."""

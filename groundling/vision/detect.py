@@ -15,7 +15,7 @@ from transformers import AutoModelForObjectDetection
 from groundling.data.detections import Detection, are_detections, corners_of, read_detections
 from groundling.data.regions import inside
 from groundling.data.vcr_objects import metadata
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs import read_json
 
@@ -104,7 +104,7 @@ class Detector:
             self.model = load_weights(AutoModelForObjectDetection, source).eval().to(device)
         except ImportError as error:  # older DETR checkpoints take their backbone from timm
             raise InputError(
-                f"{source}: {str(error).strip().splitlines()[0]}; PekingU/rtdetr_r50vd needs none"
+                f"{source}: {first_line(error)}; PekingU/rtdetr_r50vd needs none"
             ) from None
         self.names = [str(config.id2label[i]) for i in range(config.num_labels)]
 

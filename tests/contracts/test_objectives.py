@@ -36,11 +36,17 @@ KINDS = {
     name: cls
     for module in modules("objectives")
     for name, cls in inspect.getmembers(module, inspect.isclass)
-    if issubclass(cls, Objective) and cls.__module__ == module.__name__
+    if issubclass(cls, Objective)
+    and cls.__module__ == module.__name__
+    and not inspect.isabstract(cls)
 }
 OPTIONS = {"Supervised": {"form": Classify(("no", "yes"))}}
 BATCHWISE = {"Contrast", "Distill"}
 """Objectives that compare a batch's samples with each other."""
+
+
+SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
+"""What models are made for that a model does not have of its own."""
 
 
 def test_the_objectives_are_found():
@@ -64,7 +70,7 @@ class Case:
         self.model, self.samples = model.eval(), samples
         torch.manual_seed(3)
         self.objective = kind(
-            model.sizes._replace(teacher=24, classes=5), **OPTIONS.get(kind.__name__, {})
+            model.sizes._replace(**SIZES), **OPTIONS.get(kind.__name__, {})
         ).eval()
 
     def sample(self, index: int, epoch: int = 0) -> Sample:
@@ -86,11 +92,13 @@ class Case:
 @pytest.fixture
 def case(request, taught, pictures):
     def make(name: str) -> Case:
+        clip = any(need.startswith("features.clip_") for need in KINDS[name].needs)
+        beside = toys.Clip if clip else (lambda samples: samples)
         if "regions" in KINDS[name].needs:
-            return Case(KINDS[name], toys.seer(), toys.seen())
+            return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         pixels = "pixels" in KINDS[name].needs
         model = request.getfixturevalue("towers" if pixels else "cross")
-        return Case(KINDS[name], model, pictures if pixels else taught)
+        return Case(KINDS[name], model, beside(pictures if pixels else taught))
 
     return make
 
@@ -191,10 +199,8 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             regions, **{k: pad(x, fills[k]) for k, x in vars(regions).items() if x is not None}
         )
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
-    features = {
-        k: pad(x, 0 if k == "has" else 9) if k in {"words", "has"} else x
-        for k, x in batch.features.items()
-    }
+    fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1}
+    features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
     words = None if batch.words is None else pad(batch.words, -1)
     return replace(
         batch, text=text, clip=clip, regions=regions, labels=labels, features=features, words=words
@@ -306,7 +312,7 @@ def test_what_is_missing_is_named_in_one_line(name, case):
 
 @every
 def test_weight_grows_over_its_warmup(name, case):
-    kind, sizes = KINDS[name], case(name).model.sizes._replace(teacher=24, classes=5)
+    kind, sizes = KINDS[name], case(name).model.sizes._replace(**SIZES)
     grown = kind(sizes, weight=3.0, warmup=4, **OPTIONS.get(name, {}))
     assert [grown.weight_at(s) for s in range(6)] == [0.75, 1.5, 2.25, 3.0, 3.0, 3.0]
     assert kind(sizes, weight=3.0, **OPTIONS.get(name, {})).weight_at(0) == 3.0

@@ -30,6 +30,7 @@ def write_captions(files: TaskFiles) -> None:
         for scene in files.scenes(split):
             name = f"COCO_{split}2014_{scene.image_id:012d}.jpg"
             files.images[name] = scene
+            files.captioned.add(name)
             images.append({"id": scene.image_id, "file_name": name, **files.shape})
             texts = [without_marks(line) for line in marked_captions(files, scene)[:3]]
             texts += _placed_captions(files, scene)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,7 +14,7 @@ from numpy.random import Generator
 from PIL import Image
 
 from groundling.keyed import generator
-from groundling.world.language import ATTRIBUTES
+from groundling.world.language import ATTRIBUTES, draw_looks
 from groundling.world.scenes import Scene
 from groundling.world.tasks.claims import Claim
 from groundling.world.world import DEV_IMAGES, World, write_lines
@@ -57,6 +57,8 @@ class TaskFiles:
         self.held = held
         self.images: dict[str, Scene] = {}
         """What the images show, by file name below `images/`."""
+        self.captioned: set[str] = set()
+        """Those of them that captions tell of, which are also written as a blind teacher's control."""
         self.texts: set[str] = set()
         """Every text that a model may meet, and VQA's answers."""
         self.counts: dict[str, int] = {}
@@ -181,11 +183,26 @@ class TaskFiles:
             path = self.folder / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(pictures[scene.image_id])
+        if self.world.config.blind:
+            self._write_blind()
         numbered = list(enumerate(sorted(self.images), 1))
         self.put("instances.json", self.coco(numbered))
         self.put("texts.txt", *sorted(self.texts))
         settings = asdict(self.world.config)
         self.put("tasks.json", {"world": settings, "examples": self.counts})
+
+    def _write_blind(self) -> None:
+        """The captioned images once more, below `blind/images/`: things in the same places, every look redrawn.
+
+        Captions tell looks of all things here, not only of unnamed ones, so all are redrawn, unlike `World.scene`'s.
+        """
+        for file in sorted(self.captioned):
+            scene = self.images[file]
+            rng = generator(self.world.config.seed, "blind tasks", scene.image_id)
+            things = tuple(replace(thing, looks=draw_looks(rng)) for thing in scene.things)
+            path = self.folder / "blind" / "images" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._png(replace(scene, things=things)))
 
     def _png(self, scene: Scene) -> bytes:
         """A picture as PNG whatever its file is called: readers look inside, and JPEG blurs textures this fine."""

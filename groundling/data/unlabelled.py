@@ -1,0 +1,48 @@
+"""Samples whose labels nobody may see, for training with and without labels at once (CLIP-TD, Table 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from groundling.batch import IGNORE, Sample
+from groundling.data.samples import Samples
+
+
+def hidden(label: np.ndarray) -> np.ndarray:
+    """What stands in the place of a label of this kind: NaN among floats, IGNORE among integers.
+
+    It has the shape () of a single label, and (1, ...) of one that is padded in a batch, (L, ...).
+    """
+    fill = np.nan if np.issubdtype(label.dtype, np.floating) else IGNORE
+    return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
+
+
+class Unlabelled:
+    """Samples without their labels, or that never had any; whatever else they carry stays.
+
+    `Source(labelled, beside=Unlabelled(others, like), each=3)` puts three of them beside each labelled sample.
+    """
+
+    def __init__(self, samples: Samples, like: np.ndarray) -> None:
+        """`like` is a label of the task, () or (L, ...), as labelled samples beside these have it."""
+        self.samples = samples
+        self.label = hidden(like)
+        self.ids = samples.ids
+        self.lengths = samples.lengths
+        self.images = samples.images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
+        """Samples in the order of `indices`."""
+        return [self._without(sample) for sample in self.samples.get(indices, rngs)]
+
+    def _without(self, sample: Sample) -> Sample:
+        example = sample.example
+        if example is not None:
+            example = replace(example, label=None)
+        return replace(sample, example=example).with_label("label", self.label)

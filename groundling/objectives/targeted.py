@@ -1,0 +1,132 @@
+"""What the terms of CLIP Targeted Distillation share (CLIP-TD: Wang et al. 2022); each term is a file of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.batch import Batch, Encoded, Sizes
+from groundling.config import Targeted
+from groundling.errors import InputError
+from groundling.forms import Choose, Form
+from groundling.objectives import Given, Objective
+from groundling.objectives.confidence import Gate
+
+PAPER = Targeted()
+"""The paper's settings, and ours where it is silent."""
+
+
+class TargetedTerm(Objective, ABC):
+    """L1 between states of the student, projected, and features of a frozen CLIP, of every row.
+
+    A sub-class says what is compared (`feature`, `distances`) and how wide it is (`widths`). L1 is summed over
+    dimensions and averaged over rows (Eq. 3, 4, 7); all choices of an example are rows (Table 8). With a gate, rows
+    where it is closed add nothing and are counted all the same (Eq. 10). The projection is the student's (the paper
+    mentions none, although widths differ), is trained with it, and is not exported.
+    """
+
+    feature: ClassVar[str]
+    """What it reads of the teacher."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        options: Targeted = PAPER,
+        form: Form | None = None,
+        weight: float = PAPER.td_weight,
+        warmup: int = 0,
+    ) -> None:
+        """`form` is the task's, as its head is trained; raises InputError if there is to be a gate, and no task."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.options = options
+        self.right_only = options.td_choices == "right" and isinstance(form, Choose)
+        self.gate: Gate | None = None
+        if options.td_gate != "none":
+            if form is None:
+                raise InputError(
+                    f"{self.name}: --td-gate {options.td_gate} compares answers to a task, and there is none; leave it "
+                    "out (CLIP-TD has its gate in fine-tuning alone)"
+                )
+            self.gate = Gate(form, options.td_gate, options.td_temperature)
+            self.needs = (*self.needs, self.gate.needs)
+            self.watched = (*self.watched, self._opened)
+        if self.right_only:
+            self.needs = (*self.needs, "labels.label")
+        self.project = nn.Linear(*self.widths(sizes))
+
+    @property
+    def _opened(self) -> str:
+        """The term that says how often the gate is open."""
+        return f"{self.name}_gate_open"
+
+    def widths(self, sizes: Sizes) -> tuple[int, int]:
+        """Widths of the student's states and of the teacher's features."""
+        return sizes.text, sizes.teacher
+
+    @abstractmethod
+    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """How far the student is from the teacher in each row: (N,)."""
+
+    def saved(self) -> dict[str, nn.Module]:
+        """Nothing: the projection is thrown away."""
+        return {}
+
+    def distance(self, states: Tensor, features: Tensor) -> Tensor:
+        """L1 (...) between states (..., D) of the student, projected, and features (..., E) of the teacher."""
+        student = self.project(states).float()
+        if self.options.td_unit:
+            student = F.normalize(student, dim=-1)
+        gaps: Tensor = (student - features.detach().float()).abs()
+        return gaps.sum(-1) if self.options.td_reduction == "sum" else gaps.mean(-1)
+
+    def rows(self, batch: Batch) -> Tensor:
+        """Which rows (N,) bool are distilled: all, or those of the right choices."""
+        number = torch.arange(batch.rows, device=batch.features[self.feature].device)
+        if not self.right_only:
+            return number >= 0
+        right = batch.labels["label"].repeat_interleave(batch.choices)
+        return number % batch.choices == right
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Rows, and gates."""
+        counts = {self.name: int(self.rows(batch).sum())}
+        if self.gate is not None:
+            counts[self._opened] = self.gate.count(batch)
+        return counts
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """The summed distance (), by the term's own name, and how many gates are open, as `NAME_gate_open`."""
+        distances = self.distances(encoded, batch)
+        heard = self.rows(batch)
+        terms = {}
+        if self.gate is not None:
+            is_open = self.gate.open(encoded, batch)
+            terms[self._opened] = is_open.float().sum()
+            heard = heard & is_open.repeat_interleave(batch.rows // len(is_open))
+        return {self.name: (distances * heard).sum(), **terms}
+
+    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """Epochs in which the gate was never or always open."""
+        lines = []
+        opened = list(enumerate(means.get(self._opened, ()), start=1))
+        for share, what in ((0.0, "nothing was distilled"), (1.0, "it kept nothing back")):
+            epochs = [str(number) for number, mean in opened if mean == share]
+            if epochs:
+                lines.append(
+                    f"the confidence gate was open in {share:.0%} of all cases in epoch {', '.join(epochs)}: {what}; "
+                    "see --td-temperature and the scale of the teacher's logits"
+                )
+        return lines
+
+
+def of_settings(kind: Callable[..., Objective]) -> Callable[[Given], Objective]:
+    """How a run makes a term: with the command's settings and the task's form."""
+    return lambda given: kind(
+        given.sizes, options=given.targeted, form=given.form, weight=given.targeted.td_weight
+    )

@@ -1,0 +1,80 @@
+"""CLIP-TD's image term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from groundling.batch import Batch, Encoded, Sizes, needed
+from groundling.errors import InputError
+from groundling.objectives import Part
+from groundling.objectives.targeted import TargetedTerm, of_settings
+
+MEAN = "td_image_mean"
+"""How often the mean of the regions stands for an image."""
+
+
+class TargetedImage(TargetedTerm):
+    """CLIP's feature of an image, and the student's: the region that is the whole image (Eq. 3).
+
+    Where no region is (the paper's UNITER and VILLA have none, and it does not say what it takes), the mean over the
+    regions' states of the row's first image. A row without regions adds nothing, nor does one whose label
+    `sentence_image` says that it may show another image than its own.
+    """
+
+    name = "td_image"
+    feature = "clip_image"
+    needs = ("regions", "features.clip_image")
+    watched = (MEAN,)
+
+    def widths(self, sizes: Sizes) -> tuple[int, int]:
+        """Of a region's state, and of CLIP's feature of an image; raises InputError for a model without regions."""
+        if not sizes.regions:
+            raise InputError(
+                "td_image: this model reads no regions, so it has no state of the image; leave it out and keep td_text"
+            )
+        return sizes.visual, sizes.teacher_image
+
+    def rows(self, batch: Batch) -> Tensor:
+        """Which rows (N,) bool are distilled and show regions of their own image."""
+        rows = super().rows(batch) & needed(batch.regions, "regions", self.name).mask.any(1)
+        if "sentence_image" in batch.labels:
+            rows &= (batch.labels["sentence_image"] != 0).repeat_interleave(batch.choices)
+        return rows
+
+    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N,), of each row's first image."""
+        states = needed(encoded.visual, "visual", self.name)
+        regions = needed(batch.regions, "regions", self.name)
+        first = regions.mask & (regions.image == regions.image[:, :1])
+        whole = first & regions.whole
+        chosen = whole.where(whole.any(1, keepdim=True), first).unsqueeze(-1)
+        mean = (states * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+        return self.distance(mean, batch.features[self.feature])
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Rows, and gates."""
+        counts = super().count(batch)
+        return {**counts, MEAN: counts[self.name]}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """The summed distance (), as `td_image`, and the rows whose regions' mean was taken, as `td_image_mean`."""
+        regions = needed(batch.regions, "regions", self.name)
+        has_whole = (regions.whole & regions.mask).any(1)
+        without = (self.rows(batch) & ~has_whole).float().sum()
+        return {**super().forward(encoded, batch), MEAN: without}
+
+    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """Whether some images had no region of their own; and on the gate."""
+        lines = super().remarks(means)
+        most = max(means.get(MEAN, ()), default=0.0)
+        if most > 0:
+            lines.append(
+                f"td_image: no region covers the whole image in {most:.0%} of the rows; the mean of all regions stands "
+                "for it there"
+            )
+        return lines
+
+
+TD_IMAGE = Part("td_image", of_settings(TargetedImage), taught=True)

@@ -1,0 +1,25 @@
+"""CLIP-TD's text term."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from groundling.batch import Batch, Encoded, needed
+from groundling.objectives import Part
+from groundling.objectives.targeted import TargetedTerm, of_settings
+
+
+class TargetedText(TargetedTerm):
+    """CLIP's feature of a text, at its end token, and the student's first position (Eq. 4)."""
+
+    name = "td_text"
+    feature = "clip_text"
+    needs = ("text", "features.clip_text")
+
+    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N,), of each row's text."""
+        states = needed(encoded.text, "text", self.name)
+        return self.distance(states[:, 0], batch.features[self.feature])
+
+
+TD_TEXT = Part("td_text", of_settings(TargetedText), taught=True)

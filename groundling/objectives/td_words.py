@@ -1,0 +1,69 @@
+"""CLIP-TD's term of selected words."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from groundling.batch import IGNORE, Batch, Encoded, needed
+from groundling.objectives import Part
+from groundling.objectives.targeted import TargetedTerm, of_settings
+
+USED = "td_words_used"
+"""How many words of a row take part."""
+SHORT = "td_words_short"
+"""How many rows have fewer words than are asked for."""
+
+
+class TargetedWords(TargetedTerm):
+    """CLIP's features of the words that were selected for a row, and the mean of the student's pieces of each (Eq. 7).
+
+    Which words these are the teacher says (`clip_word`), by number, as `Tokens.word` counts them. A word of which the
+    student sees no piece, or only a masked one, takes no part; a row of which no word does adds 0. A row's words are
+    averaged; the formula, taken literally, sums them.
+    """
+
+    name = "td_words"
+    feature = "clip_words"
+    needs = ("text", "features.clip_words", "features.clip_word")
+    watched = (USED, SHORT)
+
+    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N,), of each row's selected words."""
+        states = needed(encoded.text, "text", self.name)
+        pieces = self._pieces(batch)
+        count = pieces.sum(-1, keepdim=True).clamp(min=1)
+        words = pieces.to(states.dtype) @ states / count  # (N, M, D)
+        used = self._used(batch)
+        distances = (self.distance(words, batch.features[self.feature]) * used).sum(1)
+        if self.options.td_words_reduction == "sum":
+            return distances
+        return distances / used.sum(1).clamp(min=1)
+
+    def _pieces(self, batch: Batch) -> Tensor:
+        """Which pieces are of which selected word: (N, M, T) bool."""
+        word = needed(batch.text, "text", self.name).word
+        selected = batch.features["clip_word"].unsqueeze(-1)
+        return (word.unsqueeze(1) == selected) & (selected >= 0)
+
+    def _used(self, batch: Batch) -> Tensor:
+        """Which selected words take part: (N, M) bool."""
+        pieces = self._pieces(batch)
+        used = pieces.any(-1)
+        if "masked_lm" in batch.labels:
+            is_masked = batch.labels["masked_lm"] != IGNORE
+            used &= ~(pieces & is_masked.unsqueeze(1)).any(-1)
+        return used
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Rows, and gates."""
+        return {**super().count(batch), USED: batch.rows, SHORT: batch.rows}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """The summed distance (), as `td_words`; words that take part, and rows that have fewer than are asked for."""
+        used = self._used(batch).sum(1)
+        short = used < self.options.words
+        watched = {USED: used.float().sum(), SHORT: short.float().sum()}
+        return {**super().forward(encoded, batch), **watched}
+
+
+TD_WORDS = Part("td_words", of_settings(TargetedWords), taught=True)

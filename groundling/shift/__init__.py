@@ -1,0 +1,1 @@
+"""Other conditions than a benchmark's own: shifted files, few-shot partitions, zero-shot rules, ensembles."""

@@ -1,0 +1,185 @@
+"""Averages of finished runs, against a plain restatement, and what cannot be averaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import vcr_files
+from homes import STEPS, answers, put, rte, student
+from scipy.special import softmax
+from test_partitions import vqa
+
+import groundling.evaluate
+import groundling.recipes.ensemble
+from groundling.cli import main
+from groundling.config import EnsembleConfig, FinetuneConfig, VcrConfig
+from groundling.errors import InputError
+from groundling.recipes.ensemble import ensemble
+from groundling.recipes.finetune import finetune
+from groundling.recipes.vcr import vcr
+
+
+def member(
+    folder: Path, task: str, rows: list[dict[str, Any]], seed: int = 0, split: str = "val"
+) -> Path:
+    put(folder / f"seed-{seed}/result.json", json.dumps({"task": task, "seed": seed}))
+    vcr_files.write(folder / f"seed-{seed}/predictions_{split}.jsonl", rows)
+    return folder
+
+
+def said(scores: np.ndarray) -> list[dict[str, Any]]:
+    """Lines by official id, in any order."""
+    rows = []
+    for number, own in enumerate(scores.tolist()):
+        row = {"id": f"any {number}", "official": f"val-{number}"}
+        rows.append(row | {"prediction": int(np.argmax(own)), "label": 0, "outputs": own})
+    return rows[::-1]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return vcr_files.folder(tmp_path / "vcr")
+
+
+def refusal(config: EnsembleConfig, out: Path) -> str:
+    with pytest.raises(InputError) as told:
+        ensemble(config, out)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def test_mean_of_softmax(data: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(3, 14, 4)) * 3
+    a = member(tmp_path / "a", "vcr/answer", said(scores[0]))
+    member(a, "vcr/answer", said(scores[1]), seed=1)
+    both = np.stack([rng.normal(size=(14, 4)), scores[2]], -1).reshape(
+        14, 8
+    )  # UNITER's, wrong and right
+    rows = said(both)
+    for row in rows:
+        row["prediction"] = int(np.argmax(row["outputs"][1::2]))
+    b = member(tmp_path / "b", "vcr/answer", rows)
+    flags = [str(a), str(b), "--task", "vcr/answer", "--data", str(data)]
+    assert main(["ensemble", *flags, "--out", str(tmp_path / "out")]) == 0
+    written = answers(tmp_path / "out/seed-0/predictions_val.jsonl")
+    mean = softmax(scores, axis=-1).mean(0)
+    assert [row["official"] for row in written] == [f"val-{n}" for n in range(14)]
+    assert np.exp([row["outputs"] for row in written]) == pytest.approx(mean, abs=1e-5)
+    assert [row["prediction"] for row in written] == mean.argmax(1).tolist()
+    gold = np.arange(14) % 4
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert result["scores"]["val"]["accuracy"] == (mean.argmax(1) == gold).mean()
+    assert len(result["members"]) == 3
+
+
+def test_an_ensemble_is_a_run_of_one_seed(data: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for task in ("answer", "rationale"):
+        for name in ("a", "b"):
+            member(tmp_path / f"{task}-{name}", f"vcr/{task}", said(rng.normal(size=(14, 4))))
+        runs = (str(tmp_path / f"{task}-a"), str(tmp_path / f"{task}-b"))
+        ensemble(EnsembleConfig(runs, f"vcr/{task}", str(data)), tmp_path / task)
+    joint = vcr(
+        VcrConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), str(data)),
+        tmp_path / "joint",
+    )
+    told = json.loads((tmp_path / "answer/result.json").read_text())["scores"]["val"]["accuracy"]
+    assert joint["scores"]["Q->A"] == [told]
+    again = EnsembleConfig(
+        (str(tmp_path / "answer"), str(tmp_path / "answer-a")), "vcr/answer", str(data)
+    )
+    assert len(ensemble(again, tmp_path / "again")["members"]) == 2
+
+
+def test_runs_of_finetune_and_the_servers_file(tmp_path: Path) -> None:
+    data = str(rte(tmp_path / "glue"))
+    model = str(student(tmp_path / "student"))
+    config = FinetuneConfig(model, "glue/rte", data, seeds=2, submit=True, max_length=32)
+    finetune(config, STEPS, tmp_path / "run")
+    result = ensemble(EnsembleConfig((str(tmp_path / "run"),), "glue/rte", data), tmp_path / "out")
+    assert set(result["scores"]) == {"dev"}
+    tables = [answers(tmp_path / f"run/seed-{seed}/predictions_dev.jsonl") for seed in (0, 1)]
+    mean = np.mean([softmax([row["outputs"] for row in table], axis=1) for table in tables], axis=0)
+    written = answers(tmp_path / "out/seed-0/predictions_dev.jsonl")
+    assert [row["prediction"] for row in written] == mean.argmax(1).tolist()
+    assert [row["label"] for row in written] == [row["label"] for row in tables[0]]
+    server = (tmp_path / "out/seed-0/RTE.tsv").read_text().splitlines()
+    assert len(server) == 6 and server[0] == "index\tprediction"
+
+
+def test_of_many_answers_the_likely_ones_are_averaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VQA's 3,129 outputs are not kept; here 3 are as many, first in full and then cut."""
+    folder = vqa(tmp_path / "vqa", ("yes", "red", "no", "yes", "red", "no", "yes", "red"))
+    config = FinetuneConfig(
+        str(student(tmp_path / "student")), "vqa", str(folder), seeds=2, max_length=32
+    )
+    steps = replace(STEPS, lr=1e-2)
+    finetune(config, steps, tmp_path / "full")
+    full = EnsembleConfig((str(tmp_path / "full"),), "vqa", str(folder))
+    in_full = ensemble(full, tmp_path / "full-mean")
+    for module in (groundling.evaluate, groundling.recipes.ensemble):
+        monkeypatch.setattr(module, "MANY", 2)
+    finetune(config, steps, tmp_path / "many")
+    line = answers(tmp_path / "many/seed-0/predictions_val.jsonl")[0]
+    wide = answers(tmp_path / "full/seed-0/predictions_val.jsonl")[0]
+    assert len(line["outputs"]) == 1 and "likely" not in wide
+    shares = softmax(wide["outputs"])
+    assert dict(line["likely"]) == pytest.approx(dict(enumerate(shares)), abs=1e-4)
+    kept = [share for _, share in line["likely"]]
+    assert kept == sorted(kept, reverse=True)
+    many = EnsembleConfig((str(tmp_path / "many"),), "vqa", str(folder))
+    cut = ensemble(many, tmp_path / "many-mean")
+    assert cut["scores"] == in_full["scores"]
+    ours = answers(tmp_path / "many-mean/seed-0/predictions_val.jsonl")
+    theirs = answers(tmp_path / "full-mean/seed-0/predictions_val.jsonl")
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["prediction"] == other["prediction"]
+        mean = np.exp(other["outputs"])
+        assert dict(one["likely"]) == pytest.approx(dict(enumerate(mean)), abs=1e-4)
+    # a file of before this field
+    path = tmp_path / "many/seed-0/predictions_val.jsonl"
+    rows = [{k: v for k, v in row.items() if k != "likely"} for row in answers(path)]
+    vcr_files.write(path, rows)
+    assert "1 scores and no 'likely' answers, expected 3" in refusal(many, tmp_path / "old")
+
+
+def test_refusals(data: Path, tmp_path: Path) -> None:
+    scores = np.random.default_rng(2).normal(size=(14, 4))
+    a = member(tmp_path / "a", "vcr/answer", said(scores))
+    b = member(tmp_path / "b", "vcr/answer", said(scores))
+    config = EnsembleConfig((str(a), str(b)), "vcr/answer", str(data))
+    path = b / "seed-0/predictions_val.jsonl"
+    kept = path.read_text().splitlines(keepends=True)
+    put(path, "".join(kept[:-2]))
+    assert refusal(config, tmp_path / "o") == (
+        f"{path}: no prediction for val-0; other data, or cut off? (2 such)"
+    )
+    put(path, "".join(kept) + kept[0].replace('"val-13"', '"val-77"'))
+    assert refusal(config, tmp_path / "o") == (
+        f"{path}: a prediction for val-77, which is not in the data"
+    )
+    put(path, "".join(kept[1:]) + '{"id": "val-13", "prediction": 0, "outputs": [1, 2]}\n')
+    assert refusal(config, tmp_path / "o") == f"{path}, val-13: 2 scores, expected 4 or 8"
+    put(path, "".join(kept[1:]) + '{"id": "val-13", "prediction": 0, "outputs": "x"}\n')
+    assert f"{path}, line 14: expected a number in 'prediction'" in refusal(config, tmp_path / "o")
+    path.unlink()
+    told = refusal(config, tmp_path / "o")
+    assert told.startswith(f"{path}: no such file, but ") and told.endswith("is there")
+    one = replace(config, runs=(str(a),))
+    assert (
+        refusal(one, tmp_path / "o") == "ensemble: 1 finished seeds in --runs, expected at least 2"
+    )
+    other = replace(config, task="vcr/rationale")
+    assert "a run of vcr/answer, expected one of vcr/rationale" in refusal(other, tmp_path / "o")
+    none = replace(config, runs=(str(data),))
+    assert "holds no finished seed" in refusal(none, tmp_path / "o")
+    regions = replace(config, task="refcoco+")
+    assert "answers of refcoco+ cannot be averaged" in refusal(regions, tmp_path / "o")

@@ -1,0 +1,259 @@
+"""Few-shot partitions: strata, bytes that anybody reproduces, and what training takes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vcr_files
+from homes import STEPS, put, student
+
+from groundling.cli import main
+from groundling.config import FinetuneConfig, PartitionConfig, changed
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.recipes.finetune import finetune
+from groundling.recipes.partition import partition
+from groundling.shift.partitions import CATEGORIES, category, draw, strata
+from groundling.tasks import Task
+from groundling.tasks.vqa import VQA
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return vcr_files.folder(tmp_path / "vcr")
+
+
+def drawn(out: Path, **settings: Any) -> dict[str, Any]:
+    partition(PartitionConfig(**settings), out)
+    content: dict[str, Any] = json.loads(out.read_text())
+    return content
+
+
+def refusal(**settings: Any) -> str:
+    with pytest.raises(InputError) as told:
+        partition(PartitionConfig(**settings), settings.pop("out", "nowhere/p.json"))
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+# -- strata ----------------------------------------------------------------------------------------------------------
+
+QUESTIONS = {
+    "What would [0] do if [1] left ?": "hypothetical",
+    "What might happen next ?": "hypothetical",
+    "What happened before this ?": "temporal",
+    "What will [0] do next ?": "temporal",
+    "How is [0] feeling ?": "mental",
+    "What is the relationship of [0] and [1] ?": "role",
+    "What is [0] ' s occupation ?": "role",
+    "Where are they ?": "scene",
+    "What is [0] doing ?": "activity",
+    "Why is [0] here ?": "explanation",
+    "How did [0] get there ?": "explanation",
+    "Is [0] tall ?": "unmatched",
+    "Is [0] whyte ?": "unmatched",  # whole words
+}
+
+
+@pytest.mark.parametrize(("question", "expected"), QUESTIONS.items())
+def test_categories_of_questions(question: str, expected: str) -> None:
+    assert category(vcr_files.tokens(question)) == expected
+
+
+def test_every_category_has_a_question() -> None:
+    assert {category(vcr_files.tokens(one)) for one in vcr_files.QUESTIONS} == set(CATEGORIES)
+
+
+def vqa(folder: Path, answers: Sequence[str]) -> Path:
+    """Official files of VQA v2; the type of a question goes by its number."""
+    asked = [
+        {"question_id": n, "image_id": n, "question": f"is it {n} ?"} for n in range(len(answers))
+    ]
+    notes = []
+    for number, answer in enumerate(answers):
+        people = [{"answer": answer}] * 10
+        kind = ("is the", "what color")[number % 2]
+        notes.append(
+            {
+                "question_id": number,
+                "answers": people,
+                "answer_type": "other",
+                "question_type": kind,
+            }
+        )
+    for split in ("train2014", "val2014"):
+        put(
+            folder / f"v2_OpenEnded_mscoco_{split}_questions.json", json.dumps({"questions": asked})
+        )
+        put(folder / f"v2_mscoco_{split}_annotations.json", json.dumps({"annotations": notes}))
+    put(folder / "answers_vqa.txt", "yes\nno\nred\n")
+    return folder
+
+
+def test_strata_of_vqa(tmp_path: Path) -> None:
+    folder = vqa(tmp_path / "vqa", ("yes", "red", "blue", "yes"))
+    task = VQA.at(folder)
+    assert strata(task, folder) == dict.fromkeys("0123", "all")
+    types = strata(task, folder, "question-type")
+    assert types == {"0": "is the", "1": "what color", "2": "is the", "3": "what color"}
+    answers = strata(task, folder, "answer")
+    assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
+    assert draw(answers, per=1, seed=0) == sorted(draw(answers, per=1, seed=0))
+    assert "2" not in draw(answers, per=9, seed=0, allow_fewer=True)
+    with pytest.raises(InputError, match="--by category: vqa has no such strata; it has: total"):
+        strata(task, folder, "category")
+
+
+def snli_ve(folder: Path, count: int = 12) -> Path:
+    labels = ("entailment", "neutral", "contradiction")
+    rows = []
+    for number in range(count):
+        row = {"pairID": f"p{number}", "sentence2": "a dog .", "Flickr30K_ID": "1"}
+        rows.append(json.dumps(row | {"gold_label": labels[number % 3]}))
+    for split in ("train", "dev", "test"):
+        put(folder / f"snli_ve_{split}.jsonl", "\n".join(rows) + "\n")
+    return folder
+
+
+def test_strata_of_classes(tmp_path: Path) -> None:
+    folder = snli_ve(tmp_path / "ve")
+    content = drawn(tmp_path / "p.json", task="snli-ve", data=str(folder), per=2)
+    assert content["by"] == "label"
+    assert content["strata"] == {
+        name: {"drawn": 2, "examples": 4} for name in ("entailment", "neutral", "contradiction")
+    }
+    assert len(content["ids"]) == 6
+
+
+# -- drawing ---------------------------------------------------------------------------------------------------------
+
+
+GOLDEN = ["train-15", "train-18", "train-2", "train-20", "train-3", "train-5", "train-7"]
+
+
+def test_the_bytes_of_a_manifest(tmp_path: Path, data: Path) -> None:
+    """Whoever changes them makes everybody's partitions other ones."""
+    out = tmp_path / "shots.json"
+    partition(PartitionConfig(task="vcr/answer", data=str(data), per=1, seed=7), out)
+    content = json.loads(out.read_text())
+    assert content["ids"] == GOLDEN
+    assert content["sha256"] == sha256("".join(f"{name}\n" for name in GOLDEN).encode()).hexdigest()
+    assert content["files"] == {
+        "train.jsonl": sha256((data / "train.jsonl").read_bytes()).hexdigest()
+    }
+    digest = sha256(out.read_bytes()).hexdigest()
+    assert digest == "f74908a63edff04c06eb4a0fe55b17a390cf6d542e7a32e415f06d6ad6523d24"
+
+
+def test_the_order_of_the_file_does_not_matter(tmp_path: Path, data: Path) -> None:
+    of = strata(named("tasks", Task, "vcr/answer"), data)
+    backwards = dict(reversed(list(of.items())))
+    assert draw(of, 2, seed=3) == draw(backwards, 2, seed=3)
+    assert draw(of, 2, seed=3) != draw(of, 2, seed=4)
+    # what is added elsewhere, or to another stratum, changes nothing here
+    more = {**of, "train-99": "unmatched", "train-98": "another"}
+    assert set(draw(of, 2, seed=3)) <= set(draw(more, 2, seed=3, allow_fewer=True))
+
+
+def test_fewer_are_among_more(data: Path) -> None:
+    of = strata(named("tasks", Task, "vcr/answer"), data)
+    assert set(draw(of, 1, seed=0)) < set(draw(of, 2, seed=0)) < set(draw(of, 3, seed=0))
+
+
+def test_every_example_is_as_likely(data: Path) -> None:
+    of = {f"x{number}": "all" for number in range(10)}
+    times = dict.fromkeys(of, 0)
+    for seed in range(1000):
+        for name in draw(of, 3, seed):
+            times[name] += 1
+    assert all(240 < count < 360 for count in times.values()), times  # 300, sd 14.5
+
+
+def test_a_short_stratum(data: Path) -> None:
+    told = refusal(task="vcr/answer", data=str(data), per=4)
+    assert told == (
+        "stratum 'activity' has 3 examples, fewer than --per 4; pass --allow-fewer to take all (7 such)"
+    )
+    assert refusal(task="vcr/answer", data=str(data), per=-1) == "--per -1: expected at least 1"
+    assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per"
+
+
+def test_the_report(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (data / "train.jsonl").open("a") as file:
+        file.write(json.dumps(vcr_files.row(99, "Is it ?", split="train")) + "\n")
+    flags = ["--task", "vcr/rationale", "--data", str(data), "--per", "9", "--allow-fewer"]
+    assert main(["data", "partition", *flags, "--out", str(tmp_path / "p.json")]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.endswith("p.json: 21 of 22 examples by category")
+    assert "  explanation: 3 (13.6%), 3 drawn" in rest
+    assert "  unmatched: 1 (4.5%), never drawn" in rest
+
+
+# -- training --------------------------------------------------------------------------------------------------------
+
+
+def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> None:
+    """As on a file that holds nothing else."""
+    shots = tmp_path / "shots.json"
+    content = drawn(shots, task="vcr/answer", data=str(data), per=1)
+    model = str(student(tmp_path / "student"))
+    config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
+    steps = replace(STEPS, batch=4)
+    few = finetune(changed(config, partition=str(shots)), steps, tmp_path / "few")
+    alone = vcr_files.folder(tmp_path / "alone")
+    rows = (data / "train.jsonl").read_text().splitlines(keepends=True)
+    kept = [row for row in rows if json.loads(row)["annot_id"] in content["ids"]]
+    assert len(kept) == 7
+    put(alone / "train.jsonl", "".join(kept))
+    same = finetune(changed(config, data=str(alone)), steps, tmp_path / "same")
+    read = [
+        (tmp_path / name / "seed-0/predictions_val.jsonl").read_text() for name in ("few", "same")
+    ]
+    assert read[0] == read[1]
+    assert few["median"] == same["median"]
+
+
+def test_damage(tmp_path: Path, data: Path) -> None:
+    shots = tmp_path / "shots.json"
+    drawn(shots, task="vcr/answer", data=str(data), per=1)
+    text = shots.read_text()
+    model = str(student(tmp_path / "student"))
+    config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32, partition=str(shots))
+
+    def told(content: str) -> str:
+        shots.write_text(content)
+        with pytest.raises(InputError) as error:
+            finetune(config, STEPS, tmp_path / "out")
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    first = json.loads(text)["ids"][0]
+    damaged = "its ids are not those of its sha256; damaged or edited"
+    assert told(text.replace(f'"{first}"', '"train-999"')).endswith(damaged)
+    assert told(text.replace('"ids": [', '"ids": ["x", ')).endswith(damaged)
+    assert "expected a file of `groundling data partition`" in told('{"ids": []}')
+    assert "not valid JSON" in told(text[:-20])
+    with (data / "train.jsonl").open("a") as file:
+        file.write(json.dumps(vcr_files.row(99, split="train")) + "\n")
+    assert "drawn from train.jsonl, but" in told(text) and "another file of that name" in told(text)
+
+
+def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
+    """By hand, with hashes that are right."""
+    from groundling.shift.partitions import _hash, manifest, taken, write_manifest
+
+    task = named("tasks", Task, "vcr/answer")
+    content = manifest(task, data, per=1, seed=0)
+    content["ids"] = ["train-0", "train-555"]
+    content["sha256"] = _hash(content["ids"])
+    write_manifest(tmp_path / "p.json", content)
+    with pytest.raises(
+        InputError, match="train-555 is not among the training examples of vcr/answer"
+    ):
+        taken(task.read(data, "train"), tmp_path / "p.json", task, data)

@@ -1,0 +1,517 @@
+"""UNITER on VCR as its authors released it: parts, segments, words for persons, second stage, one model for both."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import STEPS, Killed, digests, dying, log_of, put, training_with
+from safetensors.torch import load_file
+from test_pretrain import store
+from transformers import BertConfig, BertModel
+
+from groundling.batch import IGNORE, Example, Sample, Sizes, collate
+from groundling.config import FinetuneConfig, PretrainConfig, VcrConfig, changed, configured
+from groundling.data.parts import PartInput
+from groundling.data.samples import DrawnTexts, TextInput, TextSamples
+from groundling.errors import InputError
+from groundling.find import instances, named
+from groundling.forms import Choose
+from groundling.joins import Design
+from groundling.joins.uniter import PERSONS, ChoiceRightOrWrong, UniterJoin, ready_for_vcr, uniter
+from groundling.joins.visualbert import visualbert
+from groundling.load import load_student
+from groundling.models.saved_heads import HEADS
+from groundling.models.single_stream import SingleStream
+from groundling.models.task_heads import PairPooler, Reading
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.recipes import pretrain as pretraining
+from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
+from groundling.recipes.vcr import vcr
+from groundling.tasks import Task
+from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
+
+OBJECTS = ["person", "car", "person"]
+QUESTION = [[2], "saw", "a", [1], "?"]
+ANSWERS = [["yes", "."], [[0], "did", "."], ["no", "."], ["a", "dog", "did", "."]]
+REASONS = [["it", "is", [2], "."], ["a", "red", "one", "."], [[0], "ran", "."], ["so", "."]]
+BOTH_PARTS = ("answer", "rationale")
+
+
+def line(n: int, labelled: bool = True, answer: int | None = None) -> str:
+    row: dict[str, Any] = {"annot_id": f"v-{n}", "img_fn": f"m/{n}.jpg", "objects": OBJECTS}
+    row |= {"question": QUESTION, "answer_choices": ANSWERS, "rationale_choices": REASONS}
+    if labelled:
+        row |= {"answer_label": n % 4 if answer is None else answer, "rationale_label": n // 4 % 4}
+    return json.dumps(row) + "\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vcr")
+    homes.student(folder / "bert")
+    put(folder / "vcr/train.jsonl", "".join(line(n) for n in range(8)))
+    put(folder / "vcr/val.jsonl", "".join(line(n) for n in range(6)))
+    put(folder / "vcr/test.jsonl", "".join(line(n, labelled=False) for n in range(2)))
+    store(folder / "store", [f"m/{n}" for n in range(8)], objects=3)
+    names = [f"{n:03d}" for n in range(8)]
+    store(folder / "captioned", names)
+    put(folder / "some.token.txt", "".join(f"{name}.jpg#0\ta dog and a car\n" for name in names))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first_stage(place: Path) -> Path:
+    config = configured(
+        PretrainConfig,
+        model="uniter",
+        student=str(place / "bert"),
+        regions=str(place / "captioned"),
+        captions=str(place / "some.token.txt"),
+    )
+    pretrain(config, replace(STEPS, steps=6, batch=4), place / "first")
+    return place / "first" / "model"
+
+
+def second_stage(place: Path, first: Path, **changes: object) -> PretrainConfig:
+    settings: dict[str, Any] = {
+        "model": "uniter",
+        "student": str(first),
+        "regions": str(place / "store"),
+        "task": "vcr",
+        "data": str(place / "vcr"),
+    }
+    return configured(PretrainConfig, **(settings | changes))
+
+
+def tiny(**sizes: int) -> SingleStream:
+    words = toys.bert_words()
+    return uniter(toys.bert(len(words), **sizes), words, width=12)
+
+
+def ready(pretraining: bool = False) -> SingleStream:
+    model = tiny()
+    ready_for_vcr(model, [Example("a", "b", names=("person",))], pretraining)
+    return model
+
+
+def rationale(place: Path) -> Example:
+    """Item 1: "Jessie saw a car ? Casey did ." and its four reasons."""
+    return RATIONALE.read(place / "vcr", "val")[1]
+
+
+# -- what the text becomes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pretraining", [False, True])
+def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> None:
+    model = ready(pretraining)
+    text, _ = model.inputs(60)
+    example = rationale(place)
+    assert (example.text, example.breaks) == ("Jessie saw a car ? Casey did .", (19,))
+    assert example.text[19:] == "Casey did ."
+    words = model.text.tokenizer
+    person = [words.convert_tokens_to_ids(word) for word in PERSONS]
+    assert person == list(range(len(words) - 81, len(words)))
+
+    def pieces(text: str) -> list[int]:
+        ids: list[int] = words(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    question = [person[2], *pieces("saw a car ?")]
+    answer = [person[0], *pieces("did .")]
+    reason = [*pieces("it is"), person[2], *pieces(".")]
+    start, end = words.cls_token_id, words.sep_token_id
+    expected = [start, *question, end, *answer, end, *reason, end]
+    (sample,) = TextSamples([example], text).get([0])
+    row = sample.choices[0].text
+    assert row is not None and row.part is not None and row.region is not None
+    assert row.ids.tolist() == expected
+    # Release: a separator has the segment of what follows it; in its second stage, of what it closes.
+    q, a, r = [0] * len(question), [1] * len(answer), [2] * len(reason)
+    follows = [0, *q, 1, *a, 2, *r, 2]
+    closes = [0, *q, 0, *a, 1, *r, 2]
+    assert row.part.tolist() == (closes if pretraining else follows)
+    # BERT's two segments: the second text with its separator.
+    assert row.types.tolist() == [0] * (len(q) + len(a) + 3) + [1] * (len(r) + 1)
+    ends = [0, len(q) + 1, len(q) + len(a) + 2, len(expected) - 1]
+    assert np.flatnonzero(row.special).tolist() == ends
+    assert row.region[row.ids == person[2]].tolist() == [2, 2]
+    assert row.region[row.ids == person[0]].tolist() == [0]
+    # Words count on through all parts, as in a row of BERT's.
+    plain = TextSamples([example], TextInput(toys.bert_words(), 64)).get([0])[0].choices[0]
+    assert plain.text is not None and plain.text.part is None
+    assert set(row.word) == set(plain.text.word)
+    assert np.array_equal(sample.choices[0].words, plain.words)
+    assert max(plain.text.types) == 1
+
+    batch = collate([sample])
+    bert = model.text.encoder.eval()
+    rows = torch.tensor([0, 2, 3])[torch.from_numpy(row.part)]
+    told = bert.embeddings(torch.from_numpy(row.ids)[None], rows[None])
+    torch.testing.assert_close(
+        model.eval().join(bert.embeddings, batch).states[0, : len(expected)], told[0]
+    )
+
+
+def test_answers_have_the_answers_segment(place: Path) -> None:
+    model = ready()
+    example = ANSWER.read(place / "vcr", "val")[0]
+    assert (example.breaks, example.names) == ((), tuple(OBJECTS))
+    row = TextSamples([example], model.inputs(60)[0]).get([0])[0].choices[2].text  # "no ."
+    assert row is not None and row.part is not None
+    second = int(np.flatnonzero(row.special)[1])
+    assert row.part.tolist() == [0] * second + [1] * (len(row.ids) - second)
+    assert model.join.options["text_types"] == [0, 2, 3]
+
+
+def test_too_long_a_text_loses_pieces_of_its_longest_part(place: Path) -> None:
+    text, _ = ready().inputs(60)
+    example = rationale(place)
+    (whole,) = TextSamples([example], text).get([0])
+    full = whole.choices[0].text
+    assert full is not None and full.part is not None
+    text.max_length = len(full.ids) - 4
+    (cut,) = TextSamples([example], text).get([0])
+    row = cut.choices[0].text
+    assert row is not None and row.part is not None
+    assert (len(row.ids), cut.choices[0].dropped) == (len(full.ids) - 4, 4)
+    before, after = (
+        Counter(one.part[~one.special].tolist())  # type: ignore[index]
+        for one in (full, row)
+    )
+    cut_parts = [number for number in before if after[number] < before[number]]
+    assert all(after[number] >= max(after.values()) - 1 for number in cut_parts)
+    assert before.most_common(1)[0][0] in cut_parts and row.special.sum() == 4
+    text.max_length = 6
+    with pytest.raises(InputError, match=r"6 pieces leave no room for 3 parts; raise --max-length"):
+        TextSamples([example], text).get([0])
+    two = PartInput(toys.bert_words(), 60, {}, most=2)
+    with pytest.raises(InputError, match=r"v-1: its texts have 3 parts; this model has segments"):
+        TextSamples([example], two).get([0])
+    (row_of_plain,) = TextSamples([Example("a", "a dog")], two).get([0])  # no parts: one
+    assert row_of_plain.text is not None and not row_of_plain.text.part.any()  # type: ignore[union-attr]
+
+
+def test_only_tags_of_persons_become_words() -> None:
+    names = ("person", *["car"] * 80, "person")
+    many = Example("a", "Casey car Riley", tags=((0, 5, 0), (6, 9, 1), (10, 15, 81)), names=names)
+    model = ready()
+    (sample,) = TextSamples([many], model.inputs(60)[0]).get([0])
+    assert sample.text is not None
+    found = set(sample.text.ids) & set(range(len(model.text.tokenizer) - 81, 10_000))
+    assert found == {model.text.tokenizer.convert_tokens_to_ids("person_0")}
+
+
+# -- what the model becomes ------------------------------------------------------------------------
+
+
+def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
+    model = tiny()
+    words, rows = len(model.text.tokenizer), model.word_embeddings().weight.clone()
+    segments = model.text.encoder.embeddings.token_type_embeddings.weight.clone()
+    ready_for_vcr(model, [Example("a", "b", objects=2)])
+    assert len(model.text.tokenizer) == words  # nobody says what the objects are
+    ready_for_vcr(model, [Example("a", "b"), Example("c", "d", names=("car",))])
+    table = model.text.encoder.embeddings.token_type_embeddings.weight
+    assert torch.equal(table, segments[[0, 1, 0, 0]])
+    assert model.sizes.word_table == model.text.sizes.word_table == (words + 81, rows.shape[1])
+    assert torch.equal(model.word_embeddings().weight[:words], rows)
+    assert len(model.word_embeddings().weight[words:].unique(dim=0)) == 81
+    assert len(toys.bert_words()) == words
+    ready_for_vcr(model, [Example("c", "d", names=("car",))])
+    assert len(model.text.tokenizer) == words + 81 and len(table) == 4
+    model.see(2)
+    assert (model.join.options["text_types"], model.join.options["image_types"]) == (
+        [0, 2, 3],
+        [1, 4],
+    )
+    model.export(tmp_path)
+    again = load_student(tmp_path)
+    assert isinstance(again, SingleStream) and isinstance(again.inputs(20)[0], PartInput)
+    assert again.text.tokenizer.convert_tokens_to_ids("person_80") == words + 80
+    assert again.inputs(20)[0].persons == model.inputs(20)[0].persons  # type: ignore[attr-defined]
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    other = visualbert(toys.bert(words), toys.bert_words(), width=12)
+    with pytest.raises(InputError, match=r"expected a UNITER, found a visualbert model"):
+        ready_for_vcr(other, [Example("c", "d", names=("car",))])
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "total"), [(768, 12, 111_149_826), (1024, 24, 337_888_258)]
+)
+def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -> None:
+    with torch.device("meta"):
+        sizes = {
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "intermediate_size": 4 * hidden,
+        }
+        bert = BertModel(BertConfig(vocab_size=28_996, num_attention_heads=hidden // 64, **sizes))
+        model = SingleStream(bert, toys.bert_words(), UniterJoin(bert))
+        # A tokenizer of 28,996 pieces is not at hand: the table grows by what the words add to this one.
+        ready_for_vcr(model, [Example("c", "d", names=("person",))])
+        bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
+        head = ChoiceRightOrWrong(Reading(model.sizes, Choose(tuple("0123"))))
+    assert bert.config.type_vocab_size == 4
+    parts = [*model.parameters(), *head.parameters()]
+    assert sum(parameter.numel() for parameter in parts) == total
+
+
+def test_every_part_has_a_masked_piece(place: Path) -> None:
+    text, _ = ready().inputs(60)
+    (sample,) = TextSamples([rationale(place)], text).get([0])
+    row = sample.choices[0]
+    assert row.text is not None and row.text.part is not None
+    part = row.text.part
+    rare = MaskedLM(Sizes(text=8, word_table=(400, 8)), rate=1e-6)
+
+    def masked(one: Sample, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        return np.flatnonzero(rare.corrupt(one, rng, lambda: one).labels["masked_lm"] != IGNORE)
+
+    drawn = [masked(row, seed) for seed in range(30)]
+    assert all(part[places].tolist() == [0, 1, 2] for places in drawn)
+    assert not any(row.text.special[places].any() for places in drawn)
+    assert len({tuple(places) for places in drawn}) > 10
+    plain = replace(row, text=replace(row.text, part=None))
+    assert all(len(masked(plain, seed)) == 1 for seed in range(30))
+    often = MaskedLM(Sizes(text=8, word_table=(400, 8)), rate=0.99)
+    rng = np.random.default_rng(0)
+    labels = often.corrupt(row, rng, lambda: row).labels["masked_lm"]
+    assert (labels != IGNORE).sum() > len(drawn[0]) + 5
+
+
+def test_pairs_of_images_are_pooled_as_released() -> None:
+    """Dropout on the pooling weights, too; Linears N(0, 0.02), the attentions' input as PyTorch's."""
+    torch.manual_seed(0)
+    pooler = PairPooler(256, dropout=0.5)
+    for linear in (pooler.mix[0], pooler.score, pooler.read[0].out_proj):
+        assert (
+            float(linear.weight.detach().std()) == pytest.approx(0.02, rel=0.2)
+            and not linear.bias.any()
+        )
+    spread = (2 / (256 + 3 * 256)) ** 0.5  # Xavier's
+    assert float(pooler.read[1].in_proj_weight.detach().std()) == pytest.approx(spread, rel=0.05)
+    states, mask = torch.randn(2, 6, 256), torch.ones(2, 6, dtype=torch.bool)
+    mask[1, 4:] = False
+    states = states * mask[..., None]
+    steady = pooler.eval()(states, mask)
+    for part in pooler.modules():  # nothing but the pooling weights is dropped
+        if isinstance(part, torch.nn.MultiheadAttention):
+            part.dropout = 0.0
+    pooler.mix[2].p = 0.0
+    torch.testing.assert_close(pooler(states, mask), steady)
+    pooler.train()
+    runs = torch.stack([pooler(states, mask)[0] for _ in range(200)])
+    assert runs.std(0).amax() > 0
+    torch.testing.assert_close(runs.mean(0), steady[0], atol=0.05, rtol=0.3)
+
+
+# -- one model for both ----------------------------------------------------------------------------
+
+
+def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
+    assert named("tasks", Task, "vcr") is BOTH
+    examples = BOTH.read(place / "vcr", "val")
+    assert len(examples) == len({e.id for e in examples}) == len({e.official for e in examples})
+    apart = {
+        "answer": ANSWER.read(place / "vcr", "val"),
+        "rationale": RATIONALE.read(place / "vcr", "val"),
+    }
+    for part, own in apart.items():
+        mine = [e for e in examples if e.official.startswith(part)]
+        assert [replace(e, official="") for e in mine] == [replace(e, official="") for e in own]
+        assert [e.official for e in mine] == [of_both(part, e.official) for e in own]
+    secret = [e.official for e in BOTH.read(place / "vcr", "test")]
+    assert secret[:3] == ["answer/v-0", "answer/v-1", "rationale/v-0-a0"] and len(secret) == 10
+    rng = np.random.default_rng(0)
+    said = {e.official: int(rng.integers(4)) for e in examples}
+    told = BOTH.official(place / "vcr", "val", list(said), list(said.values()))
+    asked = items(place / "vcr", "val")
+    split = [one_part(part, said) for part in BOTH_PARTS]
+    assert told == q_to_ar(*split, asked) and set(told) == {"Q->A", "QA->R", "Q->AR"}
+
+
+@pytest.mark.parametrize("kind", ["text", *instances("joins", Design)])
+def test_every_model_learns_both_and_is_scored_in_one_run(
+    kind: str, place: Path, tmp_path: Path
+) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=str(place / "bert"),
+        task="vcr",
+        data=str(place / "vcr"),
+        submit=True,
+        max_length=60,
+    )
+    if kind != "text":
+        config = changed(config, join=kind, regions=str(place / "store"), save_model=True)  # type: ignore[arg-type]
+    result = finetune(config, replace(STEPS, steps=3, batch=4), tmp_path / "run")
+    scores = result["official"]["val"]
+    assert set(scores) == {"Q->A", "QA->R", "Q->AR"}
+    mean = pytest.approx((scores["Q->A"] + scores["QA->R"]) / 2)
+    assert result["median"]["val"] == {"accuracy": mean}
+    assert result["headline"] == "accuracy" and scores["Q->AR"] <= min(
+        scores["Q->A"], scores["QA->R"]
+    )
+    runs = VcrConfig(data=str(place / "vcr"), both=str(tmp_path / "run"))
+    assert vcr(runs, tmp_path / "joint")["median"] == scores
+    (file,) = vcr(replace(runs, split="test"), tmp_path / "server")["files"]
+    head, *lines = Path(file).read_text().splitlines()
+    assert [one.split(",")[0] for one in lines] == ["v-0", "v-1"] and head.count(",") == 20
+    predictions = homes.answers(tmp_path / "run/seed-0/predictions_test.jsonl")
+    assert len(predictions) == 2 + 2 * 4
+    if kind == "uniter":
+        model = load_student(tmp_path / "run/seed-0/model")
+        assert model.join.options["text_types"] == [0, 2, 3]  # type: ignore[union-attr]
+        plain = changed(config, plain_head=True)
+        finetune(plain, replace(STEPS, steps=1, batch=4), tmp_path / "plain")
+        model = load_student(tmp_path / "plain/seed-0/model")
+        assert model.join.options["text_types"] == [0, 0]  # type: ignore[union-attr]
+
+
+def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
+    runs = VcrConfig(data=str(place / "vcr"), both=str(tmp_path / "run"))
+
+    def refusal(config: VcrConfig) -> str:
+        with pytest.raises(InputError) as told:
+            vcr(config, tmp_path / "out")
+        assert "\n" not in str(told.value)
+        return str(told.value)
+
+    assert refusal(runs).endswith("run: no finished seed of vcr")
+    assert "leave out --answers and --rationales" in refusal(replace(runs, answers="a"))
+    assert refusal(replace(runs, both="")) == "vcr needs --answers"
+    put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr/answer", "seed": 0}))
+    assert "a run of vcr/answer, expected one of vcr" in refusal(runs)
+    put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr", "seed": 0}))
+    one = {"id": "x", "official": "answer/v-0", "prediction": 0, "outputs": [1, 0, 0, 0]}
+    put(tmp_path / "run/seed-0/predictions_val.jsonl", json.dumps(one) + "\n")
+    assert "no prediction for vcr-answer-v-1 (11 such)" in refusal(runs)
+
+
+# -- the second stage ------------------------------------------------------------------------------
+
+
+def test_the_second_stage_has_its_own_mix_and_goes_on_from_the_first(
+    place: Path, first_stage: Path, tmp_path: Path
+) -> None:
+    steps = replace(STEPS, steps=24, batch=4)
+    result = pretrain(second_stage(place, first_stage), steps, tmp_path / "second")
+    assert result["objectives"] == ["masked_lm", "masked_regions", "regress_regions"]
+    kinds = Counter(
+        name
+        for row in log_of(tmp_path / "second")
+        for name in ("mlm", "masked_regions", "regress_regions", "sentence_image")
+        if name in row
+    )
+    assert kinds["sentence_image"] == 0 and kinds["mlm"] > kinds["masked_regions"] > 0
+    model = load_student(tmp_path / "second/model")
+    before = load_student(first_stage)
+    assert model.sizes.word_table[0] == before.sizes.word_table[0] + 81
+    assert model.join.options["text_types"] == [0, 2, 3]  # type: ignore[union-attr]
+    still = replace(steps, steps=1, lr=1e-30)
+    pretrain(second_stage(place, first_stage), still, tmp_path / "still")
+    one, other = (load_file(folder / HEADS) for folder in (first_stage, tmp_path / "still/model"))
+    for name, value in one.items():
+        if name.startswith("sentence_image"):
+            assert name not in other
+            continue
+        torch.testing.assert_close(other[name][: len(value)], value, msg=name)
+        added = other[name][len(value) :]
+        assert len(added) == (81 if name == "masked_lm.head.bias" else 0)
+        torch.testing.assert_close(added, torch.zeros_like(added))
+    config = configured(
+        FinetuneConfig,
+        model=str(tmp_path / "second/model"),
+        task="vcr",
+        data=str(place / "vcr"),
+        regions=str(place / "store"),
+    )
+    tuned = finetune(config, replace(STEPS, batch=4), tmp_path / "tuned")
+    assert "Q->AR" in tuned["official"]["val"]
+
+
+def test_right_texts_are_question_answer_and_reason(place: Path) -> None:
+    texts = {example.id: example for example in task_texts(BOTH, place / "vcr", tags=True)}
+    assert len(texts) == 16
+    answer, reason = texts["vcr-answer-v-5"], texts["vcr-rationale-v-5"]
+    assert (answer.text, answer.pair) == ("Jessie saw a car ?", "Casey did .")
+    assert (reason.text, reason.pair) == ("Jessie saw a car ? Casey did .", "a red one .")
+    assert (reason.breaks, reason.names, reason.choice_tags) == ((19,), tuple(OBJECTS), ((),))
+    assert reason.label is None and answer.choice_tags == (((0, 5, 0),),)
+    bare = {example.id: example for example in task_texts(BOTH, place / "vcr")}
+    assert not bare["vcr-rationale-v-5"].tags and not bare["vcr-rationale-v-5"].objects
+
+
+def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: Path) -> None:
+    put(tmp_path / "train.jsonl", "".join(line(n, answer=(n + 1) % 4) for n in range(8)))
+    versions = unlabelled_texts(BOTH, place / "vcr", tags=True)
+    assert versions == unlabelled_texts(BOTH, tmp_path, tags=True)
+    assert task_texts(BOTH, place / "vcr") != task_texts(BOTH, tmp_path)
+    texts = DrawnTexts(versions, ready().inputs(60)[0])
+    assert len(texts) == len(set(texts.ids)) == 16 and texts.images[8] == ("m/0",)
+    drawn = Counter()
+    for seed in range(1600):
+        (sample,) = texts.get([8], [np.random.default_rng(seed)])
+        assert sample.id == texts.ids[8] and not sample.labels and sample.example is not None
+        drawn[sample.example.text, sample.example.pair] += 1
+    assert len(drawn) == 16 and min(drawn.values()) > 60 and max(drawn.values()) < 145
+    again = [texts.get([3, 8], [np.random.default_rng(n) for n in (5, 6)]) for _ in range(2)]
+    assert [[s.example for s in some] for some in again[:1]] == [[s.example for s in again[1]]]
+
+
+@pytest.mark.parametrize("answers", ["right", "any"])
+def test_a_killed_second_stage_ends_with_the_same_weights(
+    answers: str,
+    place: Path,
+    first_stage: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = second_stage(place, first_stage, task_answers=answers, step_mix=(10.0, 1.0, 1.0))
+    steps = replace(STEPS, steps=5, batch=4, save_every=2)
+    pretrain(config, steps, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining, "train", training_with(dying(4)))
+        with pytest.raises(Killed):
+            pretrain(config, steps, tmp_path / "killed")
+    pretrain(config, steps, tmp_path / "killed")
+    whole, killed = (digests(tmp_path / name / "model") for name in ("whole", "killed"))
+    assert whole == killed and len(whole) > 3
+
+
+def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Path) -> None:
+    def refusal(**changes: object) -> str:
+        with pytest.raises(InputError) as told:
+            pretrain(second_stage(place, first_stage, **changes), STEPS, tmp_path / "out")
+        assert "\n" not in str(told.value)
+        return str(told.value)
+
+    assert refusal(step_mix=(2.0, 1.0)) == (
+        "--step-mix 2 1: expected a number above 0 for each of uniter's kinds of steps here: masked_lm, "
+        "regress_regions, masked_regions or hard_regions"
+    )
+    assert "--step-mix 1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
+    told = refusal(student=str(place / "bert"), model="visualbert", step_mix=(1.0,))
+    assert told.endswith("visualbert's kinds of steps here: none, one step has all")
+    captions: dict[str, object] = {
+        "task": "",
+        "captions": str(place / "some.token.txt"),
+        "regions": str(place / "captioned"),
+    }
+    told = refusal(task_answers="any", **captions)
+    assert told == "--task-answers any: captions have none; pass --task"
+    put(tmp_path / "secret/train.jsonl", "".join(line(n, labelled=False) for n in range(8)))
+    assert "'answer_label' is missing" in refusal(data=str(tmp_path / "secret"))
