@@ -160,6 +160,8 @@ class Sample:
     """What live teachers read of this row, by teacher; equal inputs have equal ids, and no objective changes them."""
     dropped: int = 0
     """Pieces of the text that did not fit and were cut off."""
+    left_out: int = 0
+    """Regions that did not fit beside the text and were left out."""
     choices: tuple[Sample, ...] = ()
     """The rows of a multiple-choice example, in place of its own; C of them in every sample of a data set."""
     example: Example | None = None
@@ -328,6 +330,8 @@ class Batch:
     """What an inner step adds to the input embeddings."""
     dropped: int = 0
     """Pieces of these texts that did not fit, counted for the report."""
+    left_out: int = 0
+    """Regions that did not fit beside these texts, counted for the report."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -468,6 +472,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         },
         asides={name: _aside([row.asides[name] for row in rows]) for name in rows[0].asides},
         dropped=sum(sample.dropped for sample in samples),
+        left_out=sum(sample.left_out for sample in samples),
     )
 
 

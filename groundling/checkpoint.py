@@ -23,6 +23,8 @@ class Counters:
     """Optimizer steps done."""
     dropped: int = 0
     """Pieces of text cut off."""
+    left_out: int = 0
+    """Regions that did not fit beside a text."""
     seconds: float = 0.0
     """Wall-clock time, restarts included."""
     last: dict[str, float] = field(default_factory=dict)

@@ -176,11 +176,30 @@ alone. An image is looked up in all of them, and the first that has it counts. A
 store only boxes and classes are read."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
+    budget: int = 0
+    """Pieces of text and regions together, at most; the longer of both is cut, and counted. 0: no bound. VL-BERT: 64 \
+in pre-training."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How a model that reads pixels looks at its pictures."""
+
+    backbone: str = "microsoft/resnet-101"
+    """--images: ResNet to start the CNN from, hub id or folder; without effect on a model that has a CNN already."""
+    side: int = 0
+    """--images: pixels of the short side, kept with the model; 0: the model's own, 600 for a new one."""
+    long_side: int = 0
+    """--images: most pixels of the long side, kept with the model; 0: the model's own, 5/3 of the short side for a \
+new one. VL-BERT: 1000, on VCR 1200."""
+    flip: bool = True
+    """--images: train on mirrored pictures in half of the draws, with boxes and segments, and left and right in the \
+texts of tasks whose paper does that."""
 
 
 @dataclass(frozen=True)
@@ -318,10 +337,7 @@ vision-language model as --student, its own."""
     student: str = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
     regions: RegionInput = field(default_factory=RegionInput)
-    backbone: str = "microsoft/resnet-101"
-    """--images: ResNet to start the CNN from, hub id or folder; without effect if --student has one already."""
-    side: int = 600
-    """--images: pixels of the short side, the long one at most 5/3 of it; without effect if --student has a CNN."""
+    pixels: Pixels = field(default_factory=Pixels)
     captions: tuple[str, ...] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt. A \
 step reads one of several files, drawn by weight, or, where none has one, by its number of samples."""
@@ -403,6 +419,7 @@ learned from are marked."""
     freeze_words: bool = False
     """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
     regions: RegionInput = field(default_factory=RegionInput)
+    pixels: Pixels = field(default_factory=Pixels)
     blind: bool = False
     """Set the regions' features to zero and keep their boxes: the control of tasks that pick a region."""
     join: str = ""
@@ -411,7 +428,12 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     kind: str = ""
     """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
     plain_head: bool = False
-    """Read every task by the pooler and one Linear, in place of the paper's head and loss."""
+    """Read every task by the pooler and one Linear, in place of the paper's head and losses."""
+    head_loss: Literal["paper", "bce", "ce", "kl"] = "paper"
+    """The task's loss: the paper's of the head; each answer, choice or region by itself (bce); one softmax over them \
+(ce; the first version of VL-BERT's paper, on VCR and VQA); divergence from it (kl)."""
+    beside: bool = True
+    """Train what the model's paper trains beside a task's own loss: VL-BERT on VCR, the classes of regions."""
     own: OwnFile = field(default_factory=OwnFile)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""

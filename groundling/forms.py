@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from groundling.errors import InputError
+
+AnyForm = TypeVar("AnyForm", bound="Form")
 
 
 class Form(Protocol):
@@ -324,3 +326,19 @@ class Pick(Form):
     def spell(self, prediction: float) -> str:
         """The region's number."""
         return str(int(prediction))
+
+
+def with_loss(form: AnyForm, kind: str) -> AnyForm:
+    """The form with another kind of loss; raises InputError if it has no such kind, or one with other outputs."""
+    kinds = [one for one in get_args(get_type_hints(type(form)).get("kind")) if one != "each"]
+    if kind not in kinds:
+        raise InputError(
+            f"--head-loss {kind}: this task's answers are trained with {' or '.join(kinds) or 'one loss alone'}"
+        )
+    changed: AnyForm = replace(form, kind=kind)  # type: ignore[type-var]
+    if changed.outputs != form.outputs:
+        raise InputError(
+            f"--head-loss {kind}: this head gives {form.outputs} scores, {kind} reads {changed.outputs}; "
+            "pass --plain-head, too"
+        )
+    return changed

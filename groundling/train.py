@@ -200,10 +200,12 @@ def train(
         # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
         counts = _counted([*active, inner], batches)
         pieces = sum(batch.dropped for batch in batches)
-        totals = torch.tensor([*counts.values(), pieces], device=accelerator.device)
-        *summed, dropped = accelerator.reduce(totals, "sum")
+        regions = sum(batch.left_out for batch in batches)
+        totals = torch.tensor([*counts.values(), pieces, regions], device=accelerator.device)
+        *summed, dropped, left_out = accelerator.reduce(totals, "sum")
         totals_by_term = dict(zip(counts, summed, strict=True))
         counters.dropped += int(dropped)
+        counters.left_out += int(left_out)
 
         def loss_of(
             terms: Terms, step: int = step, totals: Mapping[str, Tensor] = totals_by_term
@@ -277,6 +279,7 @@ def train(
         "epochs": round(plan.covered(), 4),
         "samples": sum(len(source.samples) for source in _different(sources)),
         "dropped_pieces": counters.dropped,
+        "dropped_regions": counters.left_out,
         "seconds": round(counters.seconds, 1),
         "last": counters.last,
     }

@@ -394,9 +394,7 @@ def test_pretraining_goes_on_from_an_end_to_end_model(
         *(cnn["encoder.stages.3.layers.0.layer.1.convolution.weight"] for cnn in (first, second))
     )
     assert torch.equal(*(cnn["embedder.embedder.convolution.weight"] for cnn in (first, second)))
-    config = replace(
-        settings, student=str(trained), backbone="", side=0, text=(str(place / "text.txt"),)
-    )
+    config = replace(settings, student=str(trained), text=(str(place / "text.txt"),))
     result = pretrain(config, TWO, tmp_path / "again")
     assert result["left_out"] == 0 and len(log_of(tmp_path / "again")) == 2
 

@@ -15,7 +15,7 @@ from test_pretrain import store, vqa
 from groundling.analysis.finished_runs import collect
 from groundling.batch import IGNORE, Example
 from groundling.config import FinetuneConfig, RegionInput, changed, configured
-from groundling.data.regions import RegionStore
+from groundling.data.regions import Found, RegionStore, RegionWriter
 from groundling.data.samples import TextSamples
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
@@ -98,6 +98,12 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message) as told:
             SeveralStores([first, RegionStore(made[name])])
         assert "\n" not in str(told.value) and str(made[name]) in str(told.value)
+    writer = RegionWriter(tmp_path / "covered")
+    parts = (np.array([[0, 0, 1, 1]]), np.ones(1), np.zeros((1, 12)), np.full((1, 5), 0.2))
+    writer.write(0, [Found("3", (60, 40), *parts, cover=np.ones((1, 14, 14), bool))])
+    writer.close({"source": "test"})
+    with pytest.raises(InputError, match="first knows no segments of objects"):
+        SeveralStores([RegionStore(tmp_path / "covered"), first])
     both = SeveralStores([RegionStore(made["unknown"]), first])
     assert (both.identity, both.made_by) == ("hash of resnet", "resnet")
     blind = [RegionStore(made[name], features=False) for name in ("first", "other")]

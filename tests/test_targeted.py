@@ -433,7 +433,7 @@ def restated(step: Step, batch: Batch, name: str, gate: str) -> Tensor:
                 scores.append(pair[1])
             else:
                 sign = 1 if c == label else -1
-                total = total - nn.functional.logsigmoid(sign * logits[b, c]) / 6
+                total = total - nn.functional.logsigmoid(sign * logits[b, c]) / 24
                 scores.append(logits[b, c])
         teacher = features["clip_similarity"][4 * b : 4 * b + 4].softmax(0)
         student = torch.stack(scores).detach().softmax(0)

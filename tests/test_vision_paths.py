@@ -178,6 +178,8 @@ def test_of_very_many_outputs_the_best_is_kept(
         *(map(json.loads, file.read_text().splitlines()) for file in files), strict=True
     ):
         assert best["outputs"] == [every["outputs"][every["prediction"]]] == [max(every["outputs"])]
+        likely = best.pop("likely")
+        assert likely[0][0] == best["prediction"]
         assert {k: v for k, v in best.items() if k != "outputs"} == {
             k: v for k, v in every.items() if k != "outputs"
         }

@@ -48,6 +48,8 @@ class Seeing:
     """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
     most: int = 0
     """Regions per image, best first, without that of the whole image; 0: all."""
+    budget: int = 0
+    """Pieces and regions together, that of the whole image included, at most; the longer side is cut. 0: no bound."""
     mark: Mark | None = None
     """Which regions are right, which becomes the label."""
     phrases: bool = False
@@ -70,7 +72,16 @@ class RegionSamples:
         self.seeing = seeing or Seeing()
         self.ids = samples.ids
         self.images = samples.images
+        if 0 < self.seeing.budget < LEAST_PIECES + LEAST_REGIONS:
+            raise InputError(
+                f"--budget {self.seeing.budget}: no room for {LEAST_PIECES} pieces and a region; 0 means no bound"
+            )
         for sample, images in zip(samples.ids, samples.images, strict=True):
+            if self.seeing.budget and len(images) > 1 and not self.seeing.apart:
+                raise InputError(
+                    f"--budget {self.seeing.budget}: {sample} has {len(images)} images, and only the last would be "
+                    "cut; use --most-regions, which bounds each"
+                )
             if not images:
                 raise InputError(
                     f"{sample}: it names no image, so there are no regions for it; with a file of your own, pass "
@@ -102,11 +113,15 @@ class RegionSamples:
 
     def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
         if self.seeing.apart:
-            parts = [self._of_image(image, number) for number, image in enumerate(images)]
             row = replace(sample, labels={})  # the example's label stays the sample's alone
-            return replace(sample, choices=tuple(self._see(row, part) for part in parts))
+            rows = []
+            for number, image in enumerate(images):
+                cut, part = within(row, self._of_image(image, number), self.seeing.budget)
+                rows.append(self._see(cut, part))
+            return _with_rows(sample, rows)
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
+        sample, regions = within(sample, regions, self.seeing.budget)
         query = self._query(sample)
         seen = sample.each_row(lambda row: self._see(row, regions))
         if query is not None:
@@ -173,6 +188,62 @@ class RegionSamples:
             width = self.seeing.width or row.features.shape[1]
             row = replace(row, features=np.zeros((len(row), width), np.float32))
         return replace(row, image=np.full(len(row), number, np.int64))
+
+
+LEAST_PIECES = 2
+"""Of a text that is cut to a budget: its first piece and its last."""
+LEAST_REGIONS = 1
+"""Of an image: the first, which is the whole image in a model that reads that."""
+
+
+def within(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, RegionRow]:
+    """A sample and its regions, cut to `budget` together; both count what they lost. 0: as they are.
+
+    Whichever is longer loses its last one, of equals the text, which keeps its last piece, [SEP] (jackroos/VL-BERT,
+    pretrain/data/datasets/conceptual_captions.py). All choices have the regions that the longest one leaves room for.
+    """
+    rows = [row.text for row in sample.rows if row.text is not None]
+    pieces = longest = max((len(row.ids) for row in rows), default=0)
+    kept = len(regions)
+    if not budget or longest + kept <= budget:
+        return sample, regions
+    while pieces + kept > budget:
+        if kept > pieces or pieces == LEAST_PIECES:
+            kept -= 1
+        else:
+            pieces -= 1
+    cut = sample.each_row(lambda row: _shortened(row, pieces))
+    lost = sum(max(0, len(row.ids) - pieces) for row in rows)
+    out = len(regions) - kept
+    return replace(
+        cut, dropped=sample.dropped + lost, left_out=sample.left_out + out
+    ), regions.take(slice(kept))
+
+
+def _shortened(row: Sample, pieces: int) -> Sample:
+    """A row whose text has at most so many pieces, the last one among them."""
+    text = row.text
+    if text is None or len(text.ids) <= pieces:
+        return row
+    places = np.append(np.arange(pieces - 1), len(text.ids) - 1)
+    shorter = replace(
+        text,
+        ids=text.ids[places],
+        special=text.special[places],
+        word=text.word[places],
+        types=text.types[places],
+        region=None if text.region is None else text.region[places],
+    )
+    return replace(row, text=shorter)
+
+
+def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
+    """A sample of these rows, which were cut by themselves."""
+    lost = sum(row.dropped - sample.dropped for row in rows)
+    out = sum(row.left_out for row in rows)
+    return replace(
+        sample, choices=tuple(rows), dropped=sample.dropped + lost, left_out=sample.left_out + out
+    )
 
 
 def with_whole_image(row: RegionRow) -> RegionRow:

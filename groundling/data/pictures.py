@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from groundling.batch import Sample
+from groundling.batch import Sample, needed
+from groundling.data.mirror import mirrored_regions
 from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
 from groundling.errors import InputError, first_line
@@ -29,13 +30,21 @@ def read_picture(path: Path) -> Image.Image:
 class Pictured:
     """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (as VL-BERT's release does)."""
 
-    def __init__(self, samples: Samples, folder: str | Path, side: int) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        folder: str | Path,
+        side: int,
+        long_side: float = 0,
+    ) -> None:
         """Ids of images are paths below `folder` without ending; every sample has exactly one.
 
-        `side`: pixels of the short side; the long one has at most 5/3 of it. Raises InputError if a file is missing.
+        `side`: pixels of the short side; the long one has at most `long_side`, or 5/3 of the short one. Raises
+        InputError if a file is missing.
         """
         self.samples = samples
         self.side = side
+        self.long_side = long_side or side * 5 / 3
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
@@ -70,10 +79,53 @@ class Pictured:
             image = read_picture(path)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        scale = min(self.side / min(image.size), self.side * 5 / 3 / max(image.size))
+        scale = min(self.side / min(image.size), self.long_side / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
         return np.asarray(scaled).transpose(2, 0, 1)
+
+
+class Mirrored:
+    """Samples with pictures, in half of the draws mirrored, with boxes and segments (VL-BERT's release, FLIP_PROB).
+
+    A draw is keyed by the sample's own generator. For training alone, and for models that see the picture: boxes of
+    stored features must not turn, for the features do not (the release turns them).
+    """
+
+    def __init__(self, samples: Samples, mirror: Samples) -> None:
+        """`mirror`: the same samples as they are asked of mirrored pictures, which are not mirrored yet."""
+        self.samples = samples
+        self.mirror = mirror
+        self.ids = samples.ids
+        self.lengths = samples.lengths
+        self.images = samples.images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`, each mirrored or not."""
+        turns = [bool(rng.random() < 0.5) for rng in rngs]
+        out: dict[int, Sample] = {}
+        for turned, source in ((False, self.samples), (True, self.mirror)):
+            places = [place for place, turn in enumerate(turns) if turn == turned]
+            chosen = [indices[place] for place in places]
+            samples = source.get(chosen, [rngs[place] for place in places])
+            for place, sample in zip(places, samples, strict=True):
+                out[place] = _turned(sample) if turned else sample
+        return [out[place] for place in range(len(indices))]
+
+
+def _turned(sample: Sample) -> Sample:
+    """A sample with its picture, boxes and segments mirrored."""
+    pixels = needed(sample.pixels, "pixels", "a mirrored picture")
+    width = pixels.shape[2]
+
+    def mirrored(row: Sample) -> Sample:
+        regions = needed(row.regions, "regions", "a mirrored picture")
+        return replace(row, regions=mirrored_regions(regions, width))
+
+    return replace(sample.each_row(mirrored), pixels=pixels[:, :, ::-1])
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 A store is a folder of shards (see `data/shards.py`). Of each image: `features` (R, D) float16, `boxes` (R, 4) float32,
 `confidence` (R,) float32, and, if there are any, `classes`: (R, C) float16, or (R,) int16 for a single class each.
+Where segments of objects are known (VCR), `cover`: (R, 25) uint8, the bits of 14 x 14 cells row by row, highest first.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ RULES = {
 }
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files."""
+CELLS = 14
+"""Cells a side of the grid over a box in which an object's segment is kept."""
+PACKED = -(-CELLS * CELLS // 8)
+"""Bytes that hold their bits."""
 BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 
@@ -65,6 +70,8 @@ class Found:
     """(R, C) a distribution, or (R,) one class each, -1 for none."""
     whole: bool = False
     """The first region is the whole image."""
+    cover: np.ndarray | None = None
+    """(R, 14, 14) bool: the cells of its box that an object fills, of objects whose segments are known."""
     left_out: int = 0
     """Boxes that were empty or outside the image."""
     annotated_order: bool = False
@@ -74,7 +81,8 @@ class Found:
     def form(self) -> str:
         """What all images of a store share."""
         classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
-        return f"{self.features.shape[1]} numbers, {classes}"
+        segments = "" if self.cover is None else ", segments"
+        return f"{self.features.shape[1]} numbers, {classes}{segments}"
 
     @property
     def fault(self) -> str:
@@ -90,12 +98,14 @@ class Found:
         if classes is not None:
             none = -1 if classes.ndim == 1 else 0
             classes = np.insert(classes, 0, none, 0)
+        cover = None if self.cover is None else np.insert(self.cover, 0, True, 0)
         return replace(
             self,
             boxes=np.insert(self.boxes, 0, [0, 0, 1, 1], 0),
             confidence=np.insert(self.confidence, 0, 1),
             features=np.concatenate([feature, self.features]),
             classes=classes,
+            cover=cover,
             whole=True,
         )
 
@@ -282,6 +292,8 @@ def _record(image: Found) -> Record:
     if image.classes is not None:
         single = image.classes.ndim == 1
         arrays["classes"] = image.classes.astype(np.int16 if single else np.float16)
+    if image.cover is not None:
+        arrays["cover"] = np.packbits(image.cover.reshape(-1, CELLS * CELLS), axis=1)
     width, height = image.size
     facts: dict[str, Any] = {"width": width, "height": height}
     if image.whole:
@@ -297,7 +309,8 @@ def _form(index: Index) -> str:
     """As `Found.form`, of a shard."""
     classes = index.columns.get("classes")
     kind = "no classes" if classes is None else f"classes {classes.shape}"
-    return f"{index.columns['features'].shape[0]} numbers, {kind}"
+    segments = ", segments" if "cover" in index.columns else ""
+    return f"{index.columns['features'].shape[0]} numbers, {kind}{segments}"
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -371,6 +384,9 @@ def _check(index: Index, path: Path) -> None:
         fits = column is not None and len(column.shape) == sides and column.dtype[1] == kind
         if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
             raise InputError(f"{path}: not the index of a region store (no fitting {name})")
+    cover = index.columns.get("cover")
+    if cover is not None and (cover.dtype[1:], cover.shape) != ("u1", (PACKED,)):
+        raise InputError(f"{path}: not the index of a region store (no fitting cover)")
     if len(index.facts) != len(index.ids):
         raise InputError(f"{path}: not the index of a region store (images without their sizes)")
     lengths = index.lengths["boxes"]
@@ -386,14 +402,23 @@ def _single(stored: np.ndarray) -> np.ndarray:
     return torch.from_numpy(np.array(stored)).float().numpy()
 
 
+def _unpacked(stored: np.ndarray | None) -> np.ndarray | None:
+    """Cells (R, 14, 14) bool that objects fill, of their bits (R, 25) uint8."""
+    if stored is None:
+        return None
+    bits = np.unpackbits(stored, axis=1, count=CELLS * CELLS)
+    return bits.astype(bool).reshape(-1, CELLS, CELLS)
+
+
 class RegionStore:
     """`store[image_id]` gives an image's regions; nothing is read before it is asked for."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
         """A folder that `groundling regions` wrote; has `ids`, `width` D, `classes` C (0: none), `manifest`.
 
-        `background` says whether class 0 is none. With `features` off they are not read, and D is 0: for models that
-        look for themselves. Raises InputError if the store is not finished, damaged or something else.
+        `background` says whether class 0 is none, `covers` whether segments of objects are known. With `features` off
+        they are not read, and D is 0, but segments are: for models that look for themselves. Raises InputError if the
+        store is not finished, damaged or something else.
         """
         self.folder = Path(folder)
         self.features = features
@@ -411,6 +436,7 @@ class RegionStore:
         self.width = columns["features"].shape[0] if features else 0
         self.classes = self._count_classes(columns.get("classes"))
         self.background = self.manifest.get("background") == BACKGROUND
+        self.covers = "cover" in columns
         self._in_order_1 = self.manifest.get("format") == 1 and _annotated_1(self.manifest)
 
     def __len__(self) -> int:
@@ -503,6 +529,7 @@ class RegionStore:
             image=np.zeros(len(features), np.int64),
             whole=whole,
             classes=self._distribution(views.get("classes"), image_id),
+            cover=None if self.features else _unpacked(views.get("cover")),
         )
 
     def _facts(self, image_id: str) -> dict[str, Any]:
@@ -541,7 +568,7 @@ class RegionStore:
             return []
         faults = []
         for name, values in arrays.items():
-            if name == "features":
+            if name in {"features", "cover"}:
                 continue
             wrong = _wrong(name, values)
             if values.dtype.kind == "f":

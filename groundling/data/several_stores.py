@@ -13,7 +13,7 @@ class SeveralStores:
     """`stores[image_id]` gives the regions of an image, from the first of the stores that has it."""
 
     def __init__(self, stores: Sequence[RegionStore]) -> None:
-        """One store or more; has `width` D, `classes` C and `background` as each of them has.
+        """One store or more; has `width` D, `classes` C, `background` and `covers` as each of them has.
 
         Raises InputError if stores differ in these, or if different models made their features.
         """
@@ -24,6 +24,7 @@ class SeveralStores:
         self.width = first.width
         self.classes = first.classes
         self.background = first.background
+        self.covers = first.covers
         # A store that does not say what made it fits any, so those that do speak for all.
         known = next((store for store in stores if store.identity), first)
         self.identity = known.identity
@@ -80,6 +81,11 @@ def _refuse_unlike(first: RegionStore, other: RegionStore) -> None:
     if (first.classes, first.background) != (other.classes, other.background):
         raise InputError(
             f"{both}: regions have {_kinds(first)} and {_kinds(other)}; together, stores are of one kind"
+        )
+    if first.covers != other.covers:
+        lacking = other if first.covers else first
+        raise InputError(
+            f"{both}: {lacking.folder} knows no segments of objects; together, stores are of one kind"
         )
     looks = first.features and other.features  # of others, the model makes the features itself
     known = bool(first.identity and other.identity)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.data.regions import inside
+from groundling.data.regions import CELLS, inside
 from groundling.errors import InputError
 from groundling.runs import read_json
 
@@ -17,6 +17,22 @@ FINE = 32
 """Masks are drawn with this many points per cell and side, of which the one in the middle counts."""
 POINTS = 3
 """A polygon of fewer points has no area."""
+_NAMES = """
+person bicycle car motorcycle airplane bus train truck boat trafficlight firehydrant stopsign parkingmeter bench bird
+cat dog horse sheep cow elephant bear zebra giraffe backpack umbrella handbag tie suitcase frisbee skis snowboard
+sportsball kite baseballbat baseballglove skateboard surfboard tennisracket bottle wineglass cup fork knife spoon bowl
+banana apple sandwich orange broccoli carrot hotdog pizza donut cake chair couch pottedplant bed diningtable toilet tv
+laptop mouse remote keyboard cellphone microwave oven toaster sink refrigerator book clock vase scissors teddybear
+hairdrier toothbrush
+"""
+CLASSES = tuple(_NAMES.split())
+"""COCO's 80 things in COCO's order, as VCR spells them: without spaces."""
+
+
+def class_names(found: Iterable[str]) -> list[str]:
+    """The names by which objects are numbered: COCO's 80, whichever of them occur; of other things, those found."""
+    names = set(found)
+    return list(CLASSES) if names <= set(CLASSES) else sorted(names)
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,7 @@ class Objects:
     polygons: tuple[tuple[np.ndarray, ...], ...]
     """Of each object, the polygons (K, 2) of its segment, in the same shares."""
 
-    def mask(self, number: int, side: int = 14) -> np.ndarray:
+    def mask(self, number: int, side: int = CELLS) -> np.ndarray:
         """Which cells of a grid over the object's box (side, side) have their middle in its segment."""
         fine = side * FINE
         corner = self.boxes[number, :2]
@@ -46,6 +62,18 @@ class Objects:
             ) / extent * fine - 0.5  # Pillow's points are middles of pixels
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
+
+    def cover(self) -> np.ndarray:
+        """The masks of all objects (n, 14, 14) bool; one without any polygon keeps its whole box.
+
+        The release (jackroos/VL-BERT, common/utils/mask.py) asks for the upper left corners of cells, not their
+        middles, and leaves an object without a polygon blank.
+        """
+        masks = np.ones((len(self.names), CELLS, CELLS), bool)
+        for number, polygons in enumerate(self.polygons):
+            if polygons:
+                masks[number] = self.mask(number)
+        return masks
 
 
 def metadata(path: Path) -> Objects:

@@ -5,11 +5,14 @@ disagree on digits, apostrophes, accents and emoji.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from zlib import crc32
 
 import numpy as np
+
+from groundling.batch import Tags
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 
@@ -55,3 +58,25 @@ def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
     not_empty = starts < stops
     overlaps = exists & not_empty & (word_starts[candidate] < stops)
     return np.where(overlaps, candidate, -1)
+
+
+def rewritten(
+    text: str, changes: Sequence[tuple[int, int, str]], tags: Tags = ()
+) -> tuple[str, Tags]:
+    """A text with other words in some places, and its tags where they are then.
+
+    `changes` are (start, stop, new words) in order and apart; an empty place inserts, before a tag that starts there.
+    """
+    parts = []
+    done = 0
+    for start, stop, new in changes:
+        parts += [text[done:start], new]
+        done = stop
+    parts.append(text[done:])
+
+    def moved(place: int) -> int:
+        return place + sum(len(new) - stop + start for start, stop, new in changes if stop <= place)
+
+    return "".join(parts), tuple(
+        (moved(start), moved(stop), number) for start, stop, number in tags
+    )

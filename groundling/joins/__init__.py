@@ -47,6 +47,8 @@ class Design:
     """Makes a model ready for a task's examples: segments and words that they want, in pre-training (True) or after."""
     heads: Mapping[str, type[TaskHead]] = field(default_factory=dict)
     """The paper's head by task, where it is not the plain one; see docs/papers.md for the settings that go with it."""
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Objectives by name that the paper trains beside a task's own loss, by task."""
     vocabulary: str = ""
     """Which BERT the paper starts from, in a word or two."""
 

@@ -11,14 +11,18 @@ from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
 from groundling.batch import Batch, Encoded, Regions, needed
+from groundling.config import Pixels
 from groundling.errors import InputError
 from groundling.joins.vlbert import VLBertJoin, vlbert
 from groundling.models.attention import Watch
-from groundling.models.kinds import Kind
+from groundling.models.kinds import Kind, Student
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
-from groundling.models.single_stream import CNN, JOIN, SingleStream, load_single_stream
+from groundling.models.single_stream import CNN, JOIN, SingleStream, bert_of, load_single_stream
+from groundling.models.text import TextEncoder
 
+SIDE = 600
+"""Pixels of a picture's short side (jackroos/VL-BERT, SCALES of every configuration)."""
 STRIDE = 16
 """Pixels per cell of the map under RoIAlign."""
 BINS = 14
@@ -40,7 +44,7 @@ class EndToEnd(SingleStream):
     std: Tensor
 
     def __init__(self, stream: SingleStream, cnn: ResNetModel, processor: Any) -> None:
-        """`stream`: VL-BERT made for pixels; `processor` has the CNN's mean and deviation, and the pictures' side."""
+        """`stream`: VL-BERT made for pixels; `processor` has the CNN's mean and deviation, and the pictures' sides."""
         super().__init__(
             stream.text.encoder,
             stream.text.tokenizer,
@@ -60,6 +64,26 @@ class EndToEnd(SingleStream):
     def side(self) -> int:
         """Pixels of the pictures' short side."""
         return int(self.processor.size["shortest_edge"])
+
+    @property
+    def long_side(self) -> int:
+        """Most pixels of their long side; 0: 5/3 of the short one."""
+        return int(self.processor.size.get("longest_edge") or 0)
+
+    def resize(self, side: int, long_side: int) -> None:
+        """Look at pictures of other sides from now on, which are kept with the model; 0 leaves one as it is.
+
+        Raises InputError for a long side that is shorter than the short one.
+        """
+        side = side or self.side
+        long_side = long_side or self.long_side
+        if long_side and long_side < side:
+            raise InputError(
+                f"--long-side {long_side}: shorter than the short side of {side} pixels"
+            )
+        self.processor.size = {"shortest_edge": side}
+        if long_side:
+            self.processor.size = {"shortest_edge": side, "longest_edge": long_side}
 
     def train(self, mode: bool = True) -> EndToEnd:
         """As always, but the CNN's BatchNorms keep the statistics they came with."""
@@ -160,17 +184,38 @@ def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
 
 
 def end_to_end(
-    bert: BertModel, tokenizer: PreTrainedTokenizerBase, backbone: str | Path, side: int
+    bert: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
+    backbone: str | Path,
+    side: int,
+    long_side: int = 0,
 ) -> EndToEnd:
-    """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder; pictures get `side` pixels at the short one.
+    """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder.
 
-    The authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
+    Pictures get `side` pixels at the short side, and at the long one at most `long_side`, or 5/3 of the short one. The
+    authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
     """
     cnn, processor = _load_cnn(backbone)
     processor.size = {"shortest_edge": side}
-    return EndToEnd(
-        vlbert(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True), cnn, processor
-    )
+    stream = vlbert(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True)
+    model = EndToEnd(stream, cnn, processor)
+    model.resize(side, long_side)
+    return model
+
+
+def reading_pixels(start: Student, pixels: Pixels) -> EndToEnd:
+    """An end-to-end model, at other sides if these are given, or a new one around a loaded BERT.
+
+    Raises InputError if `start` is neither.
+    """
+    if isinstance(start, EndToEnd):
+        start.resize(pixels.side, pixels.long_side)
+        return start
+    bert = bert_of(start)
+    if not isinstance(start, TextEncoder):
+        raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
+    side = pixels.side or SIDE
+    return end_to_end(bert, start.tokenizer, pixels.backbone, side, pixels.long_side)
 
 
 def load_end_to_end(folder: str | Path) -> EndToEnd:

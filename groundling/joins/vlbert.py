@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, Example, Regions, Tokens, needed
+from groundling.batch import Batch, Encoded, Example, Regions, Tags, Tokens, needed
 from groundling.config import PretrainConfig
+from groundling.data.words import rewritten
 from groundling.errors import InputError
-from groundling.forms import Answer
+from groundling.forms import Answer, Classify, Form, Pick
 from groundling.joins import Design, Phase
+from groundling.keyed import generator
 from groundling.models.join import Join, add_types
 from groundling.models.released_weights import Names
 from groundling.models.single_stream import SingleStream
@@ -169,7 +171,7 @@ class MaskedAnswer(MaskWord):
         return replace(example, pair=self.mask)
 
     def starts(self) -> list[tuple[nn.Module, str]]:
-        """The transform of the masked-LM head that pre-training trained."""
+        """The transform of the masked-LM head: that of pre-training, or BERT's own."""
         return [
             (self.between[0], "masked_lm.head.dense"),
             (self.between[2], "masked_lm.head.norm"),
@@ -191,17 +193,98 @@ def answer_rows(answers: Sequence[str], reading: Reading, table: Tensor) -> Tens
     )
 
 
+NAMES = (
+    "Casey",
+    "Riley",
+    "Jessie",
+    "Jackie",
+    "Avery",
+    "Jaime",
+    "Peyton",
+    "Kerry",
+    "Jody",
+    "Kendall",
+    "Frankie",
+    "Pat",
+    "Quinn",
+)
+"""What persons are called on VCR, one after the other (release, vcr/data/datasets/vcr.py)."""
+
+
 class ChoiceByItself(FirstPosition):
-    """VCR: pooler, dropout, one Linear; every choice by itself, with binary cross-entropy (release, vcr)."""
+    """VCR: pooler, dropout, one Linear; every choice by itself, with binary cross-entropy (release, vcr).
+
+    The mean is over choices. Persons have names from a list that goes round; the release goes on where the item before
+    stopped, so that an item has other names in every epoch, and here each item starts at a place of its own.
+    """
 
     loss = "bce"
+    turns_words = False  # the release does not, although it mirrors the pictures
+    segments = True
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear, which starts as Xavier's (release)."""
+        super().__init__(reading, dropout)
+        nn.init.xavier_uniform_(self.classify.weight)
+
+    def ask(self, example: Example) -> Example:
+        """The example with other names of persons; things keep the name of their class.
+
+        Persons stand first among VCR's objects, so that an object's number tells which person it is.
+        """
+        start = int(generator("vlbert", "names", example.id).integers(len(NAMES)))
+        text, tags = _renamed(example.text, example.tags, start)
+        of_choices = example.choice_tags or ((),) * len(example.choices)
+        pairs = zip(example.choices, of_choices, strict=True)
+        choices = [_renamed(choice, its_tags, start) for choice, its_tags in pairs]
+        return replace(
+            example,
+            text=text,
+            tags=tags,
+            choices=tuple(choice for choice, _ in choices),
+            choice_tags=tuple(its_tags for _, its_tags in choices) if example.choice_tags else (),
+            breaks=(),  # parts are UNITER's, and these places no longer fit
+        )
+
+    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+        """Choices, if each is scored by itself."""
+        by_itself = isinstance(form, Classify) and form.kind == "bce"
+        return len(labels) * choices if by_itself else len(labels)
+
+
+def _renamed(text: str, tags: Tags, first: int) -> tuple[str, Tags]:
+    """A text in which person 0 has the name number `first`; objects that follow each other are joined by "and"."""
+    changes = []
+    before = -1
+    for start, stop, number in tags:
+        if before >= 0 and text[before:start] == " ":
+            changes.append((start, start, "and "))
+        if text[start].isupper():  # classes of things are lower-case
+            changes.append((start, stop, NAMES[(first + number) % len(NAMES)]))
+        before = stop
+    return rewritten(text, changes, tags)
 
 
 class RegionByItself(EachRegionTransformed):
-    """RefCOCO+: the region head's first layer, dropout, one Linear; binary cross-entropy (release, refcoco)."""
+    """RefCOCO+: the region head's first layer, one Linear; binary cross-entropy (release, refcoco).
+
+    The mean is over all regions of a batch, the whole image among them, and there is no dropout (release, refcoco/
+    modules/resnet_vlbert_for_refcoco.py and cfgs/refcoco, CLASSIFIER_DROPOUT).
+    """
 
     loss = "bce"
     norm = False
+
+    def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
+        """`dropout` before the last Linear; both Linears start as Xavier's (release)."""
+        super().__init__(reading, dropout)
+        for linear in (self.between[0], self.classify):
+            nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
+
+    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+        """Regions, if each is scored by itself."""
+        by_itself = isinstance(form, Pick) and form.kind == "bce"
+        return int((labels >= 0).sum()) if by_itself else len(labels)
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
@@ -236,6 +319,11 @@ DESIGN = Design(
         "refcoco+": RegionByItself,
         # Not in the release; regions do not tell which image they are from, so the images are read apart.
         "nlvr2": ImagesApart,
+    },
+    beside={
+        "vcr": ("region_classes",),
+        "vcr/answer": ("region_classes",),
+        "vcr/rationale": ("region_classes",),
     },
     vocabulary="bert-base-uncased",
 )

@@ -88,17 +88,10 @@ class LMHead(nn.Module):
 
     def load(self, folder: Path, family: str) -> bool:
         """Fill from a checkpoint folder that holds the family's head; False (and nothing changed) if it has none."""
-        file = folder / "model.safetensors"
-        if family not in LM_HEADS or not file.exists():
-            return False
-        with safe_open(file, framework="pt") as stored:
-            names = _stored_names(family, set(stored.keys()))
-            if names is None:
-                return False
-            weights = {name: stored.get_tensor(key) for name, key in names.items()}
+        weights = lm_head_weights(folder, family)
         before = self.state_dict()
         weights = {name: grown(value, before[name]) for name, value in weights.items()}
-        if any(weights[name].shape != before[name].shape for name in weights):
+        if not weights or any(weights[name].shape != before[name].shape for name in weights):
             return False
         for name in before.keys() - weights.keys():  # a head without biases: zero is no bias
             weights[name] = torch.zeros_like(before[name])
@@ -114,6 +107,16 @@ def grown(stored: Tensor, made: Tensor) -> Tensor:
     if stored.ndim != 1 or made.ndim != 1 or len(stored) >= len(made):
         return stored
     return torch.cat([stored, made[len(stored) :].to(stored.dtype)])
+
+
+def lm_head_weights(folder: Path, family: str) -> dict[str, Tensor]:
+    """Weights (...) of the family's head in a checkpoint folder, by their names in `LMHead`; none if it has no head."""
+    file = folder / "model.safetensors"
+    if family not in LM_HEADS or not file.exists():
+        return {}
+    with safe_open(file, framework="pt") as stored:
+        names = _stored_names(family, set(stored.keys()))
+        return {name: stored.get_tensor(key) for name, key in (names or {}).items()}
 
 
 def _stored_names(family: str, keys: set[str]) -> dict[str, str] | None:

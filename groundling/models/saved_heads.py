@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
 from groundling.errors import InputError
-from groundling.models.heads import LMHead, grown
+from groundling.models.heads import LMHead, grown, lm_head_weights
 from groundling.runs import disk_errors
 
 HEADS = "groundling_heads.safetensors"
@@ -39,16 +39,43 @@ def start_lm_head(
 
     `names` are what an earlier run may have called it, the first that is there is taken.
     """
+    folder = _folder(source)
+    if any(load_head(folder, head, name) for name in names):
+        return "an earlier run's"
+    return "the checkpoint's" if head.load(folder, family) else "new"
+
+
+def start_layer(layer: nn.Module, source: str | Path, name: str, family: str) -> bool:
+    """Fill a layer from a hub id or folder, where an earlier run called it `name`; False if there is none that fits.
+
+    Layers of a masked-LM head come from the checkpoint's own if no earlier run left one, as VL-BERT's VQA head does
+    (jackroos/VL-BERT, vqa/modules/resnet_vlbert_for_vqa.py).
+    """
+    folder = _folder(source)
+    if load_head(folder, layer, name):
+        return True
+    before = layer.state_dict()
+    prefix = f"{LM_HEAD}."
+    if not name.startswith(prefix):
+        return False
+    part = f"{name.removeprefix(prefix)}."
+    own = lm_head_weights(folder, family)
+    weights = {key: own[part + key] for key in before if part + key in own}
+    if len(weights) < len(before) or any(weights[k].shape != before[k].shape for k in before):
+        return False
+    layer.load_state_dict(weights)
+    return True
+
+
+def _folder(source: str | Path) -> Path:
+    """Where the weights of a hub id or folder lie on this machine."""
     weights = cached_file(
         str(source),
         "model.safetensors",
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
-    folder = Path(weights).parent if weights else Path(source)
-    if any(load_head(folder, head, name) for name in names):
-        return "an earlier run's"
-    return "the checkpoint's" if head.load(folder, family) else "new"
+    return Path(weights).parent if weights else Path(source)
 
 
 def load_head(folder: Path, head: nn.Module, name: str) -> bool:

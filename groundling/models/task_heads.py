@@ -43,6 +43,10 @@ class TaskHead(nn.Module):
     """Kind of the form's loss that the paper trains this head with; empty: the form's own."""
     apart: ClassVar[bool] = False
     """Whether each image of an example is read by itself, in a row of its own."""
+    turns_words: ClassVar[bool] = True
+    """Whether left and right change places in the texts and answers of a mirrored picture."""
+    segments: ClassVar[bool] = False
+    """Whether its paper sees of each region only what its object fills."""
 
     @classmethod
     def trained_on(cls, form: Form) -> Form:
@@ -56,6 +60,13 @@ class TaskHead(nn.Module):
     def starts(self) -> list[tuple[nn.Module, str]]:
         """Layers that an earlier run may have trained, and what its file of heads calls them."""
         return []
+
+    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+        """Over how many items the mean of the loss is taken, of labels (B, ...) of so many choices each: samples.
+
+        `form` is the one that it is trained with.
+        """
+        return len(labels)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Outputs (N, outputs) by row, or (N, R) where regions are scored. Abstract."""

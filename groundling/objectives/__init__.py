@@ -58,6 +58,10 @@ class Objective(nn.Module):
         """
         return []
 
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """Layers that an earlier run may have trained, and what its file of heads calls them, for `finetune`."""
+        return []
+
     def saved(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""
         return {self.name: self}

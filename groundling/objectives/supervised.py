@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from groundling.batch import IGNORE, Batch, Encoded, Sizes
-from groundling.forms import Form
+from groundling.forms import Form, with_loss
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Objective
 
@@ -25,13 +25,19 @@ class Supervised(Objective):
         *,
         form: Form,
         head: TaskHead | None = None,
+        loss: str = "",
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`form` gives the loss, in the kind that the head's paper trains it with."""
+        """`form` gives the loss, in the kind that the head's paper trains it with, or in the kind `loss`.
+
+        Raises InputError if the form has no such kind, or the head answers in another shape.
+        """
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.head = plain_head(Reading(sizes, form)) if head is None else head
         self.form = self.head.trained_on(form)
+        if loss:
+            self.form = with_loss(self.form, loss)
 
     def starts(self) -> list[tuple[nn.Module, str]]:
         """Layers that an earlier run may have trained, and what its file of heads calls them."""
@@ -47,9 +53,12 @@ class Supervised(Objective):
         return self.outputs(encoded, batch)
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Samples with a label."""
+        """What the head's paper takes the mean over, of the samples with a label."""
         labels = batch.labels.get("label")
-        return {"task": 0 if labels is None else int(_known(labels).sum())}
+        if labels is None:
+            return {"task": 0}
+        known = labels[_known(labels)]
+        return {"task": self.head.count(known, batch.choices, self.form)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The form's loss, summed over labelled samples to (), as `task`; nothing where no sample is labelled."""

@@ -13,22 +13,24 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from groundling.batch import Example
+from groundling.batch import Example, Sizes
 from groundling.config import FinetuneConfig, TrainConfig, need
+from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
-from groundling.data.pictures import Pictured
+from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.samples import Samples, TextSamples, thinned, together
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named
+from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
-from groundling.joins.end_to_end import EndToEnd
+from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.kinds import Student
-from groundling.models.saved_heads import load_head
+from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
@@ -170,6 +172,7 @@ def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
         **{f"also {other}": other.partition("=")[2] for other in config.also},
         **manifests(config.regions.regions),
         "images": config.regions.images,
+        "backbone": config.pixels.backbone if config.regions.images and config.join else "",
         "teacher": "" if is_outside(config.teacher) else config.teacher,
     }
 
@@ -185,25 +188,23 @@ def one_run(
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric."""
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = _head(student, task, splits, config)
-    objective = Supervised(student.sizes, form=task.form, head=head)
-    if student.sizes.visual:
-        for layer, name in objective.starts():
-            load_head(Path(config.model), layer, name)
+    loss = "" if config.head_loss == "paper" else config.head_loss
+    objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
     student.word_embeddings().requires_grad_(not config.freeze_words)
     room = classroom(config.teacher, config.distilling, PartialState().device)
     samples, teachers = _samples(asked, student, task, config, head.apart, room)
-    text = text_encoder_of(student)
-    given = Given(
-        student.sizes,
-        vocabulary(text) if text is not None and config.objectives else None,
-        config.masking,
-        distilling=config.distilling,
-        targeted=config.targeted,
-        form=objective.form,
-    )
-    beside = make_objectives(config.objectives, with_teacher_width(given, room), training.seed)
-    objectives: list[Objective] = [objective, *beside]
+    if config.pixels.flip and _looks(student, config):
+        mirror = samples
+        if head.turns_words:
+            learned = {task.train: _of_mirrored(asked[task.train], task.form)}
+            mirror, _ = _samples(learned, student, task, config, head.apart, room)
+        samples[task.train] = Mirrored(samples[task.train], mirror[task.train])
+    notes = _lacking(head, student, task, config)
+    objectives = [objective, *_beside(student, task, objective.form, config, room, training.seed)]
+    if student.sizes.visual:
+        for layer, name in [start for one in objectives for start in one.starts()]:
+            start_layer(layer, config.model, name, "bert")
     inner = inner_step(config.inner)
     learning = samples[task.train]
     trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
@@ -216,12 +217,12 @@ def one_run(
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
-    watched, notes = watched_terms(objectives, folder, trained)
-    done |= {"scores": scores, **trained}
-    if trained_on(task, config):
-        done["trained_on"] = trained_on(task, config)
-    if watched:
-        done |= {"watched": watched, "notes": notes}
+    watched, remarks = watched_terms(objectives, folder, trained)
+    notes = [*notes, *remarks]
+    done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
+    done |= {"trained_on": trained_on(task, config)} if trained_on(task, config) else {}
+    done |= {"watched": watched} if watched else {}
+    done |= {"notes": notes} if notes else {}
 
     def save(where: Path) -> None:
         if config.save_model:
@@ -257,7 +258,8 @@ def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
     """The model, with a new join if one is asked for."""
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
-        return student
+        looks = isinstance(student, EndToEnd)
+        return reading_pixels(student, config.pixels) if looks else student
     if isinstance(student, SingleStream):
         kind = student.join.kind
         # A design of one's own is named again in order to load its model.
@@ -270,7 +272,11 @@ def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
     if not config.regions.regions:
         return join_to(student, config.join, 1)
     store = _learned_from(_shelf(config, task), task, config)
-    model = join_to(student, config.join, store.width)
+    model: SingleStream
+    if config.regions.images and config.join == "vlbert":
+        model = reading_pixels(student, config.pixels)
+    else:
+        model = join_to(student, config.join, store.width)
     model.regions_from = made_by(store)
     return model
 
@@ -291,6 +297,72 @@ def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) 
     if kind is None or (kind.apart and not config.regions.regions):
         return plain_head(reading)
     return kind(reading)
+
+
+def _looks(student: Student, config: FinetuneConfig) -> bool:
+    """Whether the model sees pictures: a blind one reads the zeros that stand for their features."""
+    return isinstance(student, EndToEnd) and bool(config.regions.regions) and not config.blind
+
+
+def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
+    """Examples as they are asked of mirrored pictures, with other sides in their words and answers."""
+    mirror = Mirror(form.labels if isinstance(form, Answer | Classify) else ())
+    return [mirror(example) for example in examples]
+
+
+def _lacking(head: TaskHead, student: Student, task: Task, config: FinetuneConfig) -> list[str]:
+    """What a reader must know of the run: what the head's paper sees and the store does not hold."""
+    if not head.segments or not _looks(student, config):
+        return []
+    stores = _boxes(task, config)
+    if stores.covers:
+        return []
+    note = (
+        f"{stores.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
+        "objects fill of them, which `groundling regions --boxes vcr1images` stores"
+    )
+    if PartialState().is_main_process:
+        print(f"note: {note}", file=sys.stderr)
+    return [note]
+
+
+def _boxes(task: Task, config: FinetuneConfig) -> SeveralStores:
+    """The stores of the regions that are learned from, without their features."""
+    return _learned_from(_shelf(config, task, features=False), task, config)
+
+
+def _sizes(student: Student, task: Task, config: FinetuneConfig) -> Sizes:
+    """The model's sizes, and the classes of the regions it reads."""
+    if not config.regions.regions:
+        return student.sizes
+    store = _boxes(task, config)
+    return student.sizes._replace(classes=store.classes, background=store.background)
+
+
+def _beside(
+    student: Student,
+    task: Task,
+    form: Form,
+    config: FinetuneConfig,
+    room: Classroom | None,
+    seed: int,
+) -> list[Objective]:
+    """Objectives beside the task's own loss: those of the paper, where its head is used, and those asked for."""
+    own: tuple[str, ...] = ()
+    is_paper = config.beside and not config.plain_head and config.regions.regions
+    if is_paper and isinstance(student, SingleStream):
+        own = design_of(student, config.join).beside.get(task.name, ())
+    text = text_encoder_of(student)
+    given = Given(
+        _sizes(student, task, config),
+        vocabulary(text) if text is not None and config.objectives else None,
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+        form=form,
+    )
+    names = tuple(dict.fromkeys([*own, *config.objectives]))
+    return make_objectives(names, with_teacher_width(given, room), seed)
 
 
 def _samples(
@@ -387,6 +459,7 @@ def seen(
         whole=student.join.whole,
         last_pixel=student.join.last_pixel,
         most=options.most_regions,
+        budget=options.budget,
         mark=task.mark,
         phrases=task.form.reads == "phrase",
         apart=apart,
@@ -400,8 +473,8 @@ def seen(
     }
     # A blind model sees no pixels either: it reads the zeros that stand for its features.
     if isinstance(student, EndToEnd) and not config.blind:
-        side = student.side
-        out = {split: Pictured(some, options.images, side) for split, some in out.items()}
+        sides = (student.side, student.long_side)
+        out = {split: Pictured(some, options.images, *sides) for split, some in out.items()}
     return out
 
 
@@ -438,6 +511,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "official": official,
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
+        "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
     }
     if trained_on(task, config):
         result["trained_on"] = trained_on(task, config)

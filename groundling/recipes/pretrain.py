@@ -21,7 +21,7 @@ from groundling.data.captions import (
 )
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
-from groundling.data.pictures import Pictured
+from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.regions import stem
 from groundling.data.samples import DrawnTexts, Samples, TextInput, TextSamples, with_choice
 from groundling.data.several_stores import SeveralStores
@@ -30,12 +30,12 @@ from groundling.feed import Source
 from groundling.find import is_outside, named
 from groundling.forms import Answer
 from groundling.joins import Design, Phase
-from groundling.joins.end_to_end import EndToEnd, end_to_end
+from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import load_head, start_lm_head
-from groundling.models.single_stream import SingleStream, bert_of
+from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
@@ -151,7 +151,7 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
         **manifests(config.regions.regions),
         "data": "" if config.captions else config.data,
         "images": config.regions.images,
-        "backbone": config.backbone if config.regions.images else "",
+        "backbone": config.pixels.backbone if config.regions.images else "",
         "teacher": "" if is_outside(config.teacher) else config.teacher,
     }
     for number, each in enumerate(_corpora(config)):
@@ -165,12 +165,11 @@ def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     if config.random_start and isinstance(start, TextEncoder):
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
     images = config.regions.images
-    if images and config.model == "vlbert" and isinstance(start, TextEncoder):
-        start = end_to_end(bert_of(start), start.tokenizer, config.backbone, config.side)
-    if isinstance(start, EndToEnd):
-        if not images:
-            raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
-        return start
+    if isinstance(start, EndToEnd) and not images:
+        raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
+    is_new = config.model == "vlbert" and isinstance(start, TextEncoder)
+    if images and (is_new or isinstance(start, EndToEnd)):
+        return reading_pixels(start, config.pixels)
     if images:
         raise InputError(
             f"--images {images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
@@ -318,6 +317,7 @@ def _data(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
         most=config.regions.most_regions,
+        budget=config.regions.budget,
     )
     seen: list[Samples] = []
     teachers: list[Teacher] = []
@@ -327,7 +327,9 @@ def _data(
             samples, teachers = room.wrap(samples, cached=isinstance(samples, TextSamples))
         samples = RegionSamples(samples, store, seeing)
         if isinstance(model, EndToEnd):
-            samples = Pictured(samples, config.regions.images, model.side)
+            samples = Pictured(samples, config.regions.images, model.side, model.long_side)
+            if config.pixels.flip:
+                samples = Mirrored(samples, samples)  # the release leaves captions as they are
         seen.append(samples)
     return _Data(seen, left_out, notes, teachers)
 

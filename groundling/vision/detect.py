@@ -14,7 +14,7 @@ from transformers import AutoModelForObjectDetection
 
 from groundling.data.detections import Detection, are_detections, corners_of, read_detections
 from groundling.data.regions import inside
-from groundling.data.vcr_objects import metadata
+from groundling.data.vcr_objects import class_names, metadata
 from groundling.errors import InputError, first_line
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs import read_json
@@ -37,6 +37,8 @@ class Boxes:
     """Boxes that were empty or outside the image."""
     numbered: bool = False
     """They are an image's annotated objects alone, in the order of their file; maybe not all of them, see above."""
+    segments: Path | None = None
+    """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
 
 
 class Annotated(NamedTuple):
@@ -310,13 +312,13 @@ def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
         raise InputError(
             f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json"
         )
-    names = sorted({name for objects in stills.values() for name in objects.names})
+    names = class_names(name for objects in stills.values() for name in objects.names)
     number = {name: at for at, name in enumerate(names)}
     boxes = {}
     for path, objects in stills.items():
         file = path.relative_to(folder).with_suffix(".jpg").as_posix()
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
-        found = Boxes(objects.boxes, confidence, classes, numbered=True)
+        found = Boxes(objects.boxes, confidence, classes, numbered=True, segments=path)
         boxes[file] = Annotated(objects.size, found)
     return boxes, names

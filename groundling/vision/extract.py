@@ -20,6 +20,7 @@ from groundling.config import RegionsConfig
 from groundling.data.pictures import read_picture
 from groundling.data.regions import PICTURES, Found, RegionWriter, stem
 from groundling.data.shards import Part
+from groundling.data.vcr_objects import metadata
 from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
@@ -213,6 +214,8 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
+        if any(one.boxes.segments for one in annotations.values()):
+            self.key["cover"] = "14 x 14"  # shards of an unfinished store from before have none
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,
@@ -280,6 +283,7 @@ class Extractor:
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
+                cover=None if of_image.segments is None else metadata(of_image.segments).cover(),
                 left_out=of_image.left_out,
                 annotated_order=of_image.numbered and not of_image.left_out,
             )

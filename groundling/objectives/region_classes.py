@@ -1,0 +1,69 @@
+"""What is in every region? Asked of the states of all of them, hidden or not."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.batch import Batch, Encoded, Regions, Sizes, needed
+from groundling.errors import InputError
+from groundling.models.task_heads import block
+from groundling.objectives import Given, Objective, Part
+
+
+class RegionClasses(Objective):
+    """Cross-entropy with each region's class, of all regions of all choices (VL-BERT on VCR).
+
+    Linear, GELU, Linear; COCO's 80 classes and one for what is none of them, as the whole image (release,
+    jackroos/VL-BERT, vcr/modules/resnet_vlbert_for_vcr.py, where the loss has weight 1 and no dropout; Section 4.2.1 of
+    the paper's first version speaks of masked regions).
+    """
+
+    name = "region_classes"
+    needs = ("regions",)
+
+    def __init__(self, sizes: Sizes, *, weight: float = 1.0, warmup: int = 0) -> None:
+        """Raises InputError if the regions have no classes."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        if not sizes.classes:
+            raise InputError(
+                "region_classes learns the classes of regions, and there are none: make the store with "
+                "`groundling regions --boxes` or a detector, or leave this loss out (--no-beside, where it comes with "
+                "the paper's head)"
+            )
+        width = sizes.visual or sizes.text
+        # What is none of the classes comes before them, unless it is the first of them already.
+        self.first = int(not sizes.background)
+        self.between = block(width, width, nn.GELU(), norm=False)
+        self.classify = nn.Linear(width, self.first + sizes.classes)
+        nn.init.normal_(self.classify.weight, std=0.02)
+        nn.init.zeros_(self.classify.bias)
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """The layer that masked regions trained, by soft or by hard labels (release)."""
+        return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
+
+    def labels(self, regions: Regions) -> Tensor:
+        """The class (N, R) of each region, the most likely one; 0 for those without any."""
+        classes = needed(regions.classes, "regions.classes", self.name)
+        best = classes.argmax(-1) + self.first
+        return best.where(classes.sum(-1) > 0, 0)
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Regions of all rows."""
+        return {self.name: int(needed(batch.regions, "regions", self.name).mask.sum())}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """The cross-entropy () summed over regions."""
+        regions = needed(batch.regions, "regions", self.name)
+        states = needed(encoded.visual, "visual", self.name)[regions.mask]
+        guesses = self.classify(self.between(states)).float()
+        labels = self.labels(regions)[regions.mask]
+        return {self.name: F.cross_entropy(guesses, labels, reduction="sum")}
+
+
+def _made(given: Given) -> RegionClasses:
+    return RegionClasses(given.sizes)
+
+
+REGION_CLASSES = Part("region_classes", _made)
