@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from groundling.errors import InputError
 from groundling.runs import disk_errors
 
 
@@ -57,20 +58,27 @@ class Checkpoints:
                 shutil.rmtree(older, ignore_errors=True)
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
-        """Load the newest state in place and return its counters; None if there is none."""
+        """Load the newest state in place and return its counters; None if there is none.
+
+        Raises InputError if it is the state of a run with another optimizer.
+        """
         states = sorted(self.folder.glob("step-*"))
         if not states:
             return None
         stored = load_file(states[-1] / "state.safetensors")
+        others = {key.partition(".")[0] for key in stored} - {"weight", _kind(optimizer)}
+        if others:
+            raise InputError(
+                f"{states[-1]}: a run of {min(others)} cannot resume with {_kind(optimizer)}; use another --out"
+            )
         with torch.no_grad():
             for name, value in _weights(module).items():
                 value.copy_(stored[f"weight.{name}"])
         for name, parameter in module.named_parameters():
-            state = _with_prefix(stored, f"adamw.{name}.")
+            state = _with_prefix(stored, f"{_kind(optimizer)}.{name}.")
             if state:
                 optimizer.state[parameter] = {
-                    key: value if key == "step" else value.to(parameter.device)
-                    for key, value in state.items()
+                    key: value.to(parameter.device) for key, value in state.items()
                 }
         return Counters(**json.loads((states[-1] / "counters.json").read_text(encoding="utf-8")))
 
@@ -94,8 +102,13 @@ def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
     tensors = {f"weight.{name}": _plain(value) for name, value in _weights(module).items()}
     for name, parameter in module.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"adamw.{name}.{key}"] = _plain(torch.as_tensor(value))
+            tensors[f"{_kind(optimizer)}.{name}.{key}"] = _plain(value)
     return tensors
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    """What an optimizer's state is stored under: another one's means nothing to it."""
+    return type(optimizer).__name__.lower()
 
 
 def _plain(value: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ file every setting is called by its own name alone (`configured` and `changed` d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -62,7 +63,7 @@ def need(config: object, command: str, *names: str) -> None:
     values = {one.name: group.__dict__[one.name] for group, one in flat(config)}
     for name in names:
         if not values[name]:
-            raise InputError(f"{command} needs --{name.replace('_', '-')}")
+            raise InputError(f"{command} needs --{_flag(name)}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Masking:
     mask_scheme: Literal["bert", "released"] = "bert"
     """80/10/10 as the papers say, or 81/9/10 as XDBERT's released code does."""
     whole_word: bool = False
-    """Mask all pieces of a word together."""
+    """Mask all pieces of a word together, with one fate, and no word at all where none is drawn (VL-BERT's code)."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,30 @@ class OwnFile:
 
 
 @dataclass(frozen=True)
+class Adversarial:
+    """VILLA's adversarial passes, of `--inner villa`; defaults are those of its VCR run with BERT-base.
+
+    Source: zhegan27/VILLA, config/train-vcr-base-4gpu-adv.json.
+    """
+
+    adversarial_passes: int = 3
+    """--inner villa: perturbed passes of a micro-batch, the first of which has no perturbation yet (release: 3)."""
+    adversarial_modality: Literal["both", "text", "image", "alternate"] = "both"
+    """--inner villa: what is perturbed: both at once, the text's word embeddings, the regions' features, or one after \
+the other in passes of their own (the release's "alter", in none of its runs). Release: both for VCR, text for VQA, \
+SNLI-VE and NLVR2."""
+    adversarial_size: float = 1e-2
+    """--inner villa: size of a step up the gradient (release: 1e-2 for VCR, 1e-3 for others; large: 1e-1 for VCR)."""
+    adversarial_norm: Literal["l2", "linf"] = "l2"
+    """--inner villa: norm that this size is measured in, over all positions of a row (release: l2)."""
+    adversarial_kl: float = 1.5
+    """--inner villa: weight of the divergence from the clean pass (release: 1.5; 1 for VQA and VCR with BERT-large)."""
+    adversarial_kl_over: Literal["sum", "mean"] = "sum"
+    """--inner villa: divergence of an answer: sum over its classes, or their mean, as the release has it for VCR \
+alone, which halves it."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """How `train` optimises."""
 
@@ -230,24 +255,45 @@ class TrainConfig:
     """Passes over the data, if `steps` is 0."""
     batch: int = 32
     """Samples per optimizer step, over all processes and accumulation."""
+    batch_tokens: int = 0
+    """In place of --batch: most tokens (pieces and regions, padding included) of a micro-batch of one process; an \
+optimizer step has --accumulate of them on every process (UNITER); 0: --batch counts."""
     accumulate: int = 1
     """Micro-batches per optimizer step and process."""
+    optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
+    """adamw; bertadam, which does not correct the first steps' bias (VisualBERT, XDBERT); sgd (VL-BERT's VCR)."""
     lr: float = 1e-4
-    """Peak learning rate of AdamW."""
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """Course of the learning rate after warm-up."""
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """adamw, bertadam: decay of the two running means (UNITER: 0.9 0.98)."""
+    epsilon: float = 1e-8
+    """adamw, bertadam: added to the denominator (UNITER, VL-BERT, VisualBERT: 1e-6)."""
+    momentum: float = 0.9
+    """sgd: momentum (VL-BERT's VCR: 0.9)."""
+    schedule: Literal["linear", "cosine", "constant", "steps"] = "linear"
+    """Course of the learning rate after warm-up; steps: constant, and multiplied at every one of --milestones."""
+    milestones: tuple[float, ...] = ()
+    """--schedule steps: epochs after which the learning rate is multiplied (VL-BERT's VCR: 14 18)."""
+    milestone_factor: float = 0.1
+    """--schedule steps: by what it is multiplied (VL-BERT: 0.1)."""
     warmup: float = 0.05
     """Share of the schedule's steps in which the learning rate grows from 0."""
+    warmup_steps: int = 0
+    """Steps in which the learning rate grows from 0, in place of that share; 0: the share counts."""
     horizon: int = 0
     """Steps over which the schedule is laid out; 0 means the steps of the run. XDBERT's code: 139600."""
     weight_decay: float = 0.01
-    """Decoupled weight decay; biases and LayerNorms are spared."""
+    """Weight decay (of sgd part of the gradient, otherwise apart from it); biases and LayerNorms are spared."""
+    decay_all: bool = False
+    """Let weights decay everywhere, in biases and LayerNorms too (the code of VL-BERT and XDBERT)."""
     head_lr: float = 1.0
     """Learning rate of the objectives' heads, as a multiple of `lr`."""
     head_start: int = 0
     """Steps in which only the heads are trained; warm-up of everything else begins after them."""
     clip: float = 1.0
-    """Largest gradient norm."""
+    """Largest gradient norm; 0: gradients are not clipped."""
+    clip_each: bool = False
+    """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward passes; weights stay fp32."""
     seed: int = 0
@@ -260,6 +306,57 @@ class TrainConfig:
     """Steps between lines of log.jsonl."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
+
+    @property
+    def batch_size(self) -> str:
+        """What a batch is, in words."""
+        return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+Numbers = Callable[[float], bool]
+
+EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
+    ("at least 1", lambda value: value >= 1, ("batch", "accumulate", "save_every", "log_every")),
+    ("more than 0", lambda value: 0 < value < math.inf, ("epochs", "epsilon")),
+    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup",)),
+    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum")),
+    (
+        "at least 0",
+        lambda value: 0 <= value < math.inf,
+        (
+            *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
+            *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
+        ),
+    ),
+)
+"""What numbers a training's settings may be: in words, as a test, and which settings."""
+
+
+def check_training(config: TrainConfig) -> None:
+    """Raises InputError naming the flag of a setting that is out of its range or without effect."""
+    values = asdict(config)
+    for words, fits, names in EXPECTED:
+        for name in names:
+            value = values[name]
+            every = value if isinstance(value, tuple) else (value,)
+            if not all(isinstance(one, (int, float)) and fits(one) for one in every):
+                raise InputError(f"--{_flag(name)} = {_spelt(value)}, expected {words}")
+    if len(config.betas) != 2:
+        raise InputError(f"--betas = {_spelt(config.betas)}, expected two numbers")
+    milestones = config.milestones
+    if (config.schedule == "steps") != bool(milestones):
+        raise InputError("--schedule steps and --milestones (epochs) need each other")
+    if list(milestones) != sorted(set(milestones)):
+        raise InputError(f"--milestones = {_spelt(milestones)}, expected rising numbers of epochs")
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _spelt(value: object) -> str:
+    """A value as one types it."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True)
@@ -324,7 +421,8 @@ contrastive, or MODULE:NAME of your own."""
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
-    """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
+    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
 
 
 @dataclass(frozen=True)
@@ -383,7 +481,8 @@ papers), or no classes."""
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
-    """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
+    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "captions")
@@ -443,7 +542,8 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
     inner: str = ""
-    """MODULE:NAME of an inner step of your own, such as adversarial training; empty: one forward, one backward."""
+    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from groundling.batch import Batch, Sample, collate, needed
+from groundling.config import TrainConfig
 from groundling.data.samples import Samples
 from groundling.errors import InputError
 from groundling.keyed import generator
@@ -18,6 +20,8 @@ from groundling.objectives import Objective, in_order
 
 POOL = 64
 """Batches whose samples are sorted by length together, so that a batch needs little padding."""
+BUCKET = 8192
+"""Samples that are sorted by size together where batches are counted in tokens (ChenRocks/UNITER, data/loader)."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +57,59 @@ def epoch_steps(sources: Sequence[Source], batch: int) -> float:
     UNITER lists one data set four times, once for each objective; a source that does not count takes its share of the
     steps, so that an epoch has more of them.
     """
-    different = {id(source.samples): len(source.samples) for source in sources if source.counts}
+    return _epoch_steps(sources, [len(source.samples) for source in sources], batch)
+
+
+def _epoch_steps(sources: Sequence[Source], amounts: Sequence[int], unit: int) -> float:
+    """The same, of so many samples or batches in each source, `unit` of which are a step."""
+    pairs = zip(sources, amounts, strict=True)
+    different = {id(source.samples): amount for source, amount in pairs if source.counts}
     share = sum(source.ratio for source in sources if source.counts)
     share /= sum(source.ratio for source in sources)
-    return sum(different.values()) / batch / share
+    return sum(different.values()) / unit / share
 
 
 class Draw(NamedTuple):
-    """One optimizer step's samples."""
+    """Samples of one source, in one of its epochs."""
 
     source: int
     epoch: int
     indices: np.ndarray
-    """(batch,)."""
+    """(samples,)."""
 
 
-class Plan:
-    """Every step's draw: one source per step by ratio; within a source, shuffled epochs bucketed by length."""
+class Steps:
+    """Every step's source, drawn by ratio, and how often it was drawn before; sub-classes say which samples."""
+
+    def __init__(self, sources: Sequence[Source], steps: int, seed: int, per_epoch: float) -> None:
+        """`per_epoch` is the number of steps in an epoch of the counted samples."""
+        self.sources = sources
+        self.steps = steps
+        self.seed = seed
+        self.per_epoch = per_epoch
+        ratios = np.array([source.ratio for source in sources], float)
+        share = ratios / ratios.sum()
+        self.picks = generator(seed, "sources").choice(len(sources), steps, p=share)
+        # How often the step's source was drawn before it: its own position in its own epochs.
+        self.turn = np.zeros(steps, np.int64)
+        for number in range(len(sources)):
+            drawn = self.picks == number
+            self.turn[drawn] = np.arange(drawn.sum())
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def part(self, step: int, place: int, places: int) -> Draw:
+        """The micro-batch at one of a step's `places`, which are those of all processes. Abstract."""
+        raise NotImplementedError
+
+    def covered(self) -> float:
+        """Epochs of the counted samples that the steps amount to."""
+        return self.steps / self.per_epoch
+
+
+class Plan(Steps):
+    """Steps of so many samples; within a source, shuffled epochs bucketed by length."""
 
     def __init__(self, sources: Sequence[Source], batch: int, steps: int, seed: int) -> None:
         """`batch` samples per optimizer step; what does not fill a batch is left out, differently each epoch.
@@ -81,28 +121,20 @@ class Plan:
                 raise InputError(
                     f"{source.name}: {len(source.samples)} samples are fewer than one batch of {batch}; lower --batch"
                 )
-        self.sources = sources
+        super().__init__(sources, steps, seed, epoch_steps(sources, batch))
         self.batch = batch
-        self.steps = steps
-        self.seed = seed
-        ratios = np.array([source.ratio for source in sources], float)
-        share = ratios / ratios.sum()
-        self.picks = generator(seed, "sources").choice(len(sources), steps, p=share)
-        # How often the step's source was drawn before it: its own position in its own epochs.
-        self.turn = np.zeros(steps, np.int64)
-        for number in range(len(sources)):
-            drawn = self.picks == number
-            self.turn[drawn] = np.arange(drawn.sum())
         self._epochs: dict[tuple[int, int], np.ndarray] = {}
-
-    def __len__(self) -> int:
-        return self.steps
 
     def __getitem__(self, step: int) -> Draw:
         number = int(self.picks[step])
         per_epoch = len(self.sources[number].samples) // self.batch
         epoch, place = divmod(int(self.turn[step]), per_epoch)
         return Draw(number, epoch, self._epoch(number, epoch)[place])
+
+    def part(self, step: int, place: int, places: int) -> Draw:
+        """Every `places`-th sample of the step, from `place` on: where a sample goes depends on its place alone."""
+        draw = self[step]
+        return draw._replace(indices=draw.indices[place::places])
 
     def _epoch(self, number: int, epoch: int) -> np.ndarray:
         """All batches of one epoch: (batches, batch) indices."""
@@ -125,27 +157,153 @@ class Plan:
             order[start : start + size] = batches.ravel()
         return order.reshape(-1, self.batch)
 
-    def covered(self) -> float:
-        """Epochs of the counted samples that the steps amount to."""
-        return self.steps / epoch_steps(self.sources, self.batch)
+
+class TokenPlan(Steps):
+    """Steps of micro-batches of so many tokens, padding included, as UNITER's and VILLA's.
+
+    Every epoch of a source becomes as many micro-batches as it needs, of samples of about one size, in random order. A
+    step takes the next `places` of them, across the end of an epoch, so every sample comes up once in each epoch. The
+    same number of `places`, however split into processes and accumulation, gives the same steps.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        epochs: Sequence[TokenEpochs],
+        places: int,
+        steps: int,
+        seed: int,
+    ) -> None:
+        """`epochs` are those of each source."""
+        amounts = [len(one[0]) for one in epochs]
+        super().__init__(sources, steps, seed, _epoch_steps(sources, amounts, places))
+        self.epochs = epochs
+
+    def part(self, step: int, place: int, places: int) -> Draw:
+        """A micro-batch of one process."""
+        number = int(self.picks[step])
+        epoch, indices = self.epochs[number].batch(int(self.turn[step]) * places + place)
+        return Draw(number, epoch, indices)
+
+
+class TokenEpochs:
+    """A source's epochs as micro-batches of at most so many tokens.
+
+    Tokens of a micro-batch are its rows (samples, times choices) times what its longest text and its most regions take
+    together, which is what it is padded to.
+    """
+
+    def __init__(
+        self, source: Source, number: int, tokens: int, seed: int, swapped: bool = False
+    ) -> None:
+        """The `number`-th source of a run; `swapped`: an objective exchanges regions or CLIP texts between samples.
+
+        Raises InputError if there is no sample, or one is larger than a whole micro-batch.
+        """
+        if not len(source.samples):
+            raise InputError(f"{source.name}: there are no samples to make a batch of")
+        self.number = number
+        self.tokens = tokens
+        self.seed = seed
+        sizes = source.samples.sizes.copy()
+        if source.beside is not None:  # each sample brings others, which may be the largest
+            rows, *wide = source.beside.sizes.max(0).tolist()
+            sizes[:, 0] += source.each * rows
+            sizes[:, 1:] = np.maximum(sizes[:, 1:], wide)
+        if swapped:  # any sample may get what the largest one has
+            sizes[:, 2] = sizes[:, 2].max()
+        self.sizes = sizes
+        alone = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
+        largest = int(alone.argmax())
+        if alone[largest] > tokens:
+            rows, pieces, others = sizes[largest].tolist()
+            raise InputError(
+                f"--batch-tokens = {tokens}: {source.name} has a sample, {source.samples.ids[largest]!r}, of "
+                f"{alone[largest]} tokens by itself (rows x (pieces + others) = {rows} x ({pieces} + {others})); raise "
+                "it, or lower --max-length or --most-regions"
+            )
+        self._kept: dict[int, list[np.ndarray]] = {}
+        # Where each epoch's micro-batches begin in the row of all, as far as known.
+        self._starts = [0]
+
+    def __getitem__(self, epoch: int) -> list[np.ndarray]:
+        """All micro-batches of an epoch, each the indices of its samples."""
+        if epoch not in self._kept:
+            self._kept = {epoch: self._shuffled(epoch)}
+        return self._kept[epoch]
+
+    def batch(self, place: int) -> tuple[int, np.ndarray]:
+        """The epoch and the samples of a micro-batch, by its place in the row of all epochs' micro-batches."""
+        while self._starts[-1] <= place:
+            epoch = len(self._starts) - 1
+            self._starts.append(self._starts[-1] + len(self[epoch]))
+        epoch = bisect.bisect_right(self._starts, place) - 1
+        return epoch, self[epoch][place - self._starts[epoch]]
+
+    def _shuffled(self, epoch: int) -> list[np.ndarray]:
+        rng = generator(self.seed, "order", self.number, epoch)
+        order = rng.permutation(len(self.sizes))
+        batches = []
+        for start in range(0, len(order), BUCKET):
+            bucket = order[start : start + BUCKET]
+            _, pieces, others = self.sizes[bucket].T
+            # Which order leaves less padding depends on what differs more, regions or pieces.
+            orders = (np.lexsort((pieces, others)), np.argsort(pieces + others, kind="stable"))
+            filled = [self._filled(bucket[order]) for order in orders]
+            fewest = min(filled, key=len)
+            batches += fewest
+        return [batches[place] for place in rng.permutation(len(batches))]
+
+    def _filled(self, order: np.ndarray) -> list[np.ndarray]:
+        """Samples in this order, a new micro-batch begun wherever the next sample would not fit."""
+        starts = [0]
+        rows, pieces, others = 0, 0, 0
+        for place, (more, most_pieces, most_others) in enumerate(self.sizes[order].tolist()):
+            rows += more
+            pieces = max(pieces, most_pieces)
+            others = max(others, most_others)
+            if rows * (pieces + others) > self.tokens:
+                starts.append(place)
+                rows, pieces, others = more, most_pieces, most_others
+        return np.split(order, starts[1:])
+
+
+def planned(
+    sources: Sequence[Source], objectives: Sequence[Objective], config: TrainConfig, processes: int
+) -> Steps:
+    """The steps of a run on so many processes; raises InputError if the data do not make one."""
+    if not config.batch_tokens:
+        steps = config.steps or steps_of(sources, config.batch, config.epochs)
+        return Plan(sources, config.batch, steps, config.seed)
+    places = config.accumulate * processes
+    epochs = []
+    for number, source in enumerate(sources):
+        swapped = any(one.swaps for one in objectives if scores(source, one))
+        epochs.append(TokenEpochs(source, number, config.batch_tokens, config.seed, swapped))
+    per_epoch = _epoch_steps(sources, [len(one[0]) for one in epochs], places)
+    steps = config.steps or _whole_steps(per_epoch, config.epochs)
+    return TokenPlan(sources, epochs, places, steps, config.seed)
 
 
 def steps_of(sources: Sequence[Source], batch: int, epochs: float) -> int:
     """Whole optimizer steps in so many epochs, at least one."""
+    return _whole_steps(epoch_steps(sources, batch), epochs)
+
+
+def _whole_steps(per_epoch: float, epochs: float) -> int:
     # Rounding to ten digits first: a share of 1/6 must not lose a step to binary fractions.
-    return max(1, math.floor(round(epochs * epoch_steps(sources, batch), 10)))
+    return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
 class Feed(Dataset[Batch]):
     """Micro-batches of one process, corrupted and padded, by number; what a `DataLoader` reads.
 
-    Sample `j` of a step goes to micro-batch and process by its place alone, so any split of the batch sees the same
-    samples with the same corruption.
+    A sample's corruption follows from its epoch alone, so any split of the batch sees the same.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Steps,
         objectives: Sequence[Objective],
         accumulate: int,
         rank: int,
@@ -163,13 +321,13 @@ class Feed(Dataset[Batch]):
 
     def __getitem__(self, number: int) -> Batch:
         step, micro = divmod(number, self.accumulate)
-        draw = self.plan[step]
+        place = micro * self.world + self.rank
+        draw = self.plan.part(step, place, self.accumulate * self.world)
         source = self.plan.sources[draw.source]
-        part = draw.indices[micro * self.world + self.rank :: self.accumulate * self.world]
         active = [o for o in self.objectives if scores(source, o)]
-        samples = self.samples(source.samples, part, draw.epoch, active)
+        samples = self.samples(source.samples, draw.indices, draw.epoch, active)
         if source.beside is not None:
-            others = self._beside(source, part, draw.epoch)
+            others = self._beside(source, draw.indices, draw.epoch)
             samples += self.samples(source.beside, others, draw.epoch, active)
         return collate(samples)
 

@@ -53,7 +53,7 @@ def named(folder: str, kind: type[T], name: str) -> T:
         return outside(name, kind)
     offered = instances(folder, kind)
     if name not in offered:
-        what = folder.rstrip("s")
+        what = folder.rstrip("s").replace("_", " ")
         near = [other for other in sorted(offered) if other.rpartition("/")[2] == name]
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(

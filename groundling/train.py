@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeGuard
 
 import torch
 from accelerate import Accelerator
@@ -19,28 +18,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from groundling.batch import Batch, Sizes, collate
+from groundling.batch import Batch, collate
 from groundling.checkpoint import Checkpoints, Counters
-from groundling.config import TrainConfig
+from groundling.config import TrainConfig, check_training
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-from groundling.feed import Feed, Plan, Source, scores, steps_of
+from groundling.feed import Feed, Source, Steps, planned, scores
 from groundling.find import described
+from groundling.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
 from groundling.keyed import generator, seed_of
 from groundling.objectives import Objective
+from groundling.optimizers import clip_each, optimizer_of, set_rates
 from groundling.runs import disk_errors
 from groundling.teachers import Teacher, said
-
-Terms = Mapping[str, Tensor]
-
-
-class Outcome(NamedTuple):
-    """What one forward pass gives."""
-
-    terms: dict[str, Tensor]
-    """Every active objective's summed losses, by term."""
-    heads: dict[str, Tensor]
-    """What objectives' heads made of the batch, for an inner step that compares passes; see `Objective.read`."""
 
 
 class Step(nn.Module):
@@ -76,65 +66,16 @@ class Step(nn.Module):
                 )
             self.scored_by.update(dict.fromkeys(scored, objective))
             terms.update(scored)
-        return Outcome(terms, heads if compared else {})
+        if not compared:
+            return Outcome(terms, {})
+        named = {objective.name: objective for objective in scoring}
+        logits = {name: named[name].distributions(answer) for name, answer in heads.items()}
+        return Outcome(terms, logits)
 
     def weight(self, term: str, step: int) -> float:
         """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
         objective = self.scored_by.get(term)
         return 1.0 if objective is None else objective.weight_of(term, step)
-
-
-class Backward(Protocol):
-    """Adds a loss's gradient to that of the step, and to leaves such as a perturbation."""
-
-    def __call__(self, loss: Tensor, *, retain_graph: bool = False) -> None:
-        """`retain_graph` if a later loss of the same micro-batch reaches back into this one's pass."""
-
-
-@dataclass(frozen=True)
-class MicroStep:
-    """One micro-batch of an optimizer step, as an inner step sees it."""
-
-    batch: Batch
-    """The micro-batch; an inner step may run changed copies, see `Batch.perturbation`."""
-    forward: Callable[[Batch], Outcome]
-    """One pass over a batch."""
-    loss: Callable[[Terms], Tensor]
-    """Summed terms to the loss: each times its weight, divided by its count in the whole optimizer step."""
-    backward: Backward
-    """Adds a loss's gradient to that of the step; between two calls nothing is updated."""
-    sizes: Sizes
-    """Widths of the model, for `Perturbation.zeros`."""
-
-
-class InnerStep:
-    """What happens to a micro-batch between two optimizer steps: any number of passes, whose gradients add up."""
-
-    compares: bool = False
-    """Whether it reads `Outcome.heads`."""
-
-    def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of its own sums over, as `Objective.count`."""
-        return {}
-
-    def __call__(self, micro: MicroStep) -> Terms:
-        """Run forward and backward; the summed terms to be logged. Abstract."""
-        raise NotImplementedError
-
-
-def is_inner_step(value: object) -> TypeGuard[InnerStep]:
-    """Whether an object is an inner step."""
-    return isinstance(value, InnerStep)
-
-
-class Once(InnerStep):
-    """The ordinary inner step: one forward, one backward."""
-
-    def __call__(self, micro: MicroStep) -> Terms:
-        """The terms of that pass."""
-        terms = micro.forward(micro.batch).terms
-        micro.backward(micro.loss(terms))
-        return terms
 
 
 def train(
@@ -157,17 +98,17 @@ def train(
     """
     out = Path(out)
     inner = Once() if inner is None else inner
-    _check_amounts(config)
+    check_training(config)
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
-    steps = config.steps or steps_of(sources, config.batch, config.epochs)
 
     # -- set-up ------------------------------------------------------------------------------------------------------
     accelerator = _accelerator(config, out)
     _check_names(objectives)
     _check_needs(sources, objectives, config)
-    plan = Plan(sources, config.batch, steps, config.seed)
+    plan = planned(sources, objectives, config, accelerator.num_processes)
+    steps = len(plan)
     module = Step(model, objectives).to(accelerator.device)
-    optimizer = torch.optim.AdamW(_groups(module, config), lr=config.lr, fused=True)
+    optimizer = optimizer_of(module, config)
     checkpoints = Checkpoints(out / "checkpoints")
     counters = checkpoints.restore(module, optimizer) or Counters()
     wrapped, stepper = accelerator.prepare(module, optimizer)
@@ -185,7 +126,7 @@ def train(
 
     # -- the loop ----------------------------------------------------------------------------------------------------
     for step in range(start, steps):
-        source = sources[plan[step].source]
+        source = sources[plan.picks[step]]
         active = [objective for objective in objectives if scores(source, objective)]
         names = [objective.name for objective in active]
         batches = [
@@ -199,11 +140,14 @@ def train(
 
         # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
         counts = _counted([*active, inner], batches)
+        answered = [sum(one.answered(batch) for batch in batches) for one in active]
         pieces = sum(batch.dropped for batch in batches)
         regions = sum(batch.left_out for batch in batches)
-        totals = torch.tensor([*counts.values(), pieces, regions], device=accelerator.device)
-        *summed, dropped, left_out = accelerator.reduce(totals, "sum")
-        totals_by_term = dict(zip(counts, summed, strict=True))
+        every = [pieces, regions, *answered, *counts.values()]
+        totals = torch.tensor(every, device=accelerator.device)
+        dropped, left_out, *summed = accelerator.reduce(totals, "sum")
+        totals_by_head = dict(zip(names, summed, strict=False))
+        totals_by_term = dict(zip(counts, summed[len(names) :], strict=True))
         counters.dropped += int(dropped)
         counters.left_out += int(left_out)
 
@@ -220,10 +164,7 @@ def train(
             loss: Tensor = torch.stack(parts).sum() * accelerator.num_processes
             return loss
 
-        for group in optimizer.param_groups:
-            group["lr"] = (
-                config.lr * group["scale"] * _rate(step, steps, config, head=group["head"])
-            )
+        set_rates(optimizer, config, step, steps, plan.per_epoch)
         for number, batch in enumerate(batches):
             torch.manual_seed(
                 seed_of(config.seed, "dropout", step, number, accelerator.process_index)
@@ -234,6 +175,7 @@ def train(
                 loss_of,
                 accelerator.backward,
                 objectives[0].sizes,
+                totals_by_head,
             )
             last = number == config.accumulate - 1
             with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
@@ -244,7 +186,7 @@ def train(
                 )
             log.add(terms, {term: module.weight(term, step) for term in terms})
         log.count(totals_by_term)
-        norm = float(accelerator.clip_grad_norm_(module.parameters(), config.clip))
+        norm = _clipped(accelerator, module, config)
         if accelerator.scaler is None and not math.isfinite(norm):
             raise InputError(
                 f"step {step + 1}: the gradient's norm is {norm}; the last checkpoint is intact, "
@@ -297,7 +239,7 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     processes = accelerator.num_processes
-    if config.batch % (config.accumulate * processes):
+    if not config.batch_tokens and config.batch % (config.accumulate * processes):
         raise InputError(
             f"batch={config.batch} cannot be split into {config.accumulate} micro-batches on {processes} processes"
         )
@@ -320,7 +262,7 @@ def _check_needs(
 
 
 def _batches(
-    plan: Plan,
+    plan: Steps,
     objectives: Sequence[Objective],
     config: TrainConfig,
     accelerator: Accelerator,
@@ -340,54 +282,18 @@ def _batches(
     )
 
 
+def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> float:
+    """Clip the step's gradient; its norm before that."""
+    together = config.clip if config.clip and not config.clip_each else math.inf
+    norm = float(accelerator.clip_grad_norm_(module.parameters(), together))
+    if config.clip and config.clip_each:
+        clip_each(module, config.clip)
+    return norm
+
+
 def _different(sources: Sequence[Source]) -> list[Source]:
     """Sources of different samples: UNITER lists one data set once for each objective."""
     return list({id(source.samples): source for source in sources}.values())
-
-
-def _groups(module: Step, config: TrainConfig) -> list[dict[str, object]]:
-    """Parameter groups: weights and no-decay parameters of the model and of the heads."""
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            of_head = name.startswith("objectives.")
-            groups.setdefault((of_head, parameter.ndim > 1), []).append(parameter)
-    return [
-        {
-            "params": parameters,
-            "weight_decay": config.weight_decay if decays else 0.0,
-            "scale": config.head_lr if head else 1.0,
-            "head": head,
-        }
-        for (head, decays), parameters in groups.items()
-    ]
-
-
-def _rate(step: int, steps: int, config: TrainConfig, head: bool) -> float:
-    """Learning rate at a step, as a share of its peak."""
-    delay = 0 if head else config.head_start
-    place = step - delay
-    span = max(1, (config.horizon or steps) - delay)
-    if place < 0:
-        return 0.0
-    warm = round(config.warmup * span)
-    if place < warm:
-        return (place + 1) / warm
-    progress = min(1.0, (place - warm) / max(1, span - warm))
-    if config.schedule == "linear":
-        return 1 - progress
-    if config.schedule == "cosine":
-        return (1 + math.cos(math.pi * progress)) / 2
-    return 1.0
-
-
-def _check_amounts(config: TrainConfig) -> None:
-    """Raises InputError for settings with which there is nothing to divide or to step by."""
-    for name, value in (("batch", config.batch), ("accumulate", config.accumulate)):
-        if value < 1:
-            raise InputError(f"{name} = {value}, expected at least 1")
-    if config.lr < 0:
-        raise InputError(f"lr = {config.lr}, expected no negative learning rate")
 
 
 def _check_names(objectives: Sequence[Objective]) -> None:

@@ -135,6 +135,11 @@ def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
     firsts = [sample.example.text for sample in samples]  # type: ignore[union-attr]
     assert firsts == [caption for image in made for caption in image.captions]
     assert [sample.id for sample in samples] == every.ids
+    assert every.sizes.shape == (10, 3)
+    assert all(
+        len(sample.text.ids) <= most
+        for sample, most in zip(samples, every.sizes[:, 1], strict=True)
+    )  # type: ignore[union-attr]
     if not pairs:
         return
     seconds: dict[int, set[str]] = {0: set(), 1: set()}

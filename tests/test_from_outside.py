@@ -869,8 +869,12 @@ def test_villa_by_name_on_every_join(join: str, tmp_path: Path) -> None:
 
 
 def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> None:
-    run(*ADAPT, "--arm", "mlm", "--inner", "mine.villa:Villa", "--out", str(tmp_path / "adapt"))
-    assert set(result(tmp_path / "adapt")["last"]) == {"loss", "mlm"}
+    words = [*ADAPT, "--inner", "mine.villa:Villa", "--arm"]
+    run(*words, "mine.shorter:SHORTER", "--out", str(tmp_path / "short"))
+    assert set(result(tmp_path / "short")["last"]) == {"loss", "length"}
+    # Masked pieces have logits, whose passes are compared.
+    run(*words, "mlm", "--out", str(tmp_path / "adapt"))
+    assert set(result(tmp_path / "adapt")["last"]) == {"loss", "mlm", "divergence"}
     run(*PRETRAIN, "--inner", "mine.villa:Villa", "--out", str(tmp_path / "seen"))
     once = tmp_path / "once"
     run(*PRETRAIN, "--out", str(once))

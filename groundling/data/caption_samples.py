@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,12 @@ class CaptionSamples:
 
     def __len__(self) -> int:
         return len(self.captioned)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): one row, no text encoder's pieces, the CLIP pieces of the longest caption."""
+        pieces = np.split(self.texts.sizes[:, 2], self.first[1:-1])
+        return np.array([(1, 0, part.max()) for part in pieces], np.int64)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `clip`, `pixels` and the label `image` (its number, to tell false negatives).

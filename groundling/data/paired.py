@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from groundling.batch import Example, RegionRow, Sample, needed
 from groundling.data.captions import Captioned
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.samples import Samples, TextInput, TextSamples, longest, one_row
 from groundling.errors import InputError
 
 
@@ -99,6 +100,17 @@ class RegionSamples:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): rows, pieces, regions; of an image the most that it may have, which may be one too many."""
+        sizes = self.samples.sizes.copy()
+        for place, images in enumerate(self.samples.images):
+            regions = [self._count(image) + int(self.seeing.whole) for image in images]
+            if self.seeing.apart:
+                sizes[place, 0] = len(images)
+            sizes[place, 2] += max(regions) if self.seeing.apart else sum(regions)
+        return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them.
@@ -311,6 +323,19 @@ class CaptionTexts:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): one row, at most so many pieces, nothing else; no draw of captions is longer."""
+        versions = []
+        for place, number in self.places:
+            captions = self.captioned[place].captions
+            drawn = captions[number : number + 1] if self.every_caption else captions
+            versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
+        pieces = longest(versions, self.text)
+        if self.pairs:  # the second caption is any other one, behind the same special pieces
+            pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
+        return one_row(pieces)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""

@@ -66,6 +66,11 @@ class Pictured:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3), as without the picture."""
+        return self.samples.sizes
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `pixels`, in the order of `indices`; a multiple choice has them once."""
         samples = self.samples.get(indices, rngs)
@@ -99,6 +104,13 @@ class Mirrored:
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """As those of either way round, whichever is larger: "left" and "right" may have other pieces."""
+        if self.mirror is self.samples:
+            return self.samples.sizes
+        return np.maximum(self.samples.sizes, self.mirror.sizes)
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -64,6 +65,14 @@ class Samples(Protocol):
     @property
     def lengths(self) -> np.ndarray:
         """Every sample's length, on any scale; (len(self),)."""
+        ...
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Room that every sample takes at most, (len(self), 3): its rows; of a row the text's pieces; its other inputs.
+
+        Those are regions and the pieces of a CLIP side. Read where batches are counted in tokens, and not before.
+        """
         ...
 
     @property
@@ -293,6 +302,15 @@ class TextSamples:
     def __len__(self) -> int:
         return len(self.examples)
 
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): rows, pieces of the text and of the CLIP side, counted by converting every text."""
+        counted: list[tuple[int, int, int]] = []
+        for start in range(0, len(self), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(self)))
+            counted += [_size(sample) for sample in self.get(some)]
+        return np.array(counted, np.int64).reshape(-1, 3)
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
         wanted = dict.fromkeys(self.first[index] for index in indices)
@@ -344,6 +362,17 @@ class TextSamples:
         return samples
 
 
+AT_ONCE = 1024
+"""Texts that are converted together when their sizes are counted."""
+
+
+def _size(sample: Sample) -> tuple[int, int, int]:
+    """Rows of a sample, and the most pieces of the text and of the CLIP side that one of them has."""
+    pieces = [0 if row.text is None else len(row.text.ids) for row in sample.rows]
+    windows = [0 if row.clip is None else len(row.clip.ids) for row in sample.rows]
+    return len(sample.rows), max(pieces), max(windows)
+
+
 class DrawnTexts:
     """Samples of texts that have several versions, of which one is drawn anew in every epoch."""
 
@@ -359,6 +388,12 @@ class DrawnTexts:
     def __len__(self) -> int:
         return len(self.versions)
 
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): one row, the pieces of the longest version with its longest choice, nothing else."""
+        every = [[one for example in some for one in _drawable(example)] for some in self.versions]
+        return one_row(longest(every, self.text))
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
         drawn = [self._draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
@@ -370,6 +405,26 @@ class DrawnTexts:
         if example.choices:
             example = with_choice(example, int(rng.integers(len(example.choices))))
         return replace(example, id=self.ids[index])
+
+
+def _drawable(example: Example) -> list[Example]:
+    """What may be drawn of a version: itself, or itself with each of its choices."""
+    if not example.choices:
+        return [example]
+    return [with_choice(example, number) for number in range(len(example.choices))]
+
+
+def longest(versions: Sequence[Sequence[Example]], text: TextInput) -> np.ndarray:
+    """Pieces (len(versions),) of the longest of each text's versions."""
+    every = [example for examples in versions for example in examples]
+    pieces = TextSamples(every, text, keep=0).sizes[:, 1]
+    ends = np.cumsum([len(examples) for examples in versions])
+    return np.array([part.max() for part in np.split(pieces, ends[:-1])], np.int64)
+
+
+def one_row(pieces: np.ndarray) -> np.ndarray:
+    """Sizes (N, 3) of samples of one row each, of so many pieces (N,) and nothing else."""
+    return np.stack([np.ones_like(pieces), pieces, np.zeros_like(pieces)], 1)
 
 
 def _characters(example: Example) -> int:

@@ -37,6 +37,11 @@ class Unlabelled:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3), as with labels."""
+        return self.samples.sizes
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
         return [self._without(sample) for sample in self.samples.get(indices, rngs)]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sample, Sizes
+from groundling.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
@@ -82,6 +82,19 @@ class Objective(nn.Module):
         All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
         """
         return None
+
+    def answer(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """What `read` gave in this pass, or gives now if nobody asked; for an objective that implements it."""
+        answer = encoded.heads.get(self.name)
+        return needed(self.read(encoded, batch) if answer is None else answer, "read", self.name)
+
+    def answered(self, batch: Batch) -> int:
+        """How many items `read` answers for, from the batch alone: as many as the first term sums over."""
+        return next(iter(self.count(batch).values()), 0)
+
+    def distributions(self, answer: Tensor) -> Tensor:
+        """What `read` gave as logits (..., K) of one softmax each, by which an inner step compares two passes."""
+        return answer
 
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""

@@ -23,8 +23,9 @@ class MaskedLM(Objective):
     With `joint`, predictions are made from the text states after the cross-modal encoder, which has read the whole,
     unmasked CLIP side; without it, from the text encoder alone. Scheme "bert" masks 80 %, replaces 10 % and keeps
     10 % of the chosen pieces; "released" is what XDBERT's code does (81 / 9 / 10). With `whole_word` all pieces of a
-    chosen word are masked together. Of a text of several parts, each part has a masked piece (UNITER's second stage on
-    VCR: ChenRocks/UNITER, data/pretrain_vcr.py).
+    word are chosen, masked, replaced (each by a piece of its own) or kept together, and a text in which no word was
+    drawn has none (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py). Otherwise a text has a masked
+    piece, and of several parts each has one (UNITER's second stage on VCR: ChenRocks/UNITER, data/pretrain_vcr.py).
     """
 
     name = "masked_lm"
@@ -76,7 +77,7 @@ class MaskedLM(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
     ) -> Sample:
-        """Mask pieces of every row's text; every text, or every part of it, has at least one masked piece."""
+        """Mask pieces of every row's text; every text, or every part of it, has at least one, but for whole words."""
         return sample.each_row(lambda row: self._masked(row, rng))
 
     def _masked(self, sample: Sample, rng: np.random.Generator) -> Sample:
@@ -85,7 +86,7 @@ class MaskedLM(Objective):
         chosen = self._choose(row, rng)
         labels = np.where(chosen, row.ids, IGNORE)
         ids = row.ids.copy()
-        fate = rng.random(len(ids))
+        fate = self._draw(row, rng)
         random_share = 0.1 if self.scheme == "bert" else 0.09
         stand_in = rng.choice(self.replacements, len(ids))
         hidden = chosen & (fate >= 0.1)  # the rest is kept as it is
@@ -100,32 +101,42 @@ class MaskedLM(Objective):
         ordinary = ~row.special
         if not ordinary.any():
             return np.zeros(len(row.ids), bool)
-        draw = rng.random(len(row.ids))
-        if self.whole_word:
-            words = int(row.word.max(initial=0)) + 1
-            per_word = rng.random(words)
-            draw = np.where(row.word >= 0, per_word[np.maximum(row.word, 0)], draw)
+        draw = self._draw(row, rng)
         chosen = ordinary & (draw < self.rate)
+        if self.whole_word:
+            return chosen
         for part in _parts(row, ordinary):
             if not (chosen & part).any():
                 chosen = chosen | (part & (draw == draw[part].min()))
         return chosen
 
+    def _draw(self, row: Row, rng: np.random.Generator) -> np.ndarray:
+        """A number (T,) from 0 to 1 for every piece; of a whole word every piece has its first one's."""
+        draw = rng.random(len(row.ids))
+        if not self.whole_word:
+            return draw
+        _, first, word = np.unique(row.word, return_index=True, return_inverse=True)
+        return np.where(row.word >= 0, draw[first[word]], draw)
+
     def count(self, batch: Batch) -> dict[str, int]:
         """Masked pieces."""
         return {"mlm": int((batch.labels[self.name] != IGNORE).sum())}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy () summed over masked pieces, as `mlm`."""
+    def read(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Logits (masked pieces, vocabulary), in the order of rows and pieces."""
         if self.joint:
             states = needed(encoded.joint_text, "joint_text", self.name)
         else:
             states = needed(encoded.text, "text", self.name)
         table = needed(encoded.word_table, "word_table", self.name)
+        logits: Tensor = self.head(states[batch.labels[self.name] != IGNORE], table)
+        return logits
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy () summed over masked pieces, as `mlm`."""
         labels = batch.labels[self.name]
-        masked = labels != IGNORE
-        logits = self.head(states[masked], table)  # (masked, vocabulary)
-        return {"mlm": F.cross_entropy(logits.float(), labels[masked], reduction="sum")}
+        logits = self.answer(encoded, batch).float()
+        return {"mlm": F.cross_entropy(logits, labels[labels != IGNORE], reduction="sum")}
 
 
 def _parts(row: Row, ordinary: np.ndarray) -> list[np.ndarray]:

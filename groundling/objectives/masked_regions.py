@@ -103,14 +103,26 @@ class MaskedRegions(Objective):
         """Scored regions."""
         return {self.name: int((batch.labels[self.name] == 1).sum())}
 
+    def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
+        """Logits (scored regions, classes), in the order of rows and regions; None where features are regressed."""
+        return None if self.kind == "regress" else self._guesses(encoded, batch)
+
+    def _guesses(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Classes' logits (scored regions, C), or features (scored regions, D)."""
+        chosen = batch.labels[self.name] == 1
+        guesses: Tensor = self.head(needed(encoded.visual, "visual", self.name)[chosen])
+        if self.bias is None:
+            return guesses
+        table = needed(encoded.region_table, "region_table", self.name)
+        return F.linear(guesses, table.T, self.bias)
+
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () over scored regions, by the objective's name."""
         chosen = batch.labels[self.name] == 1
-        guesses = self.head(needed(encoded.visual, "visual", self.name)[chosen])
-        if self.bias is not None:
-            table = needed(encoded.region_table, "region_table", self.name)
-            guesses = F.linear(guesses, table.T, self.bias)
-        guesses = guesses.float()
+        if self.kind == "regress":
+            guesses = self._guesses(encoded, batch).float()
+        else:
+            guesses = self.answer(encoded, batch).float()
         targets = batch.labels[f"{self.name}_targets"][chosen].to(guesses.dtype)
         if self.kind == "regress":
             return {self.name: F.mse_loss(guesses, targets, reduction="sum")}

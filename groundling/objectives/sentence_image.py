@@ -73,17 +73,23 @@ class SentenceImage(Objective):
             counts["word_region"] = len(batch)
         return counts
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """Summed cross-entropy () as `sentence_image`, and the signed transport distance () as `word_region`."""
+    def read(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Logits (N, 2): apart, together."""
         text = needed(encoded.text, "text", self.name)
         if self.pooler is None:
             pooled = needed(encoded.pooled, "pooled", self.name)
         else:
             pooled = self.pooler(text)
+        logits: Tensor = self.classify(pooled)
+        return logits
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropy () as `sentence_image`, and the signed transport distance () as `word_region`."""
         labels = batch.labels[self.name]
-        logits = self.classify(pooled).float()
+        logits = self.answer(encoded, batch).float()
         terms = {self.name: F.cross_entropy(logits, labels, reduction="sum")}
         if self.alignment:
+            text = needed(encoded.text, "text", self.name)
             visual = needed(encoded.visual, "visual", self.name)
             text_mask = needed(batch.text, "text", self.name).mask
             region_mask = needed(batch.regions, "regions", self.name).mask

@@ -52,6 +52,15 @@ class Supervised(Objective):
         """The task's logits (B, outputs), as `outputs`."""
         return self.outputs(encoded, batch)
 
+    def answered(self, batch: Batch) -> int:
+        """Samples, with a label or without."""
+        return len(batch)
+
+    def distributions(self, answer: Tensor) -> Tensor:
+        """One softmax of every sample (B, K), or of every row where a choice is right or wrong by itself (N, 2)."""
+        width = self.form.outputs
+        return answer.view(-1, width) if width > 1 else answer
+
     def count(self, batch: Batch) -> dict[str, int]:
         """What the head's paper takes the mean over, of the samples with a label."""
         labels = batch.labels.get("label")
@@ -68,9 +77,7 @@ class Supervised(Objective):
         known = _known(labels)
         if not known.any():
             return {}
-        outputs = encoded.heads.get(self.name)
-        if outputs is None:
-            outputs = self.outputs(encoded, batch)
+        outputs = self.answer(encoded, batch)
         return {"task": self.form.loss(outputs[known], labels[known])}
 
 

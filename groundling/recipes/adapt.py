@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.config import AdaptConfig, TrainConfig
+from groundling.config import AdaptConfig, TrainConfig, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
@@ -77,6 +77,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     """
     arm = arm_of(config.arm)
     _check(config, arm)
+    check_training(training)
+    inner = inner_step(config.inner, config.adversarial)
     inputs = {f"text:{number}": path for number, path in enumerate(config.text)}
     inputs |= {"student": config.student, "teacher": config.teacher}
     run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
@@ -102,7 +104,6 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     )
     objectives = make_objectives(arm.names, with_teacher_width(given, room), training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
-    inner = inner_step(config.inner)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(examples), "parameters": _count(text.encoder)}
@@ -175,7 +176,7 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; load it
 - objectives: {", ".join(result["objectives"])}
 - text ({result["texts"]} texts, {result["dropped_pieces"]} pieces cut off):
 {texts}
-- {result["steps"]} steps of {training.batch}, learning rate {training.lr}, seed {training.seed}
+- {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
 - last losses: {terms}
 
 Heads used in training are in `groundling_heads.safetensors`; transformers ignores that file. The licences of the

@@ -14,7 +14,7 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example, Sizes
-from groundling.config import FinetuneConfig, TrainConfig, need
+from groundling.config import FinetuneConfig, TrainConfig, check_training, need
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
@@ -87,6 +87,8 @@ def finetune(
             "--objectives contrastive"
         )
     check_parts(config.objectives, config.teacher, "finetune")
+    check_training(training)
+    inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
     if task is None:
         task = _task(config)
     own = task.read
@@ -205,7 +207,7 @@ def one_run(
     if student.sizes.visual:
         for layer, name in [start for one in objectives for start in one.starts()]:
             start_layer(layer, config.model, name, "bert")
-    inner = inner_step(config.inner)
+    inner = inner_step(config.inner, config.adversarial)
     learning = samples[task.train]
     trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
     scores = {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from groundling.batch import Example
-from groundling.config import PretrainConfig, TrainConfig, need
+from groundling.config import PretrainConfig, TrainConfig, check_training, need
 from groundling.data.captions import (
     Captioned,
     has_splits,
@@ -63,6 +63,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     Raises InputError for settings that do not fit.
     """
     _check(config)
+    check_training(training)
+    inner = inner_step(config.inner, config.adversarial)
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu)
     if run.result is not None:
@@ -108,7 +110,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         training,
         run.folder,
         teachers=data.teachers,
-        inner=inner_step(config.inner),
+        inner=inner,
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
     watched, remarks = watched_terms(every, run.folder, result)

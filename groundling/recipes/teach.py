@@ -12,7 +12,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from groundling.analysis.retrieval import retrieval
-from groundling.config import TeachConfig, TrainConfig, need
+from groundling.config import TeachConfig, TrainConfig, check_training, need
 from groundling.data.caption_samples import CaptionSamples
 from groundling.data.captions import Captioned, keep_listed, present, read_captions
 from groundling.data.samples import WindowInput
@@ -32,6 +32,7 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         InputError: captions or images are missing or malformed, or `out` holds another run.
     """
     need(config, "teach", "captions", "images")
+    check_training(training)
     settings = {**asdict(config), "train": asdict(training)}
     inputs = {"captions": config.captions, "images": config.images}
     run = Run(out, "teach", settings, inputs, training.cpu)

@@ -13,10 +13,11 @@ from accelerate import PartialState
 
 from groundling.analysis.watched import means_by_epoch
 from groundling.batch import collate
-from groundling.config import Distilling
+from groundling.config import Adversarial, Distilling
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-from groundling.find import built, is_outside
+from groundling.find import built, is_outside, named
+from groundling.inner_steps import InnerPart, InnerStep, is_inner_step
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
@@ -27,7 +28,6 @@ from groundling.objectives import Given, Objective, Vocabulary, part_named
 from groundling.teachers import Teacher, is_teacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.train import InnerStep, is_inner_step
 
 
 def vocabulary(text: TextEncoder) -> Vocabulary:
@@ -126,8 +126,15 @@ def classroom(source: str, options: Distilling, device: torch.device) -> Classro
     return Classroom(teacher, options)
 
 
-def inner_step(name: str) -> InnerStep | None:
-    """An inner step of your own, MODULE:NAME (an object, or what makes one); None without a name."""
+def inner_step(name: str, options: Adversarial) -> InnerStep | None:
+    """An inner step by name, or your own, MODULE:NAME (an object, or what makes one); None without a name.
+
+    Raises InputError for an unknown name, and for options that nothing reads.
+    """
+    if name and not is_outside(name):
+        return named("inner_steps", InnerPart, name).make(options)
+    if options != Adversarial():
+        raise InputError("--adversarial-... are settings of --inner villa, which is not chosen")
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")

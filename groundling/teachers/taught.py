@@ -42,6 +42,11 @@ class Taught:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3), as without a teacher."""
+        return self.samples.sizes
+
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples whose rows carry features, or what the teacher reads, in the order of `indices`."""
         samples = self.samples.get(indices, rngs)

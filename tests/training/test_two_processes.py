@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import traceback
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -51,11 +52,23 @@ def contrast(out: Path) -> None:
     finish(model, [Contrast(model.sizes)], toys.Pictures(pieces), out)
 
 
-def finish(model: nn.Module, objectives: list, data: object, out: Path) -> None:
+def tokens(out: Path) -> None:
+    """Micro-batches of so many tokens: one process accumulates those of both."""
+    model = toys.cross_modal(dropout=0.0)
+    torch.manual_seed(3)
+    objectives = [MaskedLM(model.sizes, mask_id=4, joint=True)]
+    accumulate = 2 // int(os.environ.get("WORLD_SIZE", "1"))
+    config = replace(CONFIG, batch_tokens=300, accumulate=accumulate)
+    finish(model, objectives, toys.both_sides(32, max_windows=1), out, config)
+
+
+def finish(
+    model: nn.Module, objectives: list, data: object, out: Path, config: TrainConfig = CONFIG
+) -> None:
     for part in model.modules():
         if isinstance(getattr(part, "dropout", None), float):
             part.dropout = 0.0
-    result = train(model, objectives, data, CONFIG, out)
+    result = train(model, objectives, data, config, out)
     if os.environ.get("RANK", "0") == "0":
         (out / "dropped").write_text(str(result["dropped_pieces"]))
         state = Step(model, objectives).named_parameters()
@@ -73,6 +86,7 @@ def _rank(rank: int, folder: str, port: int) -> None:
     try:
         adapt(Path(folder) / "adapt")
         contrast(Path(folder) / "contrast")
+        tokens(Path(folder) / "tokens")
         assert torch.distributed.get_world_size() == 2
         torch.distributed.destroy_process_group()
     except BaseException:
@@ -101,7 +115,7 @@ def two(processes, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("run", [adapt, contrast])
+@pytest.mark.parametrize("run", [adapt, contrast, tokens])
 def test_two_processes_equal_one(run, two, tmp_path):
     run(tmp_path)
     one, other = tmp_path, two / run.__name__

@@ -1,0 +1,317 @@
+"""Optimizers, schedules and clipping of the papers, against plain torch and by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+from homes import Killed, log_of
+from torch import Tensor, nn
+
+from groundling.batch import Batch, Sizes
+from groundling.cli import main
+from groundling.config import TrainConfig, check_training
+from groundling.errors import InputError
+from groundling.feed import Source
+from groundling.objectives import Objective
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.optimizers import BertAdam
+from groundling.train import MicroStep, Once, train
+
+SIZES = Sizes(text=32)
+CPU = TrainConfig(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)
+
+
+class Pull(Objective):
+    """A loss whose gradients are known: every parameter is drawn to a number that turns with the step."""
+
+    name = "pull"
+    needs = ("text",)
+
+    def __init__(self, sizes: Any) -> None:
+        super().__init__(sizes)
+        torch.manual_seed(3)
+        self.table = nn.Parameter(torch.randn(3, 4))
+        self.gain = nn.Parameter(torch.randn(4))
+        self.calls = 0
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"pull": 1}
+
+    def forward(self, encoded: Any, batch: Batch) -> dict[str, Tensor]:
+        self.calls += 1
+        return {"pull": loss_at(self.table, self.gain, self.calls) + 0 * encoded.text.sum()}
+
+
+def loss_at(table: Tensor, gain: Tensor, call: int) -> Tensor:
+    """What pulls at the `call`-th call, from 1."""
+    return ((table - math.sin(call)) ** 2).sum() + 3 * (gain * math.cos(call)).exp().sum()
+
+
+@pytest.fixture
+def ran(student: Any, text_only: Any, tmp_path: Path) -> Any:
+    """`ran(config)`: the parameters of `Pull` (table, gain) after training, and the log."""
+
+    def run(
+        config: TrainConfig, name: str = "run"
+    ) -> tuple[Tensor, Tensor, list[dict[str, float]]]:
+        model = student()
+        model.requires_grad_(False)
+        pull = Pull(model.sizes)
+        train(model, [pull], text_only, config, tmp_path / name)
+        return pull.table.detach(), pull.gain.detach(), log_of(tmp_path / name)
+
+    return run
+
+
+def plainly(make: Any, rates: list[float], clip: Any = None) -> tuple[Tensor, Tensor]:
+    """The same by a plain loop: `make` makes the optimizer of [table, gain]."""
+    pull = Pull(SIZES)
+    optimizer = make([pull.table, pull.gain])
+    for number, rate in enumerate(rates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss_at(pull.table, pull.gain, number + 1).backward()
+        if clip is not None:
+            clip([pull.table, pull.gain])
+        optimizer.step()
+        optimizer.zero_grad()
+    return pull.table.detach(), pull.gain.detach()
+
+
+def same(found: Any, expected: Any) -> None:
+    for one, other in zip(found[:2], expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+FLAT = replace(CPU, schedule="constant", warmup=0.0, lr=0.05, weight_decay=0.1, clip=0.0)
+
+
+def test_adamw_with_the_papers_betas_and_epsilon(ran: Any) -> None:
+    found = ran(replace(FLAT, betas=(0.9, 0.98), epsilon=1e-6))
+
+    def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        groups = [
+            {"params": parameters[:1], "weight_decay": 0.1},
+            {"params": parameters[1:], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, 0.05, betas=(0.9, 0.98), eps=1e-6)
+
+    same(found, plainly(make, [0.05] * 6))
+
+
+def test_sgd_with_momentum_and_steps(ran: Any, text_only: Any) -> None:
+    """VL-BERT's VCR: warm-up in steps, then constant, a tenth at each milestone; decay everywhere."""
+    assert len(text_only) == 64
+    config = replace(
+        FLAT,
+        optimizer="sgd",
+        steps=0,
+        epochs=3,
+        batch=16,  # four steps are an epoch
+        schedule="steps",
+        milestones=(1.5, 2.5),
+        warmup=0.5,
+        warmup_steps=2,
+        decay_all=True,
+    )
+    *found, log = ran(config)
+    shares = [0.5, 1, 1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01]
+    assert [line["lr"] for line in log] == pytest.approx([0.05 * share for share in shares])
+
+    def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, 0.05, momentum=0.9, weight_decay=0.1)
+
+    same(found, plainly(make, [0.05 * share for share in shares]))
+
+
+def test_milestones_are_epochs_of_the_counted_samples(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    """Text beside captioned images makes an epoch longer, and with it the time to a milestone."""
+    model = student()
+    model.requires_grad_(False)
+    pull = Pull(model.sizes)
+    sources = [Source(text_only), Source(text_only, counts=False)]
+    config = replace(FLAT, steps=16, batch=16, schedule="steps", milestones=(1,))
+    train(model, [pull], sources, config, tmp_path)
+    assert [line["lr"] for line in log_of(tmp_path)] == pytest.approx([0.05] * 8 + [0.005] * 8)
+
+
+def test_bertadam_by_hand(ran: Any) -> None:
+    """google-research/bert, optimization.py: no bias correction, and the decay stands beside the update."""
+    found = ran(replace(FLAT, optimizer="bertadam", epsilon=1e-6))
+    pull = Pull(SIZES)
+    values = {"table": pull.table.detach().double(), "gain": pull.gain.detach().double()}
+    means = {name: torch.zeros_like(value) for name, value in values.items()}
+    squares = {name: torch.zeros_like(value) for name, value in values.items()}
+    for call in range(1, 7):
+        leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
+        loss_at(leaves["table"], leaves["gain"], call).backward()
+        for name, leaf in leaves.items():
+            means[name] = 0.9 * means[name] + 0.1 * leaf.grad
+            squares[name] = 0.999 * squares[name] + 0.001 * leaf.grad**2
+            update = means[name] / (squares[name].sqrt() + 1e-6)
+            if name == "table":
+                update = update + 0.1 * values[name]
+            values[name] = values[name] - 0.05 * update
+    same(found, (values["table"].float(), values["gain"].float()))
+
+
+def test_bertadams_first_step_is_longer_than_adams(ran: Any) -> None:
+    """Without correction the first step is sqrt(1 / .001) * .1 = 3.16 times the rate."""
+    config = replace(FLAT, optimizer="bertadam", steps=1, weight_decay=0.0, lr=0.001)
+    table, _, _ = ran(config)
+    moved = (table - Pull(SIZES).table).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.001 * 0.1 / math.sqrt(0.001)))
+
+
+def test_no_clipping_keeps_the_gradient(ran: Any) -> None:
+    """E8: `--clip 0` used to set every gradient to zero."""
+    config = replace(FLAT, optimizer="sgd", momentum=0.0, steps=1, weight_decay=0.0)
+    table, _, log = ran(config)
+    pull = Pull(SIZES)
+    loss_at(pull.table, pull.gain, 1).backward()
+    torch.testing.assert_close(table, pull.table.detach() - 0.05 * pull.table.grad)
+    both = torch.cat([pull.table.grad.flatten(), pull.gain.grad])
+    assert log[0]["grad_norm"] == pytest.approx(both.norm().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_clipping_together_and_tensor_by_tensor(each: bool, ran: Any) -> None:
+    config = replace(FLAT, optimizer="sgd", weight_decay=0.0, clip=1.0, clip_each=each)
+    *found, log = ran(config)
+
+    def clip(parameters: list[Tensor]) -> None:
+        for some in [[one] for one in parameters] if each else [parameters]:
+            nn.utils.clip_grad_norm_(some, 1.0)
+
+    def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, 0.05, momentum=0.9)
+
+    same(found, plainly(make, [0.05] * 6, clip))
+    assert log[0]["grad_norm"] > 1, "the norm of all together is logged, before clipping"
+
+
+def test_warmup_steps_are_steps(ran: Any) -> None:
+    *_, log = ran(replace(CPU, steps=10, warmup=0.9, warmup_steps=2, lr=1.0))
+    rates = [line["lr"] for line in log]
+    assert rates == pytest.approx([0.5, 1.0, *(1 - place / 8 for place in range(8))])
+
+
+def test_everything_may_decay(ran: Any) -> None:
+    spared = ran(replace(FLAT, steps=1), "spared")[1]
+    everywhere = ran(replace(FLAT, steps=1, decay_all=True), "everywhere")[1]
+    start = Pull(SIZES).gain.detach()
+    torch.testing.assert_close(everywhere, spared - 0.05 * 0.1 * start)
+
+
+# -- a killed run ------------------------------------------------------------------------------------------------------
+
+
+class Dying(Once):
+    """The ordinary step, at whose `at`-th call the process is gone."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, micro: MicroStep) -> Any:
+        self.left -= 1
+        if not self.left:
+            raise Killed
+        return super().__call__(micro)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "bertadam"])
+def test_a_killed_run_resumes_bit_equal(
+    optimizer: str, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    config = replace(CPU, optimizer=optimizer, save_every=2, lr=1e-2, schedule="constant")
+
+    def resume(out: Path, inner: Once) -> dict[str, Tensor]:
+        model = student()
+        torch.manual_seed(4)
+        objective = MaskedLM(model.sizes, mask_id=4)
+        train(model, [objective], text_only, config, out, inner=inner)
+        return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    whole = resume(tmp_path / "whole", Once())
+    with pytest.raises(Killed):
+        resume(tmp_path / "killed", Dying(at=4))
+    again = resume(tmp_path / "killed", Once())
+    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
+
+
+def test_another_optimizer_does_not_resume(student: Any, text_only: Any, tmp_path: Path) -> None:
+    model = student()
+    objective = Pull(model.sizes)
+    train(model, [objective], text_only, replace(CPU, steps=1, optimizer="sgd"), tmp_path)
+    with pytest.raises(InputError, match="a run of sgd cannot resume with bertadam"):
+        train(model, [objective], text_only, replace(CPU, steps=2, optimizer="bertadam"), tmp_path)
+
+
+def test_bertadam_leaves_alone_what_has_no_gradient() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = BertAdam([{"params": [parameter], "weight_decay": 0.1}], lr=0.1)
+    optimizer.step()
+    assert torch.equal(parameter, torch.ones(2)) and not optimizer.state
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+NAN = float("nan")
+WRONG: list[tuple[str, Any, str]] = [
+    ("clip", -1.0, "--clip = -1.0, expected at least 0"),
+    ("clip", NAN, "--clip = nan, expected at least 0"),
+    ("lr", NAN, "--lr = nan, expected at least 0"),
+    ("epsilon", 0.0, "--epsilon = 0.0, expected more than 0"),
+    ("betas", (0.9, 1.0), "--betas = 0.9 1.0, expected at least 0 and below 1"),
+    ("betas", (0.9,), "--betas = 0.9, expected two numbers"),
+    ("milestones", ("a",), "--milestones = a, expected at least 0"),
+    ("momentum", -0.1, "--momentum = -0.1"),
+    ("warmup", 1.5, "--warmup = 1.5, expected 0 to 1"),
+    ("warmup_steps", -1, "--warmup-steps = -1"),
+    ("weight_decay", NAN, "--weight-decay = nan"),
+    ("batch_tokens", -1, "--batch-tokens = -1"),
+    ("milestone_factor", -1.0, "--milestone-factor = -1.0"),
+    ("save_every", 0, "--save-every = 0, expected at least 1"),
+    ("epochs", 0.0, "--epochs = 0.0, expected more than 0"),
+    ("milestones", (3.0,), "--schedule steps and --milestones"),
+    ("schedule", "steps", "--schedule steps and --milestones"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), WRONG)
+def test_a_setting_out_of_range_names_its_flag(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        check_training(replace(CPU, **{name: value}))
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_milestones_rise() -> None:
+    with pytest.raises(InputError, match="--milestones = 3 2, expected rising"):
+        check_training(replace(CPU, schedule="steps", milestones=(3, 2)))
+
+
+def test_a_mistake_is_told_before_anything_is_written(capsys: Any, tmp_path: Path) -> None:
+    words = ["--student", "nobody", "--text", "nothing", "--arm", "mlm", "--clip", "-1"]
+    assert main(["adapt", *words, "--out", str(tmp_path / "out")]) == 2
+    assert "--clip = -1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_flags_of_several_numbers(capsys: Any, tmp_path: Path) -> None:
+    student = homes.student(tmp_path / "bert")
+    text = homes.text(tmp_path / "text.txt", 24)
+    words = ["--student", str(student), "--text", str(text), "--arm", "mlm", "--cpu"]
+    words += ["--optimizer", "sgd", "--schedule", "steps", "--milestones", "1", "2", "--batch", "8"]
+    words += ["--betas", "0.9", "0.98", "--epochs", "3", "--log-every", "1", "--warmup", "0"]
+    assert main(["adapt", *words, "--out", str(tmp_path / "out")]) == 0
+    rates = [line["lr"] for line in log_of(tmp_path / "out")]
+    assert rates == pytest.approx([1e-4] * 3 + [1e-5] * 3 + [1e-6] * 3)

@@ -1,0 +1,297 @@
+"""Batches counted in tokens, as UNITER's and VILLA's: what a micro-batch holds, and that it follows from the seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import Killed, log_of
+from torch import Tensor
+
+from groundling.batch import Batch, Example, collate
+from groundling.cli import main
+from groundling.config import TrainConfig
+from groundling.data.captions import Captioned
+from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
+from groundling.data.samples import DrawnTexts, TextInput, TextSamples
+from groundling.data.unlabelled import Unlabelled
+from groundling.errors import InputError
+from groundling.feed import Feed, Source, TokenEpochs, planned
+from groundling.objectives import Objective
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.train import MicroStep, Once, train
+
+TOKENS = 150
+CONFIG = TrainConfig(
+    steps=0, epochs=2, batch_tokens=TOKENS, log_every=1, save_every=2, cpu=True, lr=1e-3
+)
+
+
+def padded(batch: Batch) -> int:
+    """Positions that a model of text and regions, or of text and a CLIP side, computes."""
+    wide = 0
+    if batch.text is not None:
+        wide += batch.text.ids.shape[1]
+    if batch.regions is not None:
+        wide += batch.regions.mask.shape[1]
+    if batch.clip is not None:
+        wide += batch.clip.key_mask.shape[1]
+    return batch.rows * wide
+
+
+def feed_of(
+    samples: Any,
+    objectives: Sequence[Objective],
+    config: TrainConfig,
+    rank: int = 0,
+    world: int = 1,
+) -> Feed:
+    plan = planned([Source(samples)], objectives, config, world)
+    return Feed(plan, objectives, config.accumulate, rank, world)
+
+
+def every(feed: Feed) -> list[Batch]:
+    return [feed[number] for number in range(len(feed))]
+
+
+def choices(count: int = 24) -> RegionSamples:
+    """Three choices each, of different lengths, with 2 to 7 regions."""
+    made = toys.sentences()
+    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
+    examples = [
+        Example(f"s{n}", made[n], label=0, choices=tuple(made[n : n + 3]), images=(f"image{n}",))
+        for n in range(count)
+    ]
+    return RegionSamples(TextSamples(examples, TextInput(toys.bert_words(), 60)), store)
+
+
+def pairs_of_images(count: int = 24) -> RegionSamples:
+    """Two images each, read apart."""
+    made = toys.sentences()
+    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(2 * count)})
+    examples = [
+        Example(f"s{n}", made[n], label=0, images=(f"image{2 * n}", f"image{2 * n + 1}"))
+        for n in range(count)
+    ]
+    texts = TextSamples(examples, TextInput(toys.bert_words(), 60))
+    return RegionSamples(texts, store, Seeing(apart=True))
+
+
+def captions(pairs: bool, whole: bool = False) -> RegionSamples:
+    """Images of one to three captions, one (or a pair) of which is drawn in each epoch."""
+    made = toys.sentences()
+    images = [Captioned(f"image{n}", "", tuple(made[n : n + 1 + n % 3])) for n in range(24)]
+    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
+    texts = CaptionTexts(images, TextInput(toys.bert_words(), 40), pairs)
+    return RegionSamples(texts, store, Seeing(whole=whole, most=4))
+
+
+def drawn() -> RegionSamples:
+    """Texts in one to three versions, some with choices, one of which is drawn in each epoch."""
+    made = toys.sentences()
+    versions = []
+    for n in range(24):
+        options = tuple(made[40 + n : 43 + n])
+        example = Example(f"s{n}", made[n], images=(f"image{n}",))
+        plain = [replace(example, text=made[n + k]) for k in range(1 + n % 3)]
+        versions.append([replace(example, choices=options)] if n % 4 == 3 else plain)
+    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
+    return RegionSamples(DrawnTexts(versions, TextInput(toys.bert_words(), 60)), store)
+
+
+DATA = {
+    "text": lambda: TextSamples(toys.examples(48), TextInput(toys.bert_words(), 40)),
+    "text and CLIP": lambda: toys.both_sides(24),
+    "regions": toys.seen,
+    "choices": choices,
+    "images apart": pairs_of_images,
+    "drawn captions": drawn,
+    "captions": lambda: captions(pairs=False),
+    "captions, whole image": lambda: captions(pairs=False, whole=True),
+    "pairs of captions": lambda: captions(pairs=True),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_micro_batch_keeps_to_its_tokens(name: str) -> None:
+    samples = DATA[name]()
+    tokens = max(TOKENS, int((samples.sizes[:, 0] * samples.sizes[:, 1:].sum(1)).max()))
+    config = replace(CONFIG, batch_tokens=tokens)
+    batches = every(feed_of(samples, [], config))
+    sizes = [padded(batch) for batch in batches]
+    assert max(sizes) <= tokens
+    assert np.mean(sizes) > 0.5 * tokens, "batches are as full as they can be"
+    seen = Counter(id for batch in batches for id in batch.ids)
+    assert set(seen) <= set(samples.ids)
+    assert set(seen.values()) <= {1, 2, 3}, "two epochs, of which the second may begin a third"
+
+
+@pytest.mark.parametrize("name", [name for name in DATA if "captions" not in name])
+def test_sizes_are_what_samples_have(name: str) -> None:
+    samples = DATA[name]()
+    for number, size in enumerate(samples.sizes.tolist()):
+        batch = collate(samples.get([number], ()))
+        assert batch.rows == size[0]
+        assert padded(batch) == size[0] * (size[1] + size[2])
+
+
+def test_every_sample_comes_up_once_an_epoch(text_only: Any) -> None:
+    """Nothing is left out at an epoch's end: a step takes what is missing from the next one."""
+    config = replace(CONFIG, accumulate=4, epochs=3)
+    feed = feed_of(text_only, [], config)
+    seen: list[str] = [id for batch in every(feed) for id in batch.ids]
+    count = len(text_only)
+    assert len(seen) > 2 * count
+    for epoch in range(len(seen) // count):
+        assert len(set(seen[epoch * count : (epoch + 1) * count])) == count
+    assert seen[:count] != seen[count : 2 * count]
+
+
+def test_steps_follow_from_tokens(text_only: Any) -> None:
+    batches = len(TokenEpochs(Source(text_only), 0, TOKENS, 0)[0])
+    for accumulate, world in ((1, 1), (2, 1), (2, 2)):
+        plan = planned([Source(text_only)], [], replace(CONFIG, accumulate=accumulate), world)
+        assert len(plan) == 2 * batches // (accumulate * world)
+        assert plan.covered() == pytest.approx(2, abs=1 / (batches / (accumulate * world)))
+    assert len(planned([Source(text_only)], [], replace(CONFIG, steps=7), 1)) == 7
+
+
+def test_data_listed_twice_are_one_epoch(text_only: Any) -> None:
+    """B5, in tokens: UNITER's kinds of steps share an epoch; text beside them lengthens it."""
+    once = len(planned([Source(text_only)], [], CONFIG, 1))
+    kinds = [Source(text_only, 2.0), Source(text_only, 1.0)]
+    assert len(planned(kinds, [], CONFIG, 1)) == once
+    beside = [Source(text_only), Source(text_only, counts=False)]
+    assert len(planned(beside, [], CONFIG, 1)) == 2 * once
+
+
+def test_processes_share_the_micro_batches_of_a_step(text_only: Any) -> None:
+    """Two processes of one micro-batch see what one process of two does; nothing twice."""
+    alone = every(feed_of(text_only, [], replace(CONFIG, accumulate=2)))
+    two = [every(feed_of(text_only, [], CONFIG, rank, 2)) for rank in (0, 1)]
+    together = [batch.ids for pair in zip(*two, strict=True) for batch in pair]
+    assert [batch.ids for batch in alone] == together
+
+
+def test_batches_follow_from_seed_and_step_alone(text_only: Any) -> None:
+    feed = feed_of(text_only, [], CONFIG)
+    forwards = [batch.ids for batch in every(feed)]
+    fresh = feed_of(text_only, [], CONFIG)
+    backwards = [fresh[number].ids for number in reversed(range(len(fresh)))]
+    assert forwards == backwards[::-1]
+    assert forwards != [
+        batch.ids for batch in every(feed_of(text_only, [], replace(CONFIG, seed=1)))
+    ]
+
+
+def test_an_exchanged_image_has_room() -> None:
+    """An objective that swaps images may give any sample the most regions that there are."""
+    samples = toys.seen()
+    objective = SentenceImage(toys.seer().sizes, negatives=1.0)
+    batches = every(feed_of(samples, [objective], CONFIG))
+    assert max(padded(batch) for batch in batches) <= TOKENS
+    unaware = Feed(planned([Source(samples)], [], CONFIG, 1), [objective], 1, 0, 1)
+    assert max(padded(batch) for batch in every(unaware)) > TOKENS
+
+
+def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
+    with pytest.raises(InputError) as error:
+        planned([Source(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1)
+    message = str(error.value)
+    assert "--batch-tokens = 20: captions has a sample, 's" in message
+    assert "tokens by itself" in message and "\n" not in message
+
+
+def test_what_stands_beside_has_room(text_only: Any) -> None:
+    others = Unlabelled(text_only, np.array(0))
+    source = Source(text_only, beside=others, each=2)
+    plan = planned([source], [], CONFIG, 1)
+    batches = every(Feed(plan, [], 1, 0, 1))
+    assert max(padded(batch) for batch in batches) <= TOKENS
+    assert all(len(batch) % 3 == 0 for batch in batches)
+
+
+def test_no_samples_are_refused() -> None:
+    nothing = TextSamples([], TextInput(toys.bert_words(), 40))
+    with pytest.raises(InputError, match="data: there are no samples"):
+        planned([Source(nothing)], [], CONFIG, 1)
+
+
+# -- training on them --------------------------------------------------------------------------------------------------
+
+
+class Dying(Once):
+    """The ordinary step, at whose `at`-th call the process is gone."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, micro: MicroStep) -> Any:
+        self.left -= 1
+        if not self.left:
+            raise Killed
+        return super().__call__(micro)
+
+
+def trained(
+    student: Any, data: Any, config: TrainConfig, out: Path, at: int = 0
+) -> dict[str, Tensor]:
+    model = student()
+    torch.manual_seed(4)
+    objective = MaskedLM(model.sizes, mask_id=4)
+    train(model, [objective], data, config, out, inner=Dying(at))
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def test_a_killed_run_resumes_bit_equal(student: Any, text_only: Any, tmp_path: Path) -> None:
+    """Workers or none: the second epoch is resumed in the middle."""
+    config = replace(CONFIG, accumulate=2)
+    whole = trained(student, text_only, config, tmp_path / "whole")
+    steps = log_of(tmp_path / "whole")[-1]["step"]
+    with pytest.raises(Killed):
+        trained(student, text_only, config, tmp_path / "killed", at=int(2 * steps - 2))
+    again = trained(student, text_only, replace(config, workers=1), tmp_path / "killed")
+    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
+
+
+def test_the_loss_is_a_mean_over_the_step(student: Any, text_only: Any, tmp_path: Path) -> None:
+    """Micro-batches of a step differ in their samples; every masked piece counts alike all the same."""
+    model = student().eval()
+    torch.manual_seed(4)
+    objective = MaskedLM(model.sizes, mask_id=4)
+    config = replace(CONFIG, steps=1, accumulate=3)
+    sums, pieces, samples = 0.0, 0, []
+    with torch.no_grad():
+        for batch in every(feed_of(text_only, [objective], config)):
+            sums += float(objective(model(batch), batch)["mlm"])
+            pieces += objective.count(batch)["mlm"]
+            samples.append(len(batch))
+    assert len(set(samples)) > 1
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    train(model, [objective], text_only, config, tmp_path)
+    assert log_of(tmp_path)[0]["mlm"] == pytest.approx(sums / pieces, rel=1e-5)
+
+
+def test_by_flag(capsys: Any, tmp_path: Path) -> None:
+    student = homes.student(tmp_path / "bert")
+    text = homes.text(tmp_path / "text.txt", 24)
+    words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm", "--cpu"]
+    out = tmp_path / "out"
+    assert main([*words, "--batch-tokens", "400", "--epochs", "2", "--out", str(out)]) == 0
+    assert "steps of 400 tokens" in (out / "model/README.md").read_text()
+    capsys.readouterr()
+    words += ["--batch-tokens", "5", "--out", str(tmp_path / "other")]
+    assert main(words) == 2
+    assert "--batch-tokens = 5: data has a sample" in capsys.readouterr().err

@@ -1,0 +1,523 @@
+"""VILLA's inner step: what it is by its release, restated by hand; what it is not; and that it resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from homes import Killed, log_of
+from torch import Tensor, nn
+
+from groundling.batch import Batch, Example, Perturbation
+from groundling.cli import main
+from groundling.config import Adversarial, TrainConfig
+from groundling.data.paired import RegionSamples
+from groundling.data.samples import TextInput, TextSamples
+from groundling.data.unlabelled import Unlabelled
+from groundling.errors import InputError
+from groundling.feed import Feed, Plan, Source
+from groundling.find import instances
+from groundling.forms import Choose, Classify, Pick
+from groundling.inner_steps import InnerPart, InnerStep, MicroStep, Once
+from groundling.inner_steps.villa import Villa
+from groundling.joins.uniter import ChoiceRightOrWrong, uniter
+from groundling.joins.visualbert import visualbert
+from groundling.joins.vlbert import vlbert
+from groundling.models.task_heads import Reading
+from groundling.models.text import TextEncoder
+from groundling.objectives import Objective
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.objectives.supervised import Supervised
+from groundling.train import Step, train
+
+ADAMW = TrainConfig(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
+SGD = replace(
+    ADAMW, optimizer="sgd", momentum=0.0, lr=0.1, warmup=0.0, schedule="constant", clip=0.0
+)
+SGD = replace(SGD, weight_decay=0.0)
+JOINS = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
+CHOICES = 3
+
+
+def villa(**options: Any) -> Villa:
+    return Villa(Adversarial(**{f"adversarial_{name}": value for name, value in options.items()}))
+
+
+def still(module: Any) -> Any:
+    """The module without dropout."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    return module
+
+
+def choices(count: int = 24) -> RegionSamples:
+    """Three choices each, with 2 to 7 regions."""
+    made = toys.sentences()
+    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
+    examples = [
+        Example(
+            f"s{n}",
+            made[n],
+            label=n % CHOICES,
+            choices=tuple(made[n : n + CHOICES]),
+            images=(f"image{n}",),
+        )
+        for n in range(count)
+    ]
+    return RegionSamples(TextSamples(examples, TextInput(homes.words(), 60)), store)
+
+
+def vcr() -> tuple[nn.Module, Supervised, Any]:
+    """UNITER with its head for VCR: two logits for each choice."""
+    words = homes.words()
+    torch.manual_seed(9)
+    model = uniter(toys.bert(len(words)), words, width=12)
+    form = Choose(tuple(str(number) for number in range(CHOICES)))
+    head = ChoiceRightOrWrong(Reading(model.sizes, ChoiceRightOrWrong.trained_on(form)))
+    return model, Supervised(model.sizes, form=form, head=head), choices()
+
+
+def classes(name: str) -> tuple[nn.Module, Supervised, Any]:
+    """A model with a plain head of two classes: one of the joins, or a BERT of text alone."""
+    words = homes.words()
+    torch.manual_seed(9)
+    bert = toys.bert(len(words))
+    if name == "bert":
+        model: Any = TextEncoder(bert, words)
+        data: Any = TextSamples(toys.examples(24), TextInput(words, 40))
+    else:
+        model = JOINS[name](bert, words, width=12)
+        data = toys.seen(24)
+    if name == "vlbert":  # its gains start at 0: nothing seen would come through
+        nn.init.normal_(model.join.norm_text.weight)
+        nn.init.normal_(model.join.norm_region.weight)
+        data.seeing = replace(data.seeing, whole=True)
+    return model, Supervised(model.sizes, form=Classify(("no", "yes"))), data
+
+
+def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tensor]:
+    named = Step(model, objectives).named_parameters()
+    return {name: value.detach().clone() for name, value in named}
+
+
+class Watching(InnerStep):
+    """Another inner step, whose passes are looked at; after the `dies`-th backward pass the process is gone."""
+
+    compares = True
+
+    def __init__(self, inner: InnerStep, dies: int = 0) -> None:
+        self.inner = inner
+        self.left = dies
+        self.changes: list[Perturbation | None] = []
+        self.losses: list[float] = []
+        self.backwards = 0
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return self.inner.count(batch)
+
+    def __call__(self, micro: MicroStep) -> Any:
+        def forward(batch: Batch) -> Any:
+            self.changes.append(batch.perturbation)
+            outcome = micro.forward(batch)
+            self.losses += [value.item() for name, value in outcome.terms.items() if name == "task"]
+            return outcome
+
+        def backward(loss: Tensor, **options: bool) -> None:
+            micro.backward(loss, **options)
+            self.backwards += 1
+            self.left -= 1
+            if not self.left:
+                raise Killed
+
+        return self.inner(replace(micro, forward=forward, backward=backward))
+
+
+# -- what it is --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modality", ["both", "text", "image", "alternate"])
+def test_without_step_and_divergence_it_is_the_ordinary_step(modality: str, tmp_path: Path) -> None:
+    found = []
+    for inner in (Once(), villa(modality=modality, size=0.0, kl=0.0)):
+        model, task, data = vcr()
+        still(model), still(task)
+        train(
+            model, [task], data, replace(SGD, steps=1), tmp_path / type(inner).__name__, inner=inner
+        )
+        found.append(weights(model, [task]))
+    start = weights(*_listed(vcr()))
+    assert any(not torch.equal(start[name], found[0][name]) for name in start)
+    for name in start:
+        torch.testing.assert_close(found[1][name], found[0][name], rtol=0, atol=1e-6)
+
+
+def _listed(made: tuple[nn.Module, Supervised, Any]) -> tuple[nn.Module, list[Supervised]]:
+    return made[0], [made[1]]
+
+
+def test_without_a_divergence_adamw_ends_where_it_would(tmp_path: Path) -> None:
+    found = []
+    for inner in (Once(), villa(size=0.0, kl=0.0)):
+        model, task, data = vcr()
+        still(model), still(task)
+        out = tmp_path / type(inner).__name__
+        train(model, [task], data, replace(ADAMW, lr=1e-4), out, inner=inner)
+        found.append((weights(model, [task]), log_of(out)))
+    for name, value in found[0][0].items():
+        # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(found[1][0][name], value, rtol=0, atol=2e-5)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert "divergence" not in other
+        assert one["task"] == pytest.approx(other["task"], abs=1e-5)
+
+
+class ByHand:
+    """VILLA's step restated: perturbations enter by a hook on the embedding and by changed features.
+
+    zhegan27/VILLA, train_vcr_adv.py, with losses summed over rows and divided by questions, as everywhere here.
+    """
+
+    def __init__(self, passes: int, size: float, kl: float, modality: str, norm: str, over: str):
+        self.passes, self.size, self.kl = passes, size, kl
+        self.modality, self.norm, self.over = modality, norm, over
+
+    def step(self, model: Any, task: Supervised, batch: Batch) -> None:
+        rows, pieces = batch.text.ids.shape
+        text = torch.zeros(rows, pieces, model.sizes.word_table[1])
+        image = torch.zeros_like(batch.regions.features)
+        clean = self.logits(model, task, batch, None, None)
+        turns = {
+            "both": [(True, True)],
+            "text": [(True, False)],
+            "image": [(False, True)],
+            "alternate": [(True, False), (False, True)],
+        }[self.modality]
+        for number in range(self.passes):
+            text.requires_grad_(), image.requires_grad_()
+            loss = 0
+            for with_text, with_image in turns:
+                part = (text if with_text else None, image if with_image else None)
+                loss = loss + self.loss(clean, self.logits(model, task, batch, *part), batch)
+            (loss / (self.passes * len(turns))).backward(retain_graph=True)
+            if number + 1 < self.passes:
+                text, image = self.climbed(text), self.climbed(image)
+
+    def logits(self, model: Any, task: Supervised, batch: Batch, text: Any, image: Any) -> Tensor:
+        """(rows, 2)."""
+
+        def add(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            return output if text is None else output + text
+
+        if image is not None:
+            seen = replace(batch.regions, features=batch.regions.features + image)
+            batch = replace(batch, regions=seen)
+        hook = model.word_embeddings().register_forward_hook(add)
+        outputs = task.head(model(batch), batch)
+        hook.remove()
+        return outputs
+
+    def loss(self, clean: Tensor, found: Tensor, batch: Batch) -> Tensor:
+        is_right = F.one_hot(batch.labels["label"], CHOICES).view(-1)
+        loss = F.cross_entropy(found, is_right, reduction="sum")
+        p, q = clean.softmax(1), found.softmax(1)
+        kl = (p * (p / q).log() + q * (q / p).log()).sum()
+        if self.over == "mean":
+            kl = kl / 2  # the mean over rows and over both classes
+        return (loss + self.kl * kl) / len(batch)
+
+    def climbed(self, part: Tensor) -> Tensor:
+        if part.grad is None:
+            return part.detach()
+        moved = []
+        for row, gradient in zip(part.detach(), part.grad, strict=True):
+            size = gradient.norm() if self.norm == "l2" else gradient.abs().max()
+            moved.append(row + self.size * gradient / max(float(size), 1e-8))
+        return torch.stack(moved)
+
+
+SETTINGS = [
+    {"modality": modality, "passes": 3, "size": 0.3, "kl": 1.5, "norm": "l2", "over": "sum"}
+    for modality in ("both", "text", "image", "alternate")
+]
+SETTINGS += [
+    {"modality": "both", "passes": 2, "size": 0.1, "kl": 1.0, "norm": "linf", "over": "mean"},
+    {"modality": "text", "passes": 1, "size": 1.0, "kl": 0.5, "norm": "l2", "over": "sum"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda one: f"{one['modality']}-{one['norm']}")
+def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path: Path) -> None:
+    steps = 2
+    model, task, data = vcr()
+    still(model), still(task)
+    options = {**settings, "kl_over": settings["over"]}
+    options.pop("over")
+    train(model, [task], data, replace(SGD, steps=steps), tmp_path, inner=villa(**options))
+    plain, head, _ = vcr()
+    still(plain).train(), still(head).train()
+    feed = Feed(Plan([Source(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1)
+    parameters = list(Step(plain, [head]).parameters())
+    optimizer = torch.optim.SGD(parameters, SGD.lr)
+    for number in range(steps):
+        ByHand(**settings).step(plain, head, feed[number])
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = weights(plain, [head])
+    for name, value in weights(model, [task]).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=2e-6)
+
+
+def test_settings_change_what_is_learnt(tmp_path: Path) -> None:
+    """Or the test above might compare nothing with nothing."""
+    ends = []
+    for number, settings in enumerate(SETTINGS[:4]):
+        model, task, data = vcr()
+        still(model), still(task)
+        inner = villa(size=settings["size"], modality=settings["modality"])
+        train(model, [task], data, SGD, tmp_path / str(number), inner=inner)
+        ends.append(model.word_embeddings().weight.detach().clone())
+    for number, end in enumerate(ends):
+        assert all((end - other).abs().max() > 1e-5 for other in ends[:number])
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> None:
+    """The choices of a question are rows, and the words and the regions of a row have a step each."""
+    watching = Watching(villa(size=0.25, norm=norm))
+    model, task, data = vcr()
+    train(still(model), [still(task)], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    clean, zero, once, twice = watching.changes
+    assert clean is None and len(watching.losses) == 4 and watching.backwards == 3
+    order = 2.0 if norm == "l2" else float("inf")
+    for name in ("text", "regions"):
+        assert not vars(zero)[name].any()
+        moved = vars(once)[name].detach().flatten(1)
+        assert len(moved) == SGD.batch * CHOICES
+        lengths = torch.linalg.vector_norm(moved, order, dim=1)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, 0.25))
+        again = (vars(twice)[name] - vars(once)[name]).detach().flatten(1)
+        lengths = torch.linalg.vector_norm(again, order, dim=1)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, 0.25), rtol=1e-4, atol=1e-6)
+    assert watching.losses[0] == pytest.approx(watching.losses[1], abs=1e-5)
+    assert watching.losses[3] > watching.losses[2] > watching.losses[1]
+
+
+def test_one_modality_after_the_other(tmp_path: Path) -> None:
+    watching = Watching(villa(modality="alternate", passes=2))
+    model, task, data = vcr()
+    train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    seen = [
+        (change.text is not None, change.regions is not None) for change in watching.changes[1:]
+    ]
+    assert seen == [(True, False), (False, True)] * 2
+    assert watching.backwards == 4
+    assert watching.changes[3].text.any() and watching.changes[4].regions.any()
+
+
+def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
+    """With nothing added the passes differ by dropout alone, and so do their answers."""
+    watching = Watching(villa(size=0.0))
+    model, task, data = vcr()
+    train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    assert len({round(loss, 5) for loss in watching.losses}) == 4
+    assert log_of(tmp_path)[0]["divergence"] > 0
+    watching = Watching(villa(size=0.0))
+    model, task, data = vcr()
+    train(
+        still(model), [still(task)], data, replace(SGD, steps=1), tmp_path / "still", inner=watching
+    )
+    assert max(watching.losses) - min(watching.losses) < 1e-5
+    assert log_of(tmp_path / "still")[0]["divergence"] == pytest.approx(0, abs=1e-6)
+
+
+# -- every inner step, on every model ----------------------------------------------------------------------------------
+
+EVERY = sorted(instances("inner_steps", InnerPart))
+
+
+def test_inner_steps_are_found() -> None:
+    assert "villa" in EVERY
+
+
+@pytest.mark.parametrize("name", [*JOINS, "bert"])
+@pytest.mark.parametrize("inner", EVERY)
+def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> None:
+    """Each row has a perturbation of its own, and each sum is divided by the whole step's count."""
+    part = instances("inner_steps", InnerPart)[inner]
+    found = []
+    for accumulate in (1, 3):
+        model, task, data = classes(name)
+        still(model), still(task)
+        out = tmp_path / str(accumulate)
+        config = replace(SGD, accumulate=accumulate)
+        train(model, [task], data, config, out, inner=part.make(Adversarial(adversarial_size=0.1)))
+        found.append((log_of(out), weights(model, [task])))
+    for one, other in zip(found[0][0], found[1][0], strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+        if inner == "villa":
+            assert one["loss"] == pytest.approx(one["task"] + one["divergence"], rel=1e-5)
+            assert one["divergence"] > 0
+    for weight, value in found[0][1].items():
+        torch.testing.assert_close(found[1][1][weight], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uniter", "bert"])
+@pytest.mark.parametrize("inner", EVERY)
+def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -> None:
+    part = instances("inner_steps", InnerPart)[inner]
+    config = replace(ADAMW, steps=4, accumulate=2)
+
+    def resume(out: Path, dies: int) -> dict[str, Tensor]:
+        model, task, data = classes(name)  # with dropout, whose masks must come back too
+        made = Watching(part.make(Adversarial(adversarial_passes=2)), dies)
+        train(model, [task], data, config, out, inner=made)
+        return weights(model, [task])
+
+    whole = resume(tmp_path / "whole", 0)
+    with pytest.raises(Killed):
+        resume(tmp_path / "killed", 7)  # of VILLA's: in the second step, between two passes
+    again = resume(tmp_path / "killed", 0)
+    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
+
+
+# -- where something is missing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modality", ["both", "text", "alternate"])
+def test_a_model_of_text_alone_has_its_words_perturbed(modality: str, tmp_path: Path) -> None:
+    watching = Watching(villa(modality=modality, passes=2))
+    model, task, data = classes("bert")
+    train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    assert len(watching.changes) == 3
+    assert all(one.text is not None and one.regions is None for one in watching.changes[1:])
+
+
+def test_images_of_a_model_of_text_alone_are_refused(tmp_path: Path) -> None:
+    model, task, data = classes("bert")
+    with pytest.raises(InputError) as error:
+        train(model, [task], data, SGD, tmp_path, inner=villa(modality="image"))
+    message = (
+        "--adversarial-modality image: this data or model has no regions to perturb, only text"
+    )
+    assert str(error.value) == message
+
+
+def pretraining() -> tuple[Any, dict[str, Objective], Any]:
+    words = homes.words()
+    torch.manual_seed(9)
+    model = still(uniter(toys.bert(len(words)), words, width=12))
+    sizes = model.sizes._replace(classes=5)
+    every = [
+        MaskedLM(sizes, mask_id=4, rate=0.3),
+        SentenceImage(sizes),
+        MaskedRegions(sizes, kind="regress", least=1, tied=True),
+        MaskedRegions(sizes, least=1),
+    ]
+    return model, {one.name: still(one) for one in every}, toys.seen(24)
+
+
+def test_pretraining_compares_every_heads_answers(tmp_path: Path, capsys: Any) -> None:
+    """Masked words, matches and classes have logits; the divergence of each is a mean over its own items."""
+    model, objectives, data = pretraining()
+    for name in ("masked_lm", "sentence_image", "masked_regions"):
+        source = Source(data, objectives=(name,))
+        train(model, [objectives[name]], [source], SGD, tmp_path / name, inner=villa(size=0.5))
+        assert all(line["divergence"] > 0 for line in log_of(tmp_path / name))
+    assert "note" not in capsys.readouterr().err
+
+
+def test_a_step_without_logits_has_no_divergence_and_says_so(tmp_path: Path, capsys: Any) -> None:
+    model, objectives, data = pretraining()
+    train(model, [objectives["regress_regions"]], data, SGD, tmp_path, inner=villa())
+    assert all("divergence" not in line for line in log_of(tmp_path))
+    notes = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
+    assert len(notes) == 1 and "leaves its divergence out" in notes[0]
+
+
+def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
+    """The divergence needs no label, and is a mean over all samples, however a step is split."""
+    found = []
+    for accumulate in (1, 3):
+        model, task, data = classes("uniter")
+        others = Unlabelled(data, np.array(0))
+        source = Source(data, beside=others, each=2)
+        out = tmp_path / str(accumulate)
+        config = replace(SGD, accumulate=accumulate)
+        train(still(model), [still(task)], [source], config, out, inner=villa(size=0.5))
+        found.append(log_of(out))
+    for one, other in zip(*found, strict=True):
+        assert one["divergence"] > 0
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
+    """Heads over regions say -inf where a row has fewer of them."""
+    model, _, data = classes("uniter")
+    task = Supervised(model.sizes, form=Pick(kind="ce"))
+    data.seeing = replace(
+        data.seeing, mark=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
+    )
+    train(still(model), [still(task)], data, SGD, tmp_path, inner=villa(size=0.5))
+    divergences = [line["divergence"] for line in log_of(tmp_path)]
+    assert all(0 < value < 10 for value in divergences)
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rte(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("rte")
+    student = homes.student(folder / "bert")
+    data = homes.rte(folder / "data")
+    words = ["finetune", "--model", str(student), "--task", "glue/rte", "--data", str(data)]
+    return [*words, "--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
+
+
+def test_villa_by_flag(rte: list[str], tmp_path: Path) -> None:
+    words = [*rte, "--inner", "villa", "--adversarial-modality", "text"]
+    words += ["--adversarial-size", "1e-3", "--adversarial-kl", "1.0"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert all(line["divergence"] > 0 for line in log_of(tmp_path / "seed-0"))
+
+
+REFUSED = {
+    "an unknown name": (["--inner", "vila"], "no inner step is called 'vila'; there are: villa"),
+    "settings without it": (["--adversarial-passes", "2"], "settings of --inner villa"),
+    "no pass": (
+        ["--inner", "villa", "--adversarial-passes", "0"],
+        "--adversarial-passes = 0, expected at least 1",
+    ),
+    "a step backwards": (
+        ["--inner", "villa", "--adversarial-size", "-1"],
+        "--adversarial-size = -1.0, expected at least 0",
+    ),
+    "no number": (
+        ["--inner", "villa", "--adversarial-kl", "nan"],
+        "--adversarial-kl = nan, expected at least 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_mistake_is_one_line_before_anything_is_written(
+    name: str, rte: list[str], capsys: Any, tmp_path: Path
+) -> None:
+    words, expected = REFUSED[name]
+    assert main([*rte, *words, "--out", str(tmp_path / "out")]) == 2
+    complaint = capsys.readouterr().err.strip()
+    assert expected in complaint and len(complaint.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
