@@ -68,6 +68,8 @@ class Example:
     """What each of these objects is; empty where nobody says."""
     breaks: tuple[int, ...] = ()
     """Characters at which a next part of `text` begins: the answer behind its question (VCR)."""
+    cue: str = ""
+    """What a head put at the end of it for the model alone, such as a [MASK]; teachers of images read it without."""
 
 
 @dataclass(frozen=True)

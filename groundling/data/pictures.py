@@ -48,19 +48,7 @@ class Pictured:
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
-        for name, images in zip(samples.ids, samples.images, strict=True):
-            if len(images) != 1:
-                raise InputError(
-                    f"{name} has {len(images)} images; a model that reads pixels takes one a text"
-                )
-        files = _files(Path(folder))
-        every = dict.fromkeys(image for (image,) in samples.images)
-        missing = [image for image in every if image not in files]
-        if missing:
-            raise InputError(
-                f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-                f"({', '.join(sorted(PICTURES))}); add them"
-            )
+        files = pictures_of(samples, folder, "a model that reads pixels")
         self.files = [files[image] for (image,) in samples.images]
 
     def __len__(self) -> int:
@@ -138,6 +126,25 @@ def _turned(sample: Sample) -> Sample:
         return replace(row, regions=mirrored_regions(regions, width))
 
     return replace(sample.each_row(mirrored), pixels=pixels[:, :, ::-1])
+
+
+def pictures_of(samples: Samples, folder: str | Path, who: str) -> dict[str, Path]:
+    """The file of every image that samples name, by its id; ids are paths below `folder` without ending.
+
+    Raises InputError if a sample has not exactly one image, as `who` needs, or if a file is missing.
+    """
+    for name, images in zip(samples.ids, samples.images, strict=True):
+        if len(images) != 1:
+            raise InputError(f"{name} has {len(images)} images; {who} takes one a text")
+    files = _files(Path(folder))
+    every = dict.fromkeys(image for (image,) in samples.images)
+    missing = [image for image in every if image not in files]
+    if missing:
+        raise InputError(
+            f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
+            f"({', '.join(sorted(PICTURES))}); add them"
+        )
+    return {image: files[image] for image in every}
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -209,6 +209,10 @@ class ShardWriter:
             barrier()
         return load_json(self.folder / "manifest.json")
 
+    def written(self) -> dict[int, Index]:
+        """What the shards that are complete hold, by number; raises InputError if one is of another key."""
+        return {n: self._require_key(shard_file(self.folder, "index", n)) for n in self._numbers()}
+
     def indices(self) -> list[Index]:
         """What all shards hold; raises InputError if one is missing or of another key."""
         numbers = self._numbers()

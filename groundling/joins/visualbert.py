@@ -98,7 +98,7 @@ class MaskedAnswer(MaskWord):
 
     def ask(self, example: Example) -> Example:
         """The question with a [MASK] behind it."""
-        return replace(example, text=f"{example.text} {self.mask}")
+        return replace(example, text=f"{example.text} {self.mask}", cue=self.mask)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """(N, outputs) of the state at the [MASK]."""

@@ -168,7 +168,7 @@ class MaskedAnswer(MaskWord):
 
     def ask(self, example: Example) -> Example:
         """The question, with a [MASK] as second text."""
-        return replace(example, pair=self.mask)
+        return replace(example, pair=self.mask, cue=self.mask)
 
     def starts(self) -> list[tuple[nn.Module, str]]:
         """The transform of the masked-LM head: that of pre-training, or BERT's own."""

@@ -8,16 +8,20 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
     CLIPImageProcessorPil,
     CLIPTextModelWithProjection,
+    CLIPVisionModelWithProjection,
     PreTrainedTokenizerBase,
     Siglip2TextModel,
     SiglipTextModel,
+    SiglipVisionModel,
 )
 
 from groundling.batch import Batch, Encoded, Sizes, Windows, needed
@@ -25,7 +29,7 @@ from groundling.data.samples import WindowInput
 from groundling.errors import InputError
 from groundling.models.attention import AttentionMap, Watch, places_of_windows, watching
 from groundling.models.kinds import Kind, Student
-from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 
 
 class ClipText(nn.Module):
@@ -76,10 +80,16 @@ class ClipText(nn.Module):
         """
         with nullcontext() if attention is None else self._watching(windows, attention):
             states = self._states(windows)
-        states = self.projection(states)
-        pieces = windows.ids.shape[1]
+        return self._with_ends(self.projection(states), windows)
+
+    def unprojected(self, windows: Windows) -> tuple[Tensor, Tensor]:
+        """The same before the projection: piece states (W, S, D) and the state (W, D) at each window's end."""
+        return self._with_ends(self._states(windows), windows)
+
+    def _with_ends(self, states: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
+        """States of the real pieces, and those of the places where the tower pools."""
         if self.fixed_length:
-            return states[:, :pieces], states[:, -1]
+            return states[:, : windows.ids.shape[1]], states[:, -1]
         # The end token's own place is known; HF would look for its id, and silently take position 0 if it is absent.
         number = torch.arange(len(windows.ids), device=windows.ids.device)
         return states, states[number, windows.last]
@@ -107,6 +117,17 @@ class ClipText(nn.Module):
             attention(AttentionMap("self", layer, inside, places, places))
 
         return watching(self.tower, tell)
+
+
+def last_pieces(word: Tensor, words: int) -> Tensor:
+    """Where the last piece of each raw word stands: (N, K), -1 where a word has none, from the words (N, V) of pieces.
+
+    A causal tower has seen the whole word only there.
+    """
+    place = torch.arange(word.shape[1], device=word.device).expand(len(word), -1)
+    last = torch.full((len(word), words + 1), -1, device=word.device)
+    # Several writes to one word: the largest place wins.
+    return last.scatter_reduce(1, word + 1, place, "amax")[:, 1:]
 
 
 def clip_text(model: Any) -> ClipText:
@@ -147,6 +168,87 @@ CLIP_LIKE: dict[str, Any] = {
     "siglip2_text_model": Siglip2TextModel,
 }
 """Which HF class loads a folder of each CLIP-like model type."""
+
+
+class ClipImage(nn.Module):
+    """A CLIP-like image tower with its projection; SigLIP's has none, its pooler ends in the joint space."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, tower: Any, projection: nn.Module, processor: Any) -> None:
+        """`tower`: HF's vision model; `processor`: its image processor, which says how pictures are prepared."""
+        super().__init__()
+        self.tower = tower
+        self.projection = projection
+        self.processor = processor
+        normal = bool(processor.do_normalize)
+        mean = processor.image_mean if normal else [0.0, 0.0, 0.0]
+        std = processor.image_std if normal else [1.0, 1.0, 1.0]
+        self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of the pooled feature before the projection."""
+        return int(self.tower.config.hidden_size)
+
+    @property
+    def width(self) -> int:
+        """Width of the projected feature."""
+        if isinstance(self.projection, nn.Linear):
+            return self.projection.out_features
+        return self.pooled_width
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """An RGB image as the tower's processor scales and cuts it: (3, S, S) uint8, not yet normalised.
+
+        Raises InputError if the processor makes something else of it.
+        """
+        made = self.processor(
+            images=image, do_rescale=False, do_normalize=False, return_tensors="np"
+        )
+        pixels: np.ndarray = made["pixel_values"][0]
+        side = int(self.tower.config.image_size)
+        if pixels.shape != (3, side, side) or pixels.dtype != np.uint8:
+            raise InputError(
+                f"the image processor makes {pixels.dtype} {pixels.shape} of a picture, but the tower reads "
+                f"(3, {side}, {side}); mend preprocessor_config.json"
+            )
+        return pixels
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Pooled features (B, D) of pixels (B, 3, S, S) uint8; `projection` takes them to the joint space (B, E)."""
+        normal = (pixels.float() * self.scale - self.mean) / self.std
+        pooled: Tensor = self.tower(pixel_values=normal).pooler_output
+        return pooled
+
+
+def load_clip_image(source: str | Path) -> ClipImage:
+    """A frozen-able image tower and its image processor from a hub id or folder; the text tower is dropped.
+
+    Raises InputError if it is no CLIP-like model with an image side, or has no image processor.
+    """
+    config = load_config(source)
+    if config.model_type not in SEEING:
+        raise InputError(
+            f"{source}: a {config.model_type} model has no CLIP-like image side; expected {sorted(SEEING)}"
+        )
+    model = load_weights(SEEING[config.model_type], source)
+    tower = model.vision_model if hasattr(model, "vision_model") else model
+    projects = hasattr(model, "visual_projection")
+    projection = model.visual_projection if projects else nn.Identity()
+    return ClipImage(tower, projection, load_processor(source))
+
+
+SEEING: dict[str, Any] = {
+    "clip": AutoModel,
+    "siglip": AutoModel,
+    "clip_vision_model": CLIPVisionModelWithProjection,
+    "siglip_vision_model": SiglipVisionModel,
+}
+"""Which HF class loads a folder of each CLIP-like model type for its image side."""
 
 
 class ClipEncoder(Student):

@@ -54,7 +54,7 @@ class TaskHead(nn.Module):
         return replace(form, kind=cls.loss) if cls.loss else form  # type: ignore[type-var]
 
     def ask(self, example: Example) -> Example:
-        """The example as this head wants it put, such as with a [MASK] behind the text."""
+        """The example as this head wants it put, such as with a [MASK] behind the text, which is its `cue` then."""
         return example
 
     def starts(self) -> list[tuple[nn.Module, str]]:

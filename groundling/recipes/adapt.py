@@ -27,8 +27,9 @@ from groundling.recipes.teaching import (
     inner_step,
     make_objectives,
     save_objectives,
+    teacher_inputs,
     vocabulary,
-    with_teacher_width,
+    with_teachers,
 )
 from groundling.train import train
 
@@ -79,8 +80,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     _check(config, arm)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
-    inputs = {f"text:{number}": path for number, path in enumerate(config.text)}
-    inputs |= {"student": config.student, "teacher": config.teacher}
+    inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
+    inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
     run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
     if run.result is not None:
         return run.result
@@ -91,9 +92,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     model, windows = _model(config, arm, text, training.seed)
     samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
-    room = classroom(config.teacher if arm.taught else "", config.distilling, run.state.device)
-    samples, teachers = room.wrap(samples) if room else (samples, [])
-
+    source = config.teacher if arm.taught else ""
     given = Given(
         model.sizes,
         vocabulary(text),
@@ -102,7 +101,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         config.distilling,
         config.targeted,
     )
-    objectives = make_objectives(arm.names, with_teacher_width(given, room), training.seed)
+    room = classroom(source, arm.names, given, run.state.device, run.folder, training.seed)
+    samples, teachers = room.wrap(samples)
+    objectives = make_objectives(arm.names, with_teachers(given, room), training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
@@ -117,7 +118,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
-    return run.finish(result, save)
+    result = run.finish(result, save)
+    room.clear()
+    return result
 
 
 def _check(config: AdaptConfig, arm: Arm) -> None:

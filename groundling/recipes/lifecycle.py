@@ -61,15 +61,19 @@ def write_result(
     state.wait_for_everyone()
 
 
-MODULES = ("arm", "objectives", "teacher", "task", "join", "model", "kind", "inner")
-"""Settings that may name objects of the user's own modules."""
+MODULES = ("arm", "objectives", "teacher", "task", "join", "model", "kind", "inner", "keywords")
+"""Settings, in whatever group, that may name objects of the user's own modules."""
 
 
 def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
     """The files of the modules that settings name: an edited one makes another run."""
     files: dict[str, str | Path] = {}
+    every = dict(settings)
+    for group in settings.values():
+        if isinstance(group, Mapping):
+            every |= group
     for setting in MODULES:
-        value = settings.get(setting, "")
+        value = every.get(setting, "")
         names = value.split("+") if isinstance(value, str) else value
         for name in names:
             if is_outside(name):

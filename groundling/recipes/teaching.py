@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from accelerate import PartialState
 
 from groundling.analysis.watched import means_by_epoch
-from groundling.batch import collate
-from groundling.config import Adversarial, Distilling
+from groundling.batch import Sizes, collate
+from groundling.config import Adversarial, Distilling, Targeted
+from groundling.data.keywords import Keywords
 from groundling.data.samples import Samples
 from groundling.errors import InputError
 from groundling.find import built, is_outside, named
+from groundling.forms import Answer, Classify, Form
 from groundling.inner_steps import InnerPart, InnerStep, is_inner_step
 from groundling.keyed import seed_of
-from groundling.models.clip import load_clip_text
+from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.saved_heads import save_heads
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
 from groundling.teachers import Teacher, is_teacher
+from groundling.teachers.clip import FEATURES, Anchors, Answers, ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
+from groundling.teachers.towers import Towers
 
 
 def vocabulary(text: TextEncoder) -> Vocabulary:
@@ -71,6 +76,26 @@ def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
     save_heads(folder, heads)
 
 
+def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:
+    """The models and images of a run's teachers, whose hashes tell it from other runs."""
+    return {
+        "teacher": "" if is_outside(source) else source,
+        "teacher_text": options.teacher_text,
+        "teacher_scorer": options.teacher_scorer,
+        "teacher_images": options.teacher_images,
+    }
+
+
+def needs_of(names: Sequence[str], given: Given) -> frozenset[str]:
+    """What objectives will ask teachers for: names of features."""
+    # What an objective needs may follow from its settings, so that it must be made to be asked; any width will do.
+    sizes = given.sizes._replace(teacher=1, teacher_image=1)
+    taught = [name for name in names if part_named(name).taught]
+    made = make_objectives(taught, replace(given, sizes=sizes), seed=0)
+    parts = [need.partition(".") for objective in made for need in objective.needs]
+    return frozenset(name for field, _, name in parts if field == "features")
+
+
 def load_teacher(source: str, options: Distilling) -> Teacher:
     """A CLIP-like text tower by hub id or folder, or MODULE:NAME of a teacher of your own or of what makes it."""
     if not is_outside(source):
@@ -78,13 +103,59 @@ def load_teacher(source: str, options: Distilling) -> Teacher:
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
     teacher = built(source, is_teacher, "a Teacher")
-    if not (teacher.name and teacher.width):
+    if not (teacher.name and (teacher.width or teacher.image_width)):
         raise InputError(f"{source}: a teacher needs a `name`, and the `width` of its features")
     return teacher
 
 
+def load_clip_teacher(
+    source: str, needs: Collection[str], options: Targeted, form: Form | None
+) -> ClipTeacher:
+    """A CLIP-like model as a teacher of images and texts, with the sides that `needs` ask for; see `Targeted`."""
+    by_chance = {"clip_words", "clip_word"} if options.select == "random" else set()
+    sees = not set(needs) <= {"clip_text"} | by_chance
+    reads = bool(set(needs) - {"clip_image"})
+    text_source = options.teacher_text or source
+    joined = text_source == source
+    if not joined:  # what compares image and text is the scorer's
+        sees = "clip_image" in needs
+        reads = bool({"clip_text", "clip_words"} & set(needs))
+    image = load_clip_image(source) if sees else None
+    text, tokenizer = load_clip_text(text_source) if reads else (None, None)
+    scorer = None
+    if options.teacher_scorer:
+        side = load_clip_image(options.teacher_scorer)
+        scorer = Towers(side, *load_clip_text(options.teacher_scorer))
+    return ClipTeacher(
+        Towers(image, text, tokenizer, joined),
+        needs,
+        options,
+        scorer=scorer,
+        keywords=_keywords(options.keywords),
+        sure_of=_sure_of(form) if "clip_confidence" in needs else None,
+    )
+
+
+def _keywords(name: str) -> Keywords | None:
+    """An extractor of keywords of your own, MODULE:NAME (a function, or a class made without arguments)."""
+    return built(name, _is_extractor, "a function from a text to its keywords") if name else None
+
+
+def _is_extractor(value: object) -> TypeGuard[Keywords]:
+    return callable(value)
+
+
+def _sure_of(form: Form | None) -> Answers | Anchors:
+    """What a teacher can be sure of in a task; raises InputError for one without answers."""
+    if isinstance(form, Answer):
+        return Answers(tuple(text for text in form.labels if text not in form.never))
+    if isinstance(form, Classify):
+        return Anchors(len(form.labels))
+    raise InputError("--td-gate: this task has no answers of which a teacher could be sure")
+
+
 MEASURED = 64
-"""Samples from which the memory of all features is estimated."""
+"""Samples from which the size of all features is estimated."""
 
 
 def features_gb(samples: Samples, teacher: Teacher) -> float:
@@ -99,31 +170,122 @@ def features_gb(samples: Samples, teacher: Teacher) -> float:
     return measured / count * len(samples) / 2**30
 
 
-@dataclass(frozen=True)
 class Classroom:
-    """A teacher and how it is put beside samples."""
+    """The teachers of a run and how they are put beside samples; one serves all seeds."""
 
-    teacher: Teacher
-    options: Distilling
+    def __init__(
+        self,
+        teachers: Sequence[Teacher] = (),
+        limit_gb: float = 0.0,
+        folder: Path | None = None,
+        passing: bool = False,
+    ) -> None:
+        """Teachers whose features are kept in `folder`, or in memory without one.
 
-    def wrap(self, samples: Samples, cached: bool = True) -> tuple[Samples, list[Teacher]]:
-        """The samples with the teacher beside them, and the teachers that the loop must ask (none if cached).
-
-        Features are computed once where they fit `--cache-gb`; samples that are drawn anew in every epoch say
-        `cached=False`. A teacher of texts belongs below regions and pixels, which it need not wait for.
+        Features of a teacher that has no parts are kept if they take at most `limit_gb` GiB; if it is 0, none are.
+        `passing`: the folder goes with the run's end.
         """
-        if cached and features_gb(samples, self.teacher) <= self.options.cache_gb:
-            return Taught(samples, self.teacher), []
-        return Taught(samples, self.teacher, cached=False), [self.teacher]
+        self.teachers = teachers
+        self.limit_gb = limit_gb
+        self.folder = folder
+        self.passing = passing
+        self.fits: dict[str, bool] = {}
+
+    def wrap(self, samples: Samples, fixed: bool = True) -> tuple[Samples, list[Teacher]]:
+        """The samples with the teachers beside them, and the teachers that the loop must ask.
+
+        Features are computed once and kept. Samples that are drawn anew in every epoch say `fixed=False`: of them only
+        what depends on the image alone is kept. A teacher belongs below regions and pixels, which it need not wait for.
+        """
+        live: list[Teacher] = []
+        for teacher in self.teachers:
+            samples = self._beside(teacher, samples, fixed, live)
+        return samples, live
+
+    def _beside(
+        self, teacher: Teacher, samples: Samples, fixed: bool, live: list[Teacher]
+    ) -> Samples:
+        """The samples with one teacher beside them; what is to be asked in the loop joins `live`."""
+        kept, rest = self._kept(teacher, samples, fixed)
+        for part in kept:
+            folder = None if self.folder is None else self.folder / part.name
+            samples = Taught(samples, part, folder=folder)
+        for part in rest:
+            samples = Taught(samples, part, cached=False)
+            live.append(part)
+        return samples
+
+    def _kept(
+        self, teacher: Teacher, samples: Samples, fixed: bool
+    ) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
+        """The parts of a teacher whose features are kept, and those that are asked in every step."""
+        parts = teacher.parts()
+        is_whole = len(parts) == 1 and parts[0] is teacher
+        if not self.limit_gb or (is_whole and not (fixed and self._fits(teacher, samples))):
+            return [], [teacher]
+        kept = [
+            part for part in parts if part.keeps == "always" or (fixed and part.keeps == "fixed")
+        ]
+        rest = [part for part in parts if part not in kept]
+        # Of drawn texts, all that is left is said in one go: no text is read twice.
+        return kept, rest if fixed or not rest else [teacher]
+
+    def _fits(self, teacher: Teacher, samples: Samples) -> bool:
+        if teacher.name not in self.fits:
+            teacher.fit(samples)
+            self.fits[teacher.name] = features_gb(samples, teacher) <= self.limit_gb
+        return self.fits[teacher.name]
+
+    def sizes(self, sizes: Sizes) -> Sizes:
+        """A model's sizes with the teachers' widths; raises InputError if two teachers' texts differ in width."""
+        widths = {teacher.width for teacher in self.teachers if teacher.width}
+        if len(widths) > 1:
+            raise InputError(
+                f"the objectives read features of texts of two widths, {min(widths)} and {max(widths)}, because of "
+                "--teacher-text or --space; train them in two runs"
+            )
+        images = [teacher.image_width for teacher in self.teachers]
+        return sizes._replace(teacher=max(widths, default=0), teacher_image=max(images, default=0))
+
+    def clear(self) -> None:
+        """Remove features that were kept for this run alone, which has ended."""
+        if self.passing and self.folder is not None and PartialState().is_main_process:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def classroom(source: str, options: Distilling, device: torch.device) -> Classroom | None:
-    """The teacher of a run on its device; None without a source."""
+def classroom(
+    source: str, names: Sequence[str], given: Given, device: torch.device, out: Path, seed: int
+) -> Classroom:
+    """The teachers that the objectives `names` of a run ask, on its device; nobody without a `source`.
+
+    Features are kept in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher cannot say
+    what is asked.
+    """
     if not source:
-        return None
-    teacher = load_teacher(source, options)
-    teacher.to(device)
-    return Classroom(teacher, options)
+        return Classroom()
+    torch.manual_seed(seed_of(seed, "init", "teacher"))
+    teachers = _teachers(source, needs_of(names, given), given)
+    for teacher in teachers:
+        teacher.to(device)
+    cache = given.targeted.teacher_cache
+    folder = Path(cache) if cache else out / "teacher"
+    return Classroom(teachers, given.distilling.cache_gb, folder, passing=not cache)
+
+
+def _teachers(source: str, needs: Collection[str], given: Given) -> list[Teacher]:
+    """What is asked for tells whether the teacher must see images."""
+    seen = set(needs) & set(FEATURES)
+    if not seen and given.targeted.teacher_images:
+        raise InputError(
+            f"nothing reads --teacher-images {given.targeted.teacher_images}; name an objective that does, such as "
+            "td_image"
+        )
+    if is_outside(source) or not seen:
+        return [load_teacher(source, given.distilling)]
+    teachers: list[Teacher] = []
+    if set(needs) - seen:
+        teachers.append(load_teacher(source, given.distilling))
+    return [*teachers, load_clip_teacher(source, seen, given.targeted, given.form)]
 
 
 def inner_step(name: str, options: Adversarial) -> InnerStep | None:
@@ -161,8 +323,6 @@ def watched_terms(
     return means, notes
 
 
-def with_teacher_width(given: Given, room: Classroom | None) -> Given:
-    """What is known, with the width of the teacher's features."""
-    if room is None:
-        return given
-    return replace(given, sizes=given.sizes._replace(teacher=room.teacher.width))
+def with_teachers(given: Given, room: Classroom) -> Given:
+    """What is known, with the widths of the teachers' features."""
+    return replace(given, sizes=room.sizes(given.sizes))

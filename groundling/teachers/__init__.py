@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeGuard
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -12,23 +14,52 @@ from torch import Tensor
 
 from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
+from groundling.errors import InputError
+from groundling.runs import sha256_of
 
 
 class Teacher:
     """What a frozen teacher does; `Taught` puts it before a model, live or from a cache. Abstract."""
 
     name: str = ""
-    """What it is called in a batch's `asides`, if it is live; every teacher needs one."""
+    """What it is called in a batch's `asides`, if it is live, and the folder of its features, if they are kept."""
     width: int = 0
-    """Width E of its features; every teacher has one."""
+    """Width E of its features of texts and words, 0 if it says nothing of these."""
+    image_width: int = 0
+    """Width of its features of images, if it sees any."""
+    keeps: Literal["always", "fixed", "never"] = "fixed"
+    """When its features are worth keeping.
+
+    always: they are the same whatever text is drawn, as those of an image; fixed: where the data is the same in every
+    epoch; never: they follow from other features in no time.
+    """
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """What it reads of some rows, made from their `example`; equal inputs have equal ids, others different ones."""
         raise NotImplementedError
 
+    def ids(self, rows: Sequence[Sample]) -> list[str]:
+        """The ids of its inputs alone, for a teacher whose inputs take time to make; equal in every run."""
+        return [one.id for one in self.inputs(rows)]
+
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """What it says of a batch of its own inputs, by name: (U, ...) for U rows."""
         raise NotImplementedError
+
+    def parts(self) -> Sequence[Teacher]:
+        """Teachers that together say the same, each of inputs of its own, where its features are to be kept.
+
+        What an image is said to be is then kept once, however many texts go with it. A later one finds what the earlier
+        ones said among its rows' `features`.
+        """
+        return (self,)
+
+    def key(self) -> dict[str, Any]:
+        """What its features depend on beside its inputs, as JSON: features kept by another teacher are refused.
+
+        As it stands, its kind and the file that says what this does; a teacher with weights adds their hash.
+        """
+        return origin(type(self))
 
     def fit(self, samples: Samples) -> object:
         """Whatever it must know of the data before it is asked, such as the features' spread; most need nothing."""
@@ -39,9 +70,18 @@ class Teacher:
         return self
 
     def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
-        """The features of every row of that batch without its padding, as a cache keeps them."""
+        """The features of every row of that batch without its padding, as they are kept."""
         arrays = {name: value.cpu().numpy() for name, value in features.items()}
         return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
+
+
+def origin(kind: Any) -> dict[str, str]:
+    """The name of a class or function, and the SHA-256 of the file that defines it, as JSON."""
+    file = vars(sys.modules[kind.__module__]).get("__file__")
+    return {
+        "name": f"{kind.__module__}.{kind.__qualname__}",
+        "source": sha256_of(Path(file)) if file else "",
+    }
 
 
 def is_teacher(value: object) -> TypeGuard[Teacher]:
@@ -59,6 +99,11 @@ def said(teacher: Teacher, batch: Batch) -> Batch:
         return batch
     with torch.no_grad():
         features = teacher.features(aside.batch)
+    for name, value in features.items():
+        if not torch.isfinite(value).all():
+            raise InputError(
+                f"{teacher.name}: its feature {name} of one of {', '.join(batch.ids[:3])}, ... is not a finite number"
+            )
     device = aside.row.device
     by_row = {name: value.to(device)[aside.row] for name, value in features.items()}
     rest = {name: one for name, one in batch.asides.items() if name != teacher.name}

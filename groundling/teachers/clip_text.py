@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from groundling.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.data.samples import Samples, TextSamples, WindowInput
 from groundling.keyed import generator
-from groundling.models.clip import ClipText
+from groundling.models.clip import ClipText, last_pieces
+from groundling.models.weights import weights_sha256
 from groundling.teachers import Teacher
 
 CALIBRATION = 2048
@@ -47,6 +49,7 @@ class ClipTextTeacher(Teacher):
         self.standardise = standardise
         self.stats: dict[str, tuple[Tensor, Tensor]] = {}
         self.converted: dict[tuple[str, str | None], Sample] = {}
+        self.calibrated_on = ""
 
     @property
     def device(self) -> torch.device:
@@ -76,19 +79,30 @@ class ClipTextTeacher(Teacher):
             return self
         sentences: list[Tensor] = []
         words: list[Tensor] = []
+        read = hashlib.blake2b(digest_size=16)
         count = min(CALIBRATION, len(samples))
         for start in range(0, count, BATCH):
             indices = range(start, min(start + BATCH, count))
             rngs = [generator("calibration", samples.ids[index]) for index in indices]
             some = samples.get(indices, rngs)
-            rows = [row for sample in some for row in sample.rows]
-            features = self.features(collate(self.inputs(rows)))
+            inputs = self.inputs([row for sample in some for row in sample.rows])
+            read.update("".join(one.id for one in inputs).encode())
+            features = self.features(collate(inputs))
             sentences.append(features["sentence"])
             words.append(features["words"][features["has"]])
         for part, values in (("sentence", sentences), ("words", words)):
             every = torch.cat(values)
             self.stats[part] = (every.mean(0), every.std(0).clamp(min=1e-6))
+        self.calibrated_on = read.hexdigest()
         return self
+
+    def key(self) -> dict[str, Any]:
+        """The tower's weights, how texts are cut, and the texts from which the spread was estimated."""
+        return {
+            "weights": weights_sha256(self.clip),
+            "windows": [self.windows.limit, self.windows.max_windows],
+            "standardised_on": self.calibrated_on,
+        }
 
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
@@ -101,10 +115,7 @@ class ClipTextTeacher(Teacher):
         windows_of_row = torch.bincount(windows.row, minlength=rows).unsqueeze(-1)
         total = pooled.new_zeros(rows, pooled.shape[1]).index_add(0, windows.row, pooled)
         flat = windows.join(states)  # (U, V, E)
-        # The last piece of word w is the last place where w stands: later writes of a larger index win by amax.
-        place = torch.arange(flat.shape[1], device=flat.device).expand(rows, -1)
-        last = torch.full((rows, count + 1), -1, device=flat.device)
-        last = last.scatter_reduce(1, windows.word + 1, place, "amax")[:, 1:]
+        last = last_pieces(windows.word, count)
         chosen = last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1])
         said = {"sentence": total / windows_of_row, "words": flat.gather(1, chosen)}
         for part, (mean, spread) in self.stats.items():

@@ -1,17 +1,21 @@
-"""Samples with a teacher beside them: its features from a cache, or its inputs for a live teacher in the loop."""
+"""Samples with a teacher beside them: its features, computed once and kept, or its inputs for a live teacher."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from groundling.batch import Sample, collate
 from groundling.data.samples import Samples
+from groundling.data.shards import Record
+from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.teachers import Teacher
+from groundling.teachers.kept import InMemory, Kept, OnDisk
 
 BATCH = 64
 """Inputs a teacher reads at a time."""
@@ -20,12 +24,21 @@ BATCH = 64
 class Taught:
     """Samples that a teacher teaches, row by row; a wrapper like those of regions and pixels, in any order with them.
 
-    With `cached` every different input is read once, here, and its features stay in memory. Without, samples carry the
-    teacher's inputs as `asides`, and `train(..., teachers=[teacher])` asks it in every step.
+    With `cached` every different input is read once and its features are kept. Without, samples carry the teacher's
+    inputs as `asides`, and `train(..., teachers=[teacher])` asks it in every step.
     """
 
-    def __init__(self, samples: Samples, teacher: Teacher, cached: bool = True) -> None:
-        """`cached` is for samples that are the same in every epoch: what is drawn anew needs a live teacher."""
+    def __init__(
+        self,
+        samples: Samples,
+        teacher: Teacher,
+        cached: bool = True,
+        folder: str | Path | None = None,
+    ) -> None:
+        """`cached` is for inputs that are the same in every epoch: what is drawn anew needs a live teacher.
+
+        Features are kept in `folder`, or in memory without one. Raises InputError if another teacher's are there.
+        """
         teacher.fit(samples)
         self.samples = samples
         self.teacher = teacher
@@ -33,9 +46,10 @@ class Taught:
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
-        self.features: dict[str, dict[str, np.ndarray]] = {}
-        self.places: list[tuple[str, ...]] = []
-        self.dropped: list[int] = []
+        self.kept: Kept = InMemory() if folder is None else OnDisk(folder, teacher.key())
+        # Where each row's features are, one sample's rows after the other's, and where each sample's begin.
+        self.numbers = np.zeros(0, np.int64)
+        self.starts = np.zeros(1, np.int64)
         if cached:
             self._read()
 
@@ -52,12 +66,18 @@ class Taught:
         samples = self.samples.get(indices, rngs)
         if not self.cached:
             return [self._beside(sample) for sample in samples]
-        out = []
-        for index, sample in zip(indices, samples, strict=True):
-            taught = [self.features[place] for place in self.places[index]]
-            dropped = sample.dropped + self.dropped[index]
-            out.append(replace(_with_features(sample, taught), dropped=dropped))
-        return out
+        return [self._told(index, one) for index, one in zip(indices, samples, strict=True)]
+
+    def _told(self, index: int, sample: Sample) -> Sample:
+        """A sample with its rows' features, as they were kept."""
+        numbers = self.numbers[self.starts[index] : self.starts[index + 1]]
+        records = [self.kept.at(int(number)) for number in numbers]
+        each = iter(records)
+        told = sample.each_row(
+            lambda row: replace(row, features={**row.features, **next(each).arrays})
+        )
+        cut = sum(record.facts.get("dropped", 0) for record in records)
+        return replace(told, dropped=told.dropped + cut)
 
     def _beside(self, sample: Sample) -> Sample:
         inputs = self.teacher.inputs(sample.rows)
@@ -68,37 +88,54 @@ class Taught:
 
     def _read(self) -> None:
         """Every different input, in the order in which it first stands in the data."""
-        waiting: list[Sample] = []
-        known: set[str] = set()
-        for sample in _each(self.samples):
-            inputs = self.teacher.inputs(sample.rows)
-            self.places.append(tuple(one.id for one in inputs))
-            self.dropped.append(sum(one.dropped for one in inputs))
-            for one in inputs:
-                if one.id not in known:
-                    known.add(one.id)
-                    waiting.append(one)
-            while len(waiting) >= BATCH:
-                self._ask(waiting[:BATCH])
-                waiting = waiting[BATCH:]
-        if waiting:
-            self._ask(waiting)
+        order: dict[str, int] = {}
+        places: list[tuple[int, int]] = []
+        rows = []
+        counts = []
+        for index, sample in enumerate(each_of(self.samples)):
+            names = self.teacher.ids(sample.rows)
+            counts.append(len(names))
+            for row, name in enumerate(names):
+                number = order.setdefault(name, len(order))
+                if number == len(places):
+                    places.append((index, row))
+                rows.append(number)
 
-    def _ask(self, inputs: Sequence[Sample]) -> None:
+        def make(names: Sequence[str]) -> list[Record]:
+            found: list[Record] = []
+            for start in range(0, len(names), BATCH):
+                found += self._ask([places[order[name]] for name in names[start : start + BATCH]])
+            return found
+
+        self.kept.fill(list(order), make)
+        numbers = np.array([self.kept.number(name) for name in order], np.int64)
+        self.numbers = numbers[rows]
+        self.starts = np.cumsum([0, *counts])
+
+    def _ask(self, places: Sequence[tuple[int, int]]) -> list[Record]:
+        """What is to be kept of some rows, each told by its sample and its place in it."""
+        samples = _fixed(self.samples, [index for index, _ in places])
+        rows = [sample.rows[row] for sample, (_, row) in zip(samples, places, strict=True)]
+        inputs = self.teacher.inputs(rows)
         batch = collate(inputs)
         with torch.no_grad():
             features = self.teacher.features(batch)
-        for one, kept in zip(inputs, self.teacher.kept(features, batch), strict=True):
-            self.features[one.id] = kept
+        kept = self.teacher.kept(features, batch)
+        records = []
+        for sample, one, arrays in zip(samples, inputs, kept, strict=True):
+            for name, array in arrays.items():
+                if not np.isfinite(array).all():
+                    raise InputError(f"{sample.id}: the teacher's {name} is not a finite number")
+            facts = {"dropped": one.dropped} if one.dropped else {}
+            records.append(Record(one.id, arrays, facts))
+        return records
 
 
-def _each(samples: Samples) -> Iterator[Sample]:
+def each_of(samples: Samples) -> Iterator[Sample]:
     """Every sample, as it is without a draw."""
     for start in range(0, len(samples), BATCH):
-        indices = range(start, min(start + BATCH, len(samples)))
-        yield from samples.get(indices, [generator("once", samples.ids[i]) for i in indices])
+        yield from _fixed(samples, range(start, min(start + BATCH, len(samples))))
 
 
-def _with_features(sample: Sample, taught: Sequence[dict[str, np.ndarray]]) -> Sample:
-    each = iter(taught)
-    return sample.each_row(lambda row: replace(row, features={**row.features, **next(each)}))
+def _fixed(samples: Samples, indices: Sequence[int]) -> list[Sample]:
+    return samples.get(indices, [generator("once", samples.ids[index]) for index in indices])

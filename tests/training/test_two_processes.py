@@ -8,24 +8,35 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
+import homes
 import pytest
 import torch
 import toys
+from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import CLIPImageProcessorPil
 
-from groundling.config import TrainConfig
-from groundling.models.clip import TwoTowers, clip_text
+from groundling.batch import Example, collate
+from groundling.config import Targeted, TrainConfig
+from groundling.data.samples import TextInput, TextSamples
+from groundling.keyed import generator
+from groundling.models.clip import ClipImage, TwoTowers, clip_text
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
+from groundling.recipes.teaching import Classroom
+from groundling.teachers import kept
+from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
+from groundling.teachers.towers import Towers
 from groundling.train import Step, train
 
 STEPS = 4
+KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}
 CONFIG = TrainConfig(steps=STEPS, batch=8, lr=1e-4, cpu=True, log_every=1, save_every=2)
 
 
@@ -50,6 +61,31 @@ def contrast(out: Path) -> None:
     pieces = toys.clip_words()
     model = TwoTowers(toys.clip(pieces), pieces)
     finish(model, [Contrast(model.sizes)], toys.Pictures(pieces), out)
+
+
+def keep(out: Path) -> None:
+    """A teacher's features of images and texts, in shards of two."""
+    pieces = toys.clip_words()
+    clip = toys.clip(pieces)
+    square = CLIPImageProcessorPil(
+        size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+    )
+    image = ClipImage(clip.vision_model, clip.visual_projection, square)
+    photos = out.parent / f"photos-{os.environ.get('RANK', '0')}"
+    for number in range(5):
+        homes.picture(photos / f"{number}.png", (9 * number, 200, 30))
+    options = Targeted(teacher_images=str(photos))
+    teacher = ClipTeacher(Towers(image, clip_text(clip), pieces), KEPT, options)
+    texts = [
+        Example(f"m{n}", text, images=(f"{n % 5}",)) for n, text in enumerate(toys.sentences()[:13])
+    ]
+    before = kept.SHARD
+    kept.SHARD = 2
+    samples, _ = Classroom([teacher], 1.0, out).wrap(
+        TextSamples(texts, TextInput(toys.bert_words(), 40))
+    )
+    kept.SHARD = before
+    assert collate(samples.get(range(13), [generator(0)] * 13)).features.keys() == KEPT
 
 
 def tokens(out: Path) -> None:
@@ -84,6 +120,8 @@ def _rank(rank: int, folder: str, port: int) -> None:
         "MASTER_PORT": str(port),
     }
     try:
+        PartialState(cpu=True)  # as every run begins
+        keep(Path(folder) / "kept")
         adapt(Path(folder) / "adapt")
         contrast(Path(folder) / "contrast")
         tokens(Path(folder) / "tokens")
@@ -135,3 +173,13 @@ def test_two_processes_equal_one(run, two, tmp_path):
             torch.testing.assert_close(
                 first[name], second[name], rtol=0, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}"
             )
+
+
+def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):
+    keep(tmp_path / "kept")
+    shards = [
+        len(list((tmp_path / "kept" / name).glob("index-*")))
+        for name in ("clip_images", "clip_words")
+    ]
+    assert shards == [3, 7]
+    assert homes.digests(two / "kept") == homes.digests(tmp_path / "kept")

@@ -1,0 +1,275 @@
+"""CLIP-TD's distillation step with kept teacher features against plain fine-tuning, and against CLIP in the loop.
+
+Three ways over the same batches, weights and optimizer, taking turns in one process, in every order as often:
+- plain: the task's loss alone;
+- kept: with td_image, td_text and td_words, whose features were computed once and lie on disk;
+- live: the same, the teacher being asked in every step.
+A step is all that training does of one: read samples, collate, ask, forward, backward, clip, update. The student is a
+UNITER with random weights, the teacher a CLIP with random weights; pictures are JPEG files of noise. Losses of the ways
+`kept` and `live`, without dropout, must agree first. Ratios are medians over the turns, and of the fastest steps, which
+other processes of the machine disturb least.
+
+python benchmarks/clip_td_step.py [--layers 12 --width 768 --patch 16 --choices 1] [--batch 8 --steps 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertModel,
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import logging as hf_logging
+
+from groundling.batch import Example, RegionRow, collate
+from groundling.config import Targeted
+from groundling.data.paired import RegionSamples, Seeing
+from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.forms import Choose, Classify
+from groundling.joins.uniter import uniter
+from groundling.keyed import generator
+from groundling.models.clip import ClipImage, clip_text
+from groundling.objectives import Objective
+from groundling.objectives.supervised import Supervised
+from groundling.objectives.td_image import TargetedImage
+from groundling.objectives.td_text import TargetedText
+from groundling.objectives.td_words import TargetedWords
+from groundling.recipes.teaching import Classroom
+from groundling.teachers import Teacher, said
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.towers import Towers
+from groundling.train import Step
+
+FEATURES, REGIONS = 2048, 36
+WORDS = 3000
+"""Different words of the texts."""
+WANTS = ("clip_image", "clip_text", "clip_words", "clip_word")
+
+
+class Boxes:
+    """A store of made-up images in memory, each of 36 regions."""
+
+    def __init__(self) -> None:
+        rng = generator("benchmark", "regions")
+        corner, side = rng.random((2, REGIONS, 2), np.float32) / 2
+        self.row = RegionRow(
+            rng.standard_normal((REGIONS, FEATURES), np.float32).clip(0),
+            np.concatenate([corner, corner + side], 1),
+            np.ones(REGIONS, np.float32),
+            np.zeros(REGIONS, np.int64),
+            np.zeros(REGIONS, bool),
+        )
+
+    def __contains__(self, image: object) -> bool:
+        return True
+
+    def __getitem__(self, image: str) -> RegionRow:
+        return self.row
+
+    def count(self, image: str) -> int:
+        """How many regions an image has."""
+        return REGIONS
+
+    def size(self, image: str) -> tuple[int, int]:
+        """Nobody knows."""
+        return 0, 0
+
+    def in_annotated_order(self, image: str) -> bool:
+        """Nobody annotated these."""
+        return False
+
+
+def tokenizer(size: int, start: str, end: str) -> Any:
+    """Whole words between a start and an end token; there are as many ids as the model has pieces."""
+    words = ["[PAD]", "[UNK]", start, end, *(f"word{number}" for number in range(4, size))]
+    ids = {word: number for number, word in enumerate(words)}
+    engine = Tokenizer(models.WordLevel(ids, "[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    engine.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}",
+        pair=f"{start} $A {end} $B:1 {end}:1",
+        special_tokens=[(start, 2), (end, 3)],
+    )
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=engine, pad_token="[PAD]", model_max_length=512)
+
+
+def text(*key: str | int, words: int) -> str:
+    """Some words, as many as `words` on average."""
+    rng = generator("benchmark", *key)
+    count = int(np.clip(rng.lognormal(np.log(words), 0.3), 3, 30))
+    return " ".join(f"word{number}" for number in rng.integers(10, WORDS, count))
+
+
+def examples(options: argparse.Namespace, photos: Path) -> list[Example]:
+    """A text of each image or, of several choices, a question and its answers; as long as SNLI-VE's and VCR's."""
+    found = []
+    for number in range(options.batch * (options.steps + 1)):
+        rng = generator("benchmark", "image", number)
+        pixels = rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number}.jpg")
+        label = int(rng.integers(max(3, options.choices) if options.choices > 1 else 3))
+        one = Example(str(number), text(number, words=8), label=label, images=(str(number),))
+        if options.choices > 1:
+            answers = tuple(text(number, answer, words=9) for answer in range(options.choices))
+            label %= options.choices
+            one = Example(one.id, one.text, choices=answers, label=label, images=one.images)
+        found.append(one)
+    return found
+
+
+def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
+    """A ViT-B of random weights with a text side of CLIP's size, or smaller ones."""
+    pieces = tokenizer(49408, "<start>", "<end>")
+    sides: dict[str, Any] = {"patch_size": options.patch}
+    texts: dict[str, Any] = {"eos_token_id": 3, "bos_token_id": 2, "pad_token_id": 0}
+    if options.width != 768:
+        small = {"num_hidden_layers": options.layers, "num_attention_heads": options.width // 64}
+        small |= {"hidden_size": options.width, "intermediate_size": 4 * options.width}
+        sides |= small
+        texts |= small
+    clip = CLIPModel(CLIPConfig(vision_config=sides, text_config=texts))
+    image = ClipImage(clip.vision_model, clip.visual_projection, CLIPImageProcessorPil())
+    seen = Targeted(teacher_images=str(photos))
+    return ClipTeacher(Towers(image, clip_text(clip), pieces), WANTS, seen)
+
+
+class Way:
+    """Steps over the same samples with some objectives, and with teachers that are asked in each."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        module: Step,
+        objectives: Sequence[Objective],
+        live: Sequence[Teacher],
+    ) -> None:
+        self.samples = samples
+        self.module = module
+        self.objectives = objectives
+        self.live = live
+
+    def loss(self, indices: Sequence[int]) -> torch.Tensor:
+        """The weighted sum of all terms' means over a batch."""
+        batch = collate(self.samples.get(indices, [generator(index) for index in indices]))
+        for one in self.live:
+            batch = said(one, batch)
+        names = [objective.name for objective in self.objectives]
+        terms = self.module(batch, names).terms
+        counts = {k: v for one in self.objectives for k, v in one.count(batch).items()}
+        parts = [self.module.weight(k, 0) * v / max(1, counts[k]) for k, v in terms.items()]
+        return torch.stack(parts).sum()
+
+    def step(self, indices: Sequence[int], optimizer: torch.optim.Optimizer) -> float:
+        """Seconds of one optimizer step."""
+        began = time.perf_counter()
+        self.loss(indices).backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - began
+
+
+def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Step]:
+    """All three, around one student."""
+    photos = folder / "photos"
+    photos.mkdir()
+    words = tokenizer(30522, "[CLS]", "[SEP]")
+    bert = BertModel(
+        BertConfig(
+            hidden_size=options.width,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.width // 64,
+            intermediate_size=4 * options.width,
+        )
+    )
+    model = uniter(bert, words, FEATURES)
+    plain = TextSamples(examples(options, photos), TextInput(words, 128))
+    clip = teacher(options, photos)
+    began = time.perf_counter()
+    kept, _ = Classroom([clip], 1.0, folder / "kept").wrap(plain)
+    seconds = time.perf_counter() - began
+    size = sum(path.stat().st_size for path in (folder / "kept").rglob("*") if path.is_file())
+    print(
+        f"features of {len(plain)} examples: {seconds:.1f} s, {size / len(plain):,.0f} bytes each"
+    )
+    live, asked = Classroom([clip], 0.0).wrap(plain)
+    sizes = model.sizes._replace(teacher=clip.width, teacher_image=clip.image_width)
+    labels = tuple(str(number) for number in range(options.choices))
+    form = Choose(labels) if options.choices > 1 else Classify(("yes", "maybe", "no"))
+    task = Supervised(sizes, form=form)
+    terms = [TargetedImage(sizes), TargetedText(sizes), TargetedWords(sizes)]
+    module = Step(model, [task, *terms])
+    boxes = Boxes()
+    seen = {name: RegionSamples(some, boxes, Seeing()) for name, some in
+            (("plain", plain), ("kept", kept), ("live", live))}  # fmt: skip
+    return {
+        "plain": Way(seen["plain"], module, [task], []),
+        "kept": Way(seen["kept"], module, [task, *terms], []),
+        "live": Way(seen["live"], module, [task, *terms], asked),
+    }, module
+
+
+def main() -> None:
+    """Time the three ways in turns, and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (
+        ("--batch", 8),
+        ("--steps", 12),
+        ("--layers", 12),
+        ("--width", 768),
+        ("--patch", 16),
+        ("--choices", 1),
+        ("--threads", 2),
+    ):
+        parser.add_argument(name, type=int, default=default)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    hf_logging.set_verbosity_error()
+    with tempfile.TemporaryDirectory() as folder:
+        all_ways, module = ways(options, Path(folder))
+        first = range(options.batch)
+        module.eval()
+        with torch.no_grad():
+            kept, live = (float(all_ways[name].loss(first)) for name in ("kept", "live"))
+        assert abs(kept - live) <= 1e-6 * abs(live), f"losses differ: {kept} kept, {live} live"
+        module.train()
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-5, fused=True)
+        orders = list(permutations(all_ways))  # what ran before leaves its mark on the caches
+        seconds: dict[str, list[float]] = {name: [] for name in all_ways}
+        for turn in range(options.steps + 1):
+            indices = range(turn * options.batch, (turn + 1) * options.batch)
+            for name in orders[turn % len(orders)]:
+                spent = all_ways[name].step(indices, optimizer)
+                if turn:  # the first warms up
+                    seconds[name].append(spent)
+    print(f"losses agree to {abs(kept - live) / abs(live):.0e}")
+    for name, spent in seconds.items():
+        print(
+            f"{name:6}{median(spent):8.3f} s a step of {options.batch} examples, at best {min(spent):.3f} s"
+        )
+    for name in ("plain", "live"):
+        ratios = [mine / other for mine, other in zip(seconds["kept"], seconds[name], strict=True)]
+        best = min(seconds["kept"]) / min(seconds[name])
+        print(f"kept is {median(ratios):.3f} of {name}, at best {best:.3f}")
+
+
+if __name__ == "__main__":
+    main()

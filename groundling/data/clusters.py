@@ -1,0 +1,98 @@
+"""Exact k-means on a line, which depends on no seed: an optimal cluster is an interval of the sorted values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from groundling.errors import InputError
+
+
+class Clusters(NamedTuple):
+    """The clustering of N numbers with the least sum of squared distances to their centres."""
+
+    centres: np.ndarray
+    """(k,), ascending."""
+    labels: np.ndarray
+    """(N,) int64: the cluster of each number."""
+    variance: float
+    """Of the numbers around their centres, pooled over the clusters: that sum, divided by N."""
+
+
+def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
+    """The best k clusters of numbers (N,), by dynamic programming over their sorted order; O(k N log N).
+
+    Of equally good clusterings the one whose later clusters begin earlier. Raises InputError if there are fewer than k
+    different numbers, or one that is not finite.
+    """
+    values = np.asarray(values, np.float64)
+    different = len(np.unique(values))
+    if not np.isfinite(values).all():
+        raise InputError("k-means: a value is not a finite number")
+    if different < k:
+        raise InputError(f"k-means: {different} different values cannot make {k} clusters")
+    order = np.argsort(values, kind="stable")
+    ordered = values[order] - values.mean()  # small numbers lose less where sums are subtracted
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    squares = np.concatenate([[0.0], np.cumsum(ordered**2)])
+
+    def spread(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+        """Squared distances to the mean within the ordered values from `start` to `stop`, which is not empty."""
+        total = sums[stop] - sums[start]
+        return squares[stop] - squares[start] - total**2 / (stop - start)
+
+    count = len(values)
+    stops = np.arange(1, count + 1)
+    cost = np.concatenate([[0.0], spread(np.zeros_like(stops), stops)])
+    begins = []
+    for clusters in range(2, k + 1):
+        cost, begin = _extended(cost, spread, clusters)
+        begins.append(begin)
+    edges = [count]
+    for begin in reversed(begins):
+        edges.append(int(begin[edges[-1]]))
+    bounds = [0, *reversed(edges)]
+    labels = np.empty(count, np.int64)
+    labels[order] = np.repeat(np.arange(k), np.diff(bounds))
+    centres = np.array([values[labels == number].mean() for number in range(k)])
+    return Clusters(centres, labels, float(((values - centres[labels]) ** 2).mean()))
+
+
+def _extended(
+    cost: np.ndarray, spread: Callable[[np.ndarray, np.ndarray], np.ndarray], clusters: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least cost (N + 1,) of the first values in one more cluster, and where the last one begins.
+
+    `cost` is that of one cluster fewer. Where the last cluster begins never falls as values are added: the middle of a
+    range of ends bounds both halves, and all middles of one depth are looked at together.
+    """
+    count = len(cost) - 1
+    best = np.full(count + 1, np.inf)
+    begin = np.zeros(count + 1, np.int64)
+    # Ranges of ends to be filled in, and the range in which their last clusters begin: first and last of each.
+    first = np.array([clusters])
+    last = np.array([count])
+    low = np.array([clusters - 1])
+    high = np.array([count - 1])
+    while len(first):
+        middle = (first + last) // 2
+        tried = np.minimum(high, middle - 1) - low + 1
+        offsets = np.cumsum(tried) - tried
+        start = np.arange(tried.sum()) - np.repeat(offsets - low, tried)
+        values = cost[start] + spread(start, np.repeat(middle, tried))
+        least = np.minimum.reduceat(values, offsets)
+        is_least = np.flatnonzero(values == np.repeat(least, tried))
+        chosen = start[is_least[np.searchsorted(is_least, offsets)]]
+        best[middle] = least
+        begin[middle] = chosen
+        left = first < middle
+        right = middle < last
+        first = np.concatenate([first[left], middle[right] + 1])
+        last = np.concatenate([middle[left] - 1, last[right]])
+        low, high = (
+            np.concatenate([low[left], chosen[right]]),
+            np.concatenate([chosen[left], high[right]]),
+        )
+    return best, begin

@@ -1,0 +1,137 @@
+"""Where features of frozen teachers are kept by the ids of their inputs: in memory, or on disk for every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from accelerate import PartialState
+
+from groundling.data.shards import Facts, Part, Record, ShardStore, ShardWriter, load_json
+
+SHARD = 2048
+"""Records of a file; a killed run computes as many again at most, per process."""
+SCALAR = "_as_row"
+"""Ends the names of single numbers, which a store holds as arrays of one."""
+
+Make = Callable[[Sequence[str]], list[Record]]
+"""Records of some ids, in their order."""
+
+
+class Kept(Protocol):
+    """Records by number, once `fill` has seen to it that they are there."""
+
+    def fill(self, ids: Sequence[str], make: Make) -> None:
+        """Let `make` compute the records of those ids that are not there."""
+        ...
+
+    def number(self, record_id: str) -> int:
+        """Where a record is."""
+        ...
+
+    def at(self, number: int) -> Record:
+        """The record; its arrays are to be copied soon, and are not to be written to."""
+        ...
+
+
+class InMemory:
+    """Of this process alone, as long as it lives."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.numbers: dict[str, int] = {}
+
+    def fill(self, ids: Sequence[str], make: Make) -> None:
+        """Compute the records of ids that are not there."""
+        missing = [one for one in ids if one not in self.numbers]
+        for record in make(missing):
+            self.numbers[record.id] = len(self.records)
+            self.records.append(record)
+
+    def number(self, record_id: str) -> int:
+        """Where a record is."""
+        return self.numbers[record_id]
+
+    def at(self, number: int) -> Record:
+        """The record."""
+        return self.records[number]
+
+
+class OnDisk:
+    """In a folder of shards, which many runs may read and one run at a time adds to, all its processes together.
+
+    Features are mapped, so that memory holds the ids alone.
+    """
+
+    def __init__(self, folder: str | Path, key: Facts) -> None:
+        """`key`: what the records depend on beside their ids; see `ShardWriter`."""
+        self.folder = Path(folder)
+        self.key = dict(key)
+        self.store: ShardStore | None = None
+
+    def fill(self, ids: Sequence[str], make: Make) -> None:
+        """Compute the records of ids that are not there, every process its share of the shards.
+
+        Goes on where a killed run stopped. Raises InputError if the folder holds records of another key.
+        """
+        state = PartialState()
+        part = Part(state.process_index, state.num_processes)
+        writer = ShardWriter(self.folder, self.key, part)
+        written = writer.written()
+        closed = self._closed(len(written))
+        there = {record_id for index in written.values() for record_id in index.ids}
+        state.wait_for_everyone()  # nobody writes before all have seen what there is
+        missing = [one for one in ids if one not in there]
+        chunks = [missing[start : start + SHARD] for start in range(0, len(missing), SHARD)]
+        gaps = sum(number not in written for number in range(max(written, default=-1) + 1))
+        chunks += [[]] * (gaps - len(chunks))  # a store has no gaps
+        numbers = list(islice((n for n in count() if n not in written), len(chunks)))
+        for place in part.of(len(chunks)):
+            writer.write(numbers[place], [_rows(record) for record in make(chunks[place])])
+        if chunks or not closed:
+            writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
+        self.store = ShardStore(self.folder, "input of a teacher")
+
+    def number(self, record_id: str) -> int:
+        """Where a record is; raises InputError if it is not there."""
+        return self._filled().number(record_id)
+
+    def at(self, number: int) -> Record:
+        """The record, its arrays mapped; raises InputError if its shard is damaged."""
+        store = self._filled()
+        return Record(store.ids[number], _scalars(store.views(number)), store.facts(number))
+
+    def _filled(self) -> ShardStore:
+        if self.store is None:
+            raise RuntimeError(f"{self.folder}: read before it was filled")
+        return self.store
+
+    def _closed(self, shards: int) -> bool:
+        """Whether the manifest speaks of all shards that are there."""
+        manifest = self.folder / "manifest.json"
+        return manifest.is_file() and load_json(manifest).get("shards") == shards
+
+
+def _rows(record: Record) -> Record:
+    """A record whose arrays all have a first axis, as a store wants it."""
+    arrays = {}
+    for name, array in record.arrays.items():
+        if array.ndim:
+            arrays[name] = array
+        else:
+            arrays[name + SCALAR] = array[None]
+    return Record(record.id, arrays, record.facts)
+
+
+def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The arrays as they were before `_rows`."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if name.endswith(SCALAR):
+            found[name.removesuffix(SCALAR)] = array[0]
+        else:
+            found[name] = array
+    return found

@@ -1,0 +1,794 @@
+"""CLIP-TD's teacher: what it says against a plain restatement, cached and live, over kills, ranks and mistakes."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from homes import Killed, digests, put
+from PIL import Image
+from test_pretrain import store
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    CLIPImageProcessorPil,
+    SiglipImageProcessorPil,
+)
+
+from groundling.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.config import (
+    AdaptConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    Targeted,
+    changed,
+    configured,
+)
+from groundling.data.clusters import kmeans_1d
+from groundling.data.keywords import Keyword
+from groundling.data.samples import TextInput, TextSamples
+from groundling.data.selection import select, select_random, token_scores
+from groundling.data.shards import ShardStore
+from groundling.data.words import spans
+from groundling.errors import InputError
+from groundling.forms import Answer, Choose, Classify
+from groundling.joins.visualbert import MaskedAnswer
+from groundling.keyed import generator
+from groundling.models.clip import ClipImage, ClipText, load_clip_image
+from groundling.models.task_heads import Reading
+from groundling.objectives import Given, Objective
+from groundling.recipes import finetune as tuning
+from groundling.recipes import teaching
+from groundling.recipes.adapt import adapt
+from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import pretrain
+from groundling.recipes.teaching import Classroom, load_clip_teacher
+from groundling.teachers import kept, said
+from groundling.teachers.clip import FEATURES, Anchors, ClipTeacher, text_of
+from groundling.teachers.taught import Taught
+
+TEXTS = [
+    "a dog runs in a park",
+    "the girl's hat cost $4",
+    "two cats",
+    "snow_board waits",
+    "a dog runs in a park",
+    "the old woman's horse eats a crêpe by the river at 10:30 while 7 people watch, isn't it well-known?",
+]
+"""The last one is longer than the tiny towers' window, in every tokenizer."""
+ALL = frozenset(FEATURES[:5])
+SQUARE = {"height": 16, "width": 16}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two CLIPs, a SigLIP, and pictures of several shapes, one of them lying on its side."""
+    folder = tmp_path_factory.mktemp("clip-teacher")
+    clip = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=SQUARE)
+    clip.save_pretrained(homes.teacher(folder / "clip"))
+    torch.manual_seed(3)
+    other = toys.clip(homes.pieces())
+    for parameter in other.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    clip.save_pretrained(homes.home(folder / "other", other, homes.pieces()))
+    words = toys.siglip_words()
+    siglip = homes.home(folder / "siglip", toys.siglip(words), words)
+    SiglipImageProcessorPil(size=SQUARE).save_pretrained(siglip)
+    for number, size in enumerate([(16, 16), (40, 24), (20, 30), (16, 16)]):
+        image(folder / "photos" / "some" / f"{number}.png", size, number)
+    lying = Image.open(folder / "photos/some/1.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    lying.save(folder / "photos/some/1.png", exif=exif)
+    return folder
+
+
+def image(path: Path, size: tuple[int, int], seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def options(place: Path, **changes: object) -> Targeted:
+    return replace(Targeted(teacher_images=str(place / "photos")), **changes)
+
+
+def teacher(place: Path, name: str = "clip", wants: Sequence[str] = ALL, **changes) -> ClipTeacher:
+    form = changes.pop("form", None)
+    return load_clip_teacher(str(place / name), frozenset(wants), options(place, **changes), form)
+
+
+def examples() -> list[Example]:
+    """Six texts with four images; the first and the fifth differ in their image alone."""
+    return [
+        Example(f"e{n}", text, images=(f"some/{n % 4}",), label=n % 3)
+        for n, text in enumerate(TEXTS)
+    ]
+
+
+def choices() -> list[Example]:
+    return [
+        Example(f"c{n}", f"what is {n} ?", choices=(*TEXTS[:3], "a dog"), images=(f"some/{n}",))
+        for n in range(3)
+    ]
+
+
+def samples(some: Sequence[Example]) -> TextSamples:
+    return TextSamples(some, TextInput(homes.words(), 60))
+
+
+def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
+    """Everything in one batch, as training has it."""
+    batch = collate(taught.get(range(len(taught)), [generator(0)] * len(taught)))
+    for one in teachers:
+        batch = said(one, batch)
+    return batch
+
+
+def kept_and_live(one: ClipTeacher, some: Sequence[Example], folder: Path) -> tuple[Batch, Batch]:
+    return wrapped(one, some, folder), wrapped(one, some, folder, limit=0.0)
+
+
+def wrapped(one: ClipTeacher, some: Sequence[Example], folder: Path, limit: float = 1.0) -> Batch:
+    return by_row(*Classroom([one], limit, folder).wrap(samples(some)))
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def nothing(text: str) -> list[Keyword]:
+    """An extractor of keywords that finds none, so that visual relevance decides alone."""
+    return []
+
+
+NOTHING = f"{__name__}:nothing"
+
+
+def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor, ...]:
+    """Image, text, scaled cosine, and each piece's projected state with its characters: by transformers alone."""
+    model = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    siglip = model.config.model_type == "siglip"
+    kind = SiglipImageProcessorPil if siglip else CLIPImageProcessorPil
+    with Image.open(photos / f"{example.images[0]}.png") as opened:
+        turned = opened.transpose(Image.Transpose.ROTATE_270) if opened.getexif() else opened
+        pixels = kind.from_pretrained(folder)(images=turned.convert("RGB"), return_tensors="pt")
+    text = example.text if example.pair is None else f"{example.text} {example.pair}"
+    pad = {"padding": "max_length", "max_length": toys.WINDOW} if siglip else {}
+    pieces = tokenizer(text, return_tensors="pt", return_offsets_mapping=True, **pad)
+    offsets = pieces.pop("offset_mapping")[0]
+    if siglip:
+        pieces.pop("attention_mask", None)
+    with torch.no_grad():
+        of_image = F.normalize(model.get_image_features(**pixels).pooler_output, dim=-1)[0]
+        of_text = F.normalize(model.get_text_features(**pieces).pooler_output, dim=-1)[0]
+        states = model.text_model(**pieces).last_hidden_state[0]
+        project = model.text_model.head if siglip else model.text_projection
+        states = F.normalize(project(states), dim=-1)
+        scaled = model.logit_scale.exp() * of_image @ of_text
+    return of_image, of_text, scaled, states, offsets
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_features_are_transformers_own(name, place, tmp_path):
+    some = [*examples()[:5], Example("p", "two dogs", "in a park !", images=("some/1",), label=0)]
+    batch = wrapped(teacher(place, name, keywords=NOTHING), some, tmp_path)
+    assert {key: value.shape[1:] for key, value in batch.features.items()} == {
+        "clip_image": (32 if name == "siglip" else 24,),
+        "clip_text": (32 if name == "siglip" else 24,),
+        "clip_similarity": (),
+        "clip_words": (2, 32 if name == "siglip" else 24),
+        "clip_word": (2,),
+    }
+    for row, example in enumerate(some):
+        of_image, of_text, scaled, states, offsets = plainly(
+            place / name, place / "photos", example
+        )
+        close(batch.features["clip_image"][row], of_image)
+        close(batch.features["clip_text"][row], of_text)
+        close(batch.features["clip_similarity"][row], scaled, 1e-4)
+        text = text_of(example)
+        places = spans(text)
+        last = [np.flatnonzero((offsets[:, 1] > s) & (offsets[:, 0] < e)) for s, e in places]
+        is_word = np.array([text[s].isalnum() for s, _ in places])
+        cosines = np.array([float(states[at[-1]] @ of_image) for at in last])
+        shares = np.where(is_word, cosines, 0) / np.abs(cosines[is_word]).sum()
+        chosen = np.argsort(np.where(is_word, -shares, np.inf), kind="stable")[:2]
+        assert batch.features["clip_word"][row].tolist() == chosen.tolist()
+        close(batch.features["clip_words"][row], states[[last[word][-1] for word in chosen]])
+
+
+def test_words_are_numbered_as_the_students(place, tmp_path):
+    some = [Example("p", "isn't a dog", "girl's café, 1", images=("some/0",))]
+    batch, _ = kept_and_live(teacher(place, words=20), some, tmp_path)
+    chosen = [word for word in batch.features["clip_word"][0].tolist() if word >= 0]
+    text = text_of(some[0])
+    there = [text[s:e] for s, e in spans(text)]
+    assert sorted(there[word] for word in chosen) == sorted(
+        ["isn", "a", "dog", "girl", "café", "1"]
+    ), "CLIP's piece 's is that of the apostrophe, so that s has none"
+    assert (batch.features["clip_word"][0, len(chosen) :] == -1).all()
+    assert not batch.features["clip_words"][0, len(chosen) :].any()
+    tokenizer = homes.words()
+    for word in chosen:
+        pieces = batch.text.ids[0, batch.text.word[0] == word]
+        assert tokenizer.decode(pieces).replace(" ", "") == there[word].replace("é", "e")
+
+
+def test_a_heads_mask_is_not_read(place, bert_tokenizer):
+    reading = Reading(Sizes(text=32), Answer(("yes",)), bert_tokenizer, torch.zeros(999, 32))
+    plain = Example("q", "is it red ?", images=("some/0",))
+    asked = MaskedAnswer(reading).ask(plain)
+    assert "[MASK]" in asked.text and text_of(asked) == plain.text
+    assert text_of(replace(plain, pair="[MASK]", cue="[MASK]")) == plain.text
+    assert text_of(replace(plain, pair="yes [MASK]")) == "is it red ? yes [MASK]"
+
+
+def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(ClipImage, "forward", homes.never)
+    alone = teacher(place, wants=["clip_text"], teacher_images="")
+    assert alone.towers.image is None and alone.image_width == 0
+    batch, live = kept_and_live(alone, [Example("t", "a dog")], tmp_path)
+    assert list(batch.features) == list(live.features) == ["clip_text"]
+    monkeypatch.undo()
+    monkeypatch.setattr(ClipText, "unprojected", homes.never)
+    seen = teacher(place, wants=["clip_image"])
+    assert seen.towers.text is None and seen.width == 0 and seen.image_width == 24
+    batch, live = kept_and_live(seen, examples(), tmp_path)
+    close(batch.features["clip_image"], live.features["clip_image"], 1e-6)
+
+
+def test_space_before_the_projection(place, tmp_path):
+    wide = teacher(place, space="pre_projection")
+    assert (wide.width, wide.image_width) == (32, 32)
+    ours, live = kept_and_live(wide, examples(), tmp_path)
+    joint, _ = kept_and_live(teacher(place), examples(), tmp_path / "joint")
+    close(ours.features["clip_similarity"], joint.features["clip_similarity"], 1e-4)
+    assert torch.equal(ours.features["clip_word"], joint.features["clip_word"])
+    model = AutoModel.from_pretrained(place / "clip")
+    raw = ours.features["clip_image"] @ model.visual_projection.weight.T
+    close(F.normalize(raw, dim=-1), joint.features["clip_image"])
+    raw = ours.features["clip_words"][0] @ model.text_projection.weight.T
+    close(F.normalize(raw, dim=-1), joint.features["clip_words"][0])
+    for name in ALL:
+        close(ours.features[name], live.features[name], 1e-6 if name != "clip_similarity" else 1e-4)
+
+
+def test_words_by_themselves_and_by_chance(place, tmp_path):
+    lonely = teacher(place, relevance="isolated", keywords=NOTHING)
+    batch = wrapped(lonely, examples()[:3], tmp_path / "a")
+    one = teacher(place, wants=["clip_text", "clip_image"])
+    for row, example in enumerate(examples()[:3]):
+        places = spans(example.text)
+        words = [Example(str(n), example.text[s:e]) for n, (s, e) in enumerate(places)]
+        alone = [replace(word, images=example.images) for word in words]
+        lone, _ = kept_and_live(one, alone, tmp_path / f"lone{row}")
+        cosines = (lone.features["clip_text"] * lone.features["clip_image"]).sum(-1).numpy()
+        is_word = np.array([word.text.isalnum() and word.text != "s" for word in words])
+        scores = token_scores(cosines, np.zeros(len(words)), is_word)
+        assert batch.features["clip_word"][row].tolist() == select(scores, is_word, 2).tolist()
+    chance = teacher(place, wants=["clip_words", "clip_word"], select="random", teacher_images="")
+    batch, live = kept_and_live(chance, examples(), tmp_path / "b")
+    assert torch.equal(batch.features["clip_word"], live.features["clip_word"])
+    assert torch.equal(batch.features["clip_word"][0], batch.features["clip_word"][4])
+    rng = generator("clip_words", TEXTS[0])
+    assert (
+        batch.features["clip_word"][0].tolist() == select_random(np.ones(6, bool), 2, rng).tolist()
+    )
+    assert len(ShardStore(tmp_path / "b" / "clip_words")) == 5
+
+
+def important(text: str) -> list[Keyword]:
+    """An extractor of keywords: the last word of a text."""
+    start, stop = spans(text)[-1]
+    return [Keyword(text[start:stop], ((int(start), int(stop)),), 0.0)]
+
+
+def test_keywords_count_as_much_as_relevance(place, tmp_path):
+    name = f"{__name__}:important"
+    batch, _ = kept_and_live(teacher(place, keywords=name, words=1), examples()[:3], tmp_path)
+    assert batch.features["clip_word"].tolist()[0] == [5]
+    assert "important" in teacher(place, keywords=name).key()["selection"]["keywords"]["name"]
+    with pytest.raises(InputError, match=r"keywords:nothing: .* cannot be imported"):
+        teacher(place, keywords="keywords:nothing")
+
+
+def test_the_worked_selection():
+    # methods: S_vr = (.1, .2, .3, .4), YAKE = (none, none, .15832, .29737)
+    worth = np.array([0, 0, 1 / (1 + 0.15832), 1 / (1 + 0.29737)])
+    scores = token_scores(np.array([0.1, 0.2, 0.3, 0.4]), worth, np.ones(4, bool))
+    np.testing.assert_allclose(scores, [0.1, 0.2, 0.82831, 0.87169], atol=1e-5)
+    assert select(scores, np.ones(4, bool), 2).tolist() == [3, 2]
+
+
+def test_confidence_of_answers(place, tmp_path):
+    # methods: cosines .20, .25, .22, .21 are .9304 sure with CLIP's scale of 100
+    form = Answer(("yes", "no", "<unk>", "a dog"), never=("<unk>",))
+    sure = teacher(place, wants=["clip_confidence", "clip_image"], form=form)
+    batch, live = kept_and_live(sure, examples(), tmp_path)
+    texts = [Example(answer, answer) for answer in ("yes", "no", "a dog")]
+    own, _ = kept_and_live(teacher(place, wants=["clip_text"]), texts, tmp_path / "own")
+    logits = batch.features["clip_image"] @ own.features["clip_text"].T
+    scale = AutoModel.from_pretrained(place / "clip").logit_scale.exp()
+    close(batch.features["clip_confidence"], (scale * logits).softmax(-1).amax(-1))
+    close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-5)
+    assert len(ShardStore(tmp_path / "clip_images")) == 4
+    sure.towers.text.logit_scale.data = torch.tensor(100.0).log()
+    sure.answers[:] = [torch.tensor([[0.2], [0.25], [0.22], [0.21]])]
+    assert sure._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
+
+
+def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
+    form = Classify(("entailment", "neutral", "contradiction"))
+    wants = ["clip_confidence", "clip_similarity"]
+    one = teacher(place, wants=wants, form=form)
+    batch, live = kept_and_live(one, examples(), tmp_path)
+    similarity = batch.features["clip_similarity"].double()
+    clusters = kmeans_1d(similarity.numpy(), 3)
+    logits = -((similarity[:, None] - torch.from_numpy(clusters.centres)) ** 2)
+    sure = (logits / (2 * clusters.variance)).softmax(-1).amax(-1)
+    close(batch.features["clip_confidence"].double(), sure, 1e-4)
+    close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
+    assert isinstance(one.sure_of, Anchors) and len(one.anchors) == 1
+    fresh = teacher(place, wants=wants, form=form)
+    _, live = kept_and_live(fresh, examples(), tmp_path)
+    close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
+
+
+def test_towers_of_different_models(place, tmp_path):
+    both = {"teacher_text": str(place / "siglip")}
+    wants = ["clip_image", "clip_text"]
+    batch, live = kept_and_live(teacher(place, wants=wants, **both), examples(), tmp_path / "a")
+    seen, _ = kept_and_live(teacher(place), examples(), tmp_path / "b")
+    read, _ = kept_and_live(teacher(place, "siglip"), examples(), tmp_path / "c")
+    assert torch.equal(batch.features["clip_image"], seen.features["clip_image"])
+    close(batch.features["clip_text"], read.features["clip_text"], 1e-6)
+    close(batch.features["clip_text"], live.features["clip_text"], 1e-6)
+    for name in ("clip_similarity", "clip_words"):
+        with pytest.raises(InputError, match="share no space; pass --teacher-scorer MODEL"):
+            teacher(place, wants=[name], **both)
+    teacher(place, wants=["clip_words"], select="random", **both)
+
+    scored = teacher(place, teacher_scorer=str(place / "other"), **both)
+    batch, live = kept_and_live(scored, examples(), tmp_path / "d")
+    others, _ = kept_and_live(teacher(place, "other"), examples(), tmp_path / "e")
+    close(batch.features["clip_similarity"], others.features["clip_similarity"], 1e-4)
+    for row in (0, 2, 3, 4):  # those that fit into both windows
+        assert torch.equal(batch.features["clip_word"][row], others.features["clip_word"][row])
+    assert torch.equal(batch.features["clip_word"][0], others.features["clip_word"][0])
+    assert batch.features["clip_words"].shape == (6, 2, 32)
+    for name in ALL:
+        close(batch.features[name], live.features[name], 1e-4)
+    assert set(batch.features) > ALL, "the scorer's embeddings are what pairs are made from"
+
+
+# -- kept and live ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+@pytest.mark.parametrize("data", [examples, choices])
+def test_cached_and_live_features_are_equal(name, data, place, tmp_path):
+    batch, live = kept_and_live(teacher(place, name), data(), tmp_path)
+    assert batch.features.keys() == live.features.keys() == set(ALL)
+    for key in ALL - {"clip_similarity"}:
+        close(batch.features[key].double(), live.features[key].double(), 1e-6)
+    scaled = batch.features["clip_similarity"], live.features["clip_similarity"]
+    torch.testing.assert_close(*scaled, rtol=1e-6, atol=1e-4)
+    assert batch.dropped == live.dropped
+
+
+class Reads:
+    """Counts the pictures and texts that go through the towers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen = Counter()
+        look, read = ClipImage.forward, ClipText.unprojected
+
+        def looked(side: ClipImage, pixels: torch.Tensor) -> torch.Tensor:
+            self.seen["pictures"] += len(pixels)
+            return look(side, pixels)
+
+        def was_read(side: ClipText, windows: object) -> tuple[torch.Tensor, torch.Tensor]:
+            self.seen["texts"] += len(windows.ids)
+            return read(side, windows)
+
+        monkeypatch.setattr(ClipImage, "forward", looked)
+        monkeypatch.setattr(ClipText, "unprojected", was_read)
+
+
+def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
+    reads = Reads(monkeypatch)
+    one = teacher(place, wants=["clip_image", "clip_text"])
+    room = Classroom([one], 1.0, tmp_path)
+    taught, live = room.wrap(samples(examples()))
+    assert not live and reads.seen == {"pictures": 4, "texts": 5}
+    assert len(ShardStore(tmp_path / "clip_images")) == 4
+    assert len(ShardStore(tmp_path / "clip_texts")) == 5
+    room.wrap(samples(examples()))
+    assert reads.seen == {"pictures": 4, "texts": 5}
+    # more data, another process: what is there already is not read again
+    more = [*examples(), Example("new", "a new text", images=("some/0",))]
+    Classroom([teacher(place, wants=["clip_image", "clip_text"])], 1.0, tmp_path).wrap(
+        samples(more)
+    )
+    assert reads.seen == {"pictures": 4, "texts": 6}
+    assert by_row(taught).features["clip_text"].shape == (6, 24)
+    reads.seen.clear()
+    live = Classroom([one], 0.0)
+    by_row(*live.wrap(samples(choices())))
+    assert reads.seen["pictures"] == 3, "four choices share a picture"
+
+
+def test_an_images_contents_are_its_identity(place, tmp_path):
+    photos = tmp_path / "photos"
+    shutil.copytree(place / "photos", photos)
+    one = {"wants": ["clip_image"], "teacher_images": str(photos)}
+    before = by_row(
+        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+    )
+    shutil.copy(photos / "some/2.png", photos / "some/0.png")
+    after = by_row(
+        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+    )
+    assert torch.equal(after.features["clip_image"][0], before.features["clip_image"][2])
+
+
+def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
+    room = Classroom([teacher(place)], 1.0, tmp_path)
+    taught, _ = room.wrap(samples(examples()))
+    row = taught.get([0])[0]
+    for name in ("clip_words", "clip_word"):
+        array = row.features[name]
+        assert not array.flags.owndata and not array.flags.writeable, (
+            "it is a view of a mapped file"
+        )
+
+
+def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path):
+    long = [replace(examples()[5], id=f"l{n}", images=(f"some/{n}",)) for n in range(2)]
+    pieces = homes.pieces()(long[0].text, add_special_tokens=False)["input_ids"]
+    batch, live = kept_and_live(teacher(place), long, tmp_path)
+    plain = collate(samples(long).get(range(2))).dropped
+    assert 2 * (len(pieces) - toys.WINDOW) < batch.dropped - plain <= 2 * len(pieces)
+    assert batch.dropped == live.dropped
+    every, _ = kept_and_live(teacher(place, words=99), long, tmp_path / "every")
+    there = int((every.features["clip_word"][0] >= 0).sum())
+    offsets = homes.pieces()(long[0].text, return_offsets_mapping=True)["offset_mapping"]
+    end = offsets[toys.WINDOW - 2][1]  # the end token takes the last place
+    text = long[0].text
+    whole = [e <= end and text[s].isalnum() and text[s:e] != "s" for s, e in spans(text)]
+    assert there == sum(whole) < len(whole) - 6, "a word that was cut off is no candidate"
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "SHARD", 2)
+    many = [
+        Example(f"m{n}", text, images=(f"some/{n % 4}",))
+        for n, text in enumerate(toys.sentences()[:9])
+    ]
+    Classroom([teacher(place)], 1.0, tmp_path / "whole").wrap(samples(many))
+    whole = digests(tmp_path / "whole")
+    written = kept.ShardWriter.write
+    for at in (1, 2, 5, 9):
+        calls = Counter()
+
+        def dies(writer, number, records, at=at, calls=calls):
+            calls["write"] += 1
+            if calls["write"] == at:
+                put(writer.folder / "words-00000.npy.partial", b"half")
+                raise Killed
+            written(writer, number, records)
+
+        cut = tmp_path / f"cut{at}"
+        with monkeypatch.context() as patch:
+            patch.setattr(kept.ShardWriter, "write", dies)
+            with pytest.raises(Killed):
+                Classroom([teacher(place)], 1.0, cut).wrap(samples(many))
+        reads = Reads(monkeypatch)
+        Classroom([teacher(place)], 1.0, cut).wrap(samples(many))
+        assert reads.seen["pictures"] == max(0, 4 - 2 * (at - 1))
+        found = {name: one for name, one in digests(cut).items() if "partial" not in name}
+        assert found == whole
+
+
+def test_shards_that_another_rank_did_not_write_are_filled(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "SHARD", 2)
+    one = {"wants": ["clip_text"]}
+    some = [Example(f"m{n}", text) for n, text in enumerate(toys.sentences()[:9])]
+    Taught(samples(some), teacher(place, **one), folder=tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    for path in (tmp_path / "cut").glob("*00001*"):
+        path.unlink()
+    (tmp_path / "cut/manifest.json").unlink()
+    few = Taught(samples(some[:2]), teacher(place, **one), folder=shutil.copytree(
+        tmp_path / "cut", tmp_path / "few"
+    ))  # fmt: skip
+    assert len(few) == 2 and len(ShardStore(tmp_path / "few")) == 7
+    Taught(samples(some), teacher(place, **one), folder=tmp_path / "cut")
+    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def changed_processor(place: Path, folder: Path) -> Path:
+    shutil.copytree(place / "clip", folder)
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 20}, crop_size=SQUARE)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def test_a_cache_of_something_else_is_refused_by_what_differs(place, tmp_path):
+    def wrap(**changes: object) -> None:
+        Classroom([teacher(place, **changes)], 1.0, tmp_path / "c").wrap(samples(examples()))
+
+    wrap()
+    wrap(teacher_images=str(place / "photos" / ".." / "photos"))
+    other = str(changed_processor(place, tmp_path / "other"))
+    for changes, message in (
+        ({"name": "other"}, r"clip_images: .*\(key.teacher_image.weights: \w+ there, \w+ now\)"),
+        ({"name": other}, r"preprocessing.size.shortest_edge: 16 there, 20 now"),
+        ({"words": 3}, r"clip_words: .*\(key.selection.words: 2 there, 3 now\)"),
+        ({"relevance": "isolated"}, "key.selection.relevance: contextual there, isolated now"),
+        ({"space": "pre_projection"}, r"clip_images: .*key.features"),
+        ({"keywords": f"{__name__}:important"}, "key.selection.keywords.name: .*BuiltIn there"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            wrap(**changes)
+        assert "\n" not in str(caught.value)
+
+
+def test_data_that_does_not_fit_is_named(place, tmp_path):
+    def refused(example: Example, **changes: object) -> str:
+        with pytest.raises(InputError) as caught:
+            wrapped(teacher(place, **changes), [examples()[0], example], tmp_path / "c")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    nlvr2 = Example("nlvr2-dev-1", "two dogs", images=("some/0", "some/1"))
+    assert "nlvr2-dev-1 has 2 images; a teacher that is asked for clip_image" in refused(nlvr2)
+    assert "e has 0 images" in refused(Example("e", "a dog"))
+    gone = Example("e", "a dog", images=("some/9",))
+    assert "photos: 1 images are missing, the first is 'some/9'" in refused(gone)
+    photos = tmp_path / "photos"
+    shutil.copytree(place / "photos", photos)
+    put(photos / "some/3.png", b"no image")
+    broken = Example("e", "a dog", images=("some/3",))
+    assert "some/3.png: does not decode" in refused(broken, teacher_images=str(photos))
+    assert "no such image folder" in refused(gone, teacher_images=str(tmp_path / "none"))
+
+
+def test_models_that_cannot_teach_are_named(place, tmp_path):
+    with pytest.raises(InputError, match="asked for clip_image needs --teacher-images FOLDER"):
+        teacher(place, wants=["clip_image"], teacher_images="")
+    with pytest.raises(InputError, match="no image processor there"):
+        load_clip_image(homes.teacher(tmp_path / "bare"))
+    with pytest.raises(InputError, match="a bert model has no CLIP-like image side"):
+        load_clip_image(homes.student(tmp_path / "bert"))
+    wrong = shutil.copytree(place / "clip", tmp_path / "wrong")
+    CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)
+    one = load_clip_teacher(str(wrong), ["clip_image"], options(place), None)
+    with pytest.raises(InputError, match=r"but the tower reads \(3, 16, 16\); mend preprocessor"):
+        Taught(samples(examples()), one)
+    for wants, form in ((["clip_confidence"], None), (["clip_confidence"], object())):
+        with pytest.raises(InputError, match="no answers of which a teacher could be sure"):
+            teacher(place, wants=wants, form=form)
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+@pytest.mark.parametrize("limit", [1.0, 0.0])
+def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
+    one = teacher(place)
+    tower = one.towers.image if side == "image" else one.towers.text
+    next(tower.parameters()).data.fill_(float("nan"))
+    with pytest.raises(InputError, match="is not a finite number") as caught:
+        wrapped(one, examples(), tmp_path, limit)
+    assert "\n" not in str(caught.value)
+
+
+def test_form_decides_what_it_can_be_sure_of(place):
+    assert teacher(place, wants=["clip_similarity"], form=Choose(("0", "1"))).sure_of is None
+    assert Given(Sizes()).form is None
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+class FollowText(Objective):
+    """Stands for CLIP-TD's text term."""
+
+    name = "follow"
+    needs = ("text", "features.clip_text")
+
+    def __init__(self, sizes: Sizes, **options: object) -> None:
+        super().__init__(sizes, **options)
+        self.of_text = torch.nn.Linear(sizes.text, sizes.teacher)
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"follow": batch.rows}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, torch.Tensor]:
+        gaps = self.of_text(encoded.text[:, 0]) - batch.features["clip_text"]
+        return {"follow": gaps.abs().sum()}
+
+
+class Follow(FollowText):
+    """Stands for all of its terms: the first position follows whatever the teacher says of a row."""
+
+    needs = ("text", *(f"features.{name}" for name in sorted(ALL)))
+
+    def __init__(self, sizes: Sizes, **options: object) -> None:
+        super().__init__(sizes, **options)
+        self.of_image = torch.nn.Linear(sizes.text, sizes.teacher_image)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, torch.Tensor]:
+        said = batch.features
+        first = encoded.text[:, 0]
+        of_text = super().forward(encoded, batch)["follow"]
+        of_image = (self.of_image(first) - said["clip_image"]).abs().sum()
+        of_words = (self.of_text(first)[:, None] - said["clip_words"]).abs().sum()
+        surely = said["clip_similarity"].abs().sum() / 100
+        return {"follow": of_text + of_image + of_words + surely}
+
+
+FOLLOW = f"{__name__}:Follow"
+
+
+@pytest.fixture(scope="module")
+def tune(place: Path) -> FinetuneConfig:
+    """Fine-tuning on questions about the pictures; several share one."""
+    homes.student(place / "student")
+    questions = [(f"is {n} a dog ?", f"some/{n % 4}.png", "yn"[n % 2]) for n in range(20)]
+    put(place / "questions.csv", homes.table(("question", "photo", "answer"), *questions))
+    return configured(
+        FinetuneConfig,
+        model=str(place / "student"),
+        data=str(place / "questions.csv"),
+        text="question",
+        image="photo",
+        label="answer",
+        objectives=(FOLLOW,),
+        teacher=str(place / "clip"),
+        teacher_images=str(place / "photos"),
+        save_model=True,
+    )
+
+
+BRIEF = replace(homes.STEPS, batch=4)
+
+
+def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypatch):
+    reads = Reads(monkeypatch)
+    made = Counter()
+    load = teaching.load_clip_teacher
+    monkeypatch.setattr(
+        teaching, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
+    )
+    result = finetune(changed(tune, seeds=2), BRIEF, tmp_path / "run")
+    assert result["seeds"] == [0, 1] and made["teacher"] == 1
+    pictures, texts = reads.seen["pictures"], reads.seen["texts"]
+    assert pictures <= 4 and texts <= 2 * 20, "texts once for themselves and once for their words"
+    assert not (tmp_path / "run/teacher").exists(), "a finished run keeps no features"
+    kept_for_others = changed(tune, teacher_cache=str(tmp_path / "cache"))
+    finetune(kept_for_others, BRIEF, tmp_path / "first")
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
+        "clip_images",
+        "clip_texts",
+        "clip_words",
+    ]
+    reads.seen.clear()
+    finetune(changed(kept_for_others, max_train=8), BRIEF, tmp_path / "second")
+    assert not reads.seen
+    log = homes.log_of(tmp_path / "run/seed-0")
+    assert log == homes.log_of(tmp_path / "first/seed-0")
+    assert all({"task", "follow"} < line.keys() for line in log)
+
+
+def test_cached_and_live_losses_are_equal(tune, tmp_path):
+    logs = []
+    for cache_gb in (1.0, 0.0):
+        finetune(changed(tune, cache_gb=cache_gb), BRIEF, tmp_path / f"{cache_gb}")
+        logs.append(homes.log_of(tmp_path / f"{cache_gb}/seed-0"))
+    for one, other in zip(*logs, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("cache_gb", [1.0, 0.0])
+def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path, monkeypatch):
+    config = changed(tune, cache_gb=cache_gb)
+    finetune(config, BRIEF, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
+        with pytest.raises(Killed):
+            finetune(config, BRIEF, tmp_path / "killed")
+    assert (tmp_path / "killed/teacher").exists() == bool(cache_gb)
+    finetune(config, BRIEF, tmp_path / "killed")
+    whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
+    assert whole == killed
+
+
+def test_text_and_image_teachers_share_a_run(tune, tmp_path):
+    config = changed(tune, objectives=(FOLLOW, "contrastive"))
+    finetune(config, BRIEF, tmp_path / "both")
+    terms = set(homes.log_of(tmp_path / "both/seed-0")[0])
+    assert {"task", "follow", "contrastive_sentence", "contrastive_word"} < terms
+    with pytest.raises(InputError, match="features of texts of two widths, 24 and 32"):
+        finetune(changed(config, space="pre_projection"), BRIEF, tmp_path / "wide")
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_papers_terms_and_gate_are_the_same_kept_and_live(seen, tune, place, tmp_path):
+    config = changed(tune, objectives=("td_text", "td_words"), td_gate="question")
+    if seen:
+        store(tmp_path / "store", [f"some/{n}" for n in range(4)])
+        config = changed(config, regions=str(tmp_path / "store"), join="uniter")
+        config = changed(config, objectives=("td_image", *config.objectives))
+    logs = []
+    for cache_gb in (1.0, 0.0):
+        out = tmp_path / f"{cache_gb}"
+        result = finetune(changed(config, cache_gb=cache_gb), BRIEF, out)
+        logs.append(homes.log_of(out / "seed-0"))
+        assert result["seeds"] == [0]
+    assert {*config.objectives, "td_words_used"} < logs[0][0].keys()
+    for one, other in zip(*logs, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+
+def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp_path, monkeypatch):
+    names = [f"some/{n}" for n in range(4)]
+    store(tmp_path / "store", names)
+    captions = [f"{text} {n}\t{name}.png" for n, name in enumerate(names) for text in TEXTS[:3]]
+    put(tmp_path / "captions.tsv", "\n".join(captions) + "\n")
+    config = configured(
+        PretrainConfig,
+        model="uniter",
+        student=tune.model,
+        regions=str(tmp_path / "store"),
+        captions=str(tmp_path / "captions.tsv"),
+        max_length=48,
+        objectives=(FOLLOW,),
+        teacher=tune.teacher,
+        teacher_images=str(place / "photos"),
+        teacher_cache=str(tmp_path / "cache"),
+    )
+    reads = Reads(monkeypatch)
+    result = pretrain(config, BRIEF, tmp_path / "captions")
+    assert "follow" in result["objectives"]
+    assert reads.seen["pictures"] == 4 and reads.seen["texts"] == 3 * 4
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["clip_images"]
+    alone = changed(config, objectives=("contrastive",), teacher_images="", teacher_cache="")
+    pretrain(alone, BRIEF, tmp_path / "alone")
+    assert not (tmp_path / "alone/teacher").exists()
+
+
+def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
+    homes.text(tmp_path / "text.txt", 12)
+    config = configured(
+        AdaptConfig,
+        student=tune.model,
+        teacher=tune.teacher,
+        text=(str(tmp_path / "text.txt"),),
+        arm=f"mlm+{__name__}:FollowText",
+    )
+    with pytest.raises(InputError, match="--teacher-images FOLDER"):
+        adapt(changed(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
+    with pytest.raises(
+        InputError, match="nothing reads --teacher-images photos; name an objective"
+    ):
+        adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
+    result = adapt(config, BRIEF, tmp_path / "out")
+    assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
