@@ -13,6 +13,7 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.config import TEACHING, RegionsConfig, TeachConfig, WorldConfig, changed, flat
 from groundling.data.regions import RegionStore
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import end_to_end
 from groundling.keyed import seed_of
@@ -162,7 +163,7 @@ class _Shelf:
         out = self.folder / "regions"
         settings = RegionsConfig(
             images=str(self.world / DATA["images"]),
-            boxes=str(self.world / "instances.json"),
+            boxes=(str(self.world / "instances.json"),),
             backbone=str(self.clip()),
             whole=True,
             cpu=True,
@@ -200,7 +201,7 @@ class _Shelf:
         if not folder.exists():
             store = RegionStore(self.store())
             model = join_to(self._student(), name, store.width)
-            model.regions_from = made_by(store)
+            model.regions_from = made_by(SeveralStores([store]))
             model.export(folder)
         return folder
 
