@@ -29,10 +29,8 @@ from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
 from groundling.world.world import World
 
-TRAIN = 48
-"""Most examples of a training split."""
-HELD = 48
-"""Most examples of a held-out split."""
+EXAMPLES = 32
+"""Most examples of a split; with fewer scenes to draw from, VCR's would have none."""
 SIDE = 32
 """Pixels of a picture's side, for whatever reads pixels."""
 LENGTH = 48
@@ -125,7 +123,7 @@ class _Shelf:
     def path(self, kind: str, name: str) -> Path:
         """Where the stand-in of a kind is; raises InputError for an unknown one."""
         if not (self.world / "tasks.json").exists():
-            write_tasks(World(WORLD), self.world, TRAIN, HELD)
+            write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES)
             _name_persons(self.world / DATA["vcr"])
         if kind in DATA:
             return self.world / DATA[kind]
