@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,7 +94,7 @@ def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source]
 
     A stand-in that an earlier call has made is used again. Raises InputError for a kind that there is none of.
     """
-    shelf = _Shelf(folder)
+    shelf = _Shelf(folder, {source.kind for source in sources})
     found = {}
     notes = []
     for source in sources:
@@ -116,14 +116,16 @@ def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source]
 class _Shelf:
     """Stand-ins, made when they are first asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kinds: Collection[str]) -> None:
+        """`kinds` of data are the ones that the world is written as; a CLIP's pieces are learned from its captions."""
         self.folder = folder
+        self.names = {"captions", *kinds}
         self.world = folder / "world"
 
     def path(self, kind: str, name: str) -> Path:
         """Where the stand-in of a kind is; raises InputError for an unknown one."""
         if not (self.world / "tasks.json").exists():
-            write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES)
+            write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES, self.names)
             _name_persons(self.world / DATA["vcr"])
         if kind in DATA:
             return self.world / DATA[kind]

@@ -7,6 +7,7 @@ expression or list of choices has all its answers equally often: VQA v2's comple
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 
 from groundling.data.tables import lines_of
@@ -23,22 +24,28 @@ from groundling.world.world import World
 
 __all__ = ["POOLS", "sentences", "write_tasks"]
 
-WRITERS = (
-    write_captions,
-    write_vqa,
-    write_vcr,
-    write_nlvr2,
-    write_refcoco,
-    write_flickr30k,
-    write_snli_ve,
-)
+WRITERS = {
+    "captions": write_captions,
+    "vqa": write_vqa,
+    "vcr": write_vcr,
+    "nlvr2": write_nlvr2,
+    "refcoco+": write_refcoco,
+    "flickr30k": write_flickr30k,
+    "snli-ve": write_snli_ve,
+}
 """The data sets, each by what writes it."""
 
 
 def write_tasks(
-    world: World, folder: str | os.PathLike, train: int = 4000, held: int = 1000
+    world: World,
+    folder: str | os.PathLike,
+    train: int = 4000,
+    held: int = 1000,
+    names: Container[str] = WRITERS,
 ) -> dict[str, int]:
     """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
+
+    `names` are those of `WRITERS` to write, if not all.
 
     `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
     pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number
@@ -48,8 +55,9 @@ def write_tasks(
         if most < 0:
             raise InputError(f"{name} is {most}; expected 0 or more examples a split")
     files = TaskFiles(world, Path(folder), train, held)
-    for write in WRITERS:
-        write(files)
+    for name, write in WRITERS.items():
+        if name in names:
+            write(files)
     files.close()
     return files.counts
 
