@@ -498,8 +498,6 @@ class FinetuneConfig:
     """Text encoder, CLIP-like text tower, or what `adapt`, `pretrain` or `finetune` wrote: hub id or folder."""
     task: str = ""
     """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
-    called: str = ""
-    """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
     data: str = ""
     """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
     seeds: int = 1
@@ -513,12 +511,17 @@ learned from are marked."""
     """Use at most so many training examples, evenly spaced; 0: all."""
     partition: str = ""
     """Train on the examples of this file of `data partition` alone."""
+    unlabelled: int = 0
+    """--partition: so many of the other training examples, without their labels, beside each of the partition's in \
+every step, for objectives that need no labels (CLIP-TD, Table 3); 0: none."""
     also: tuple[str, ...] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = False
     """Keep each seed's fine-tuned encoder and head."""
+    called: str = ""
+    """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
     freeze_words: bool = False
     """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
     regions: RegionInput = field(default_factory=RegionInput)

@@ -524,6 +524,8 @@ def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
         found = [settings[name]["here"] if name in settings else "" for name in names]
         assert (*found, "pretrain" in settings["model"]["here"]) == expected, row
     assert told(plan["VL-BERT--RTS: VCR 700"], "select") == ["random"]
+    for name, job in plan.items():
+        assert ("(S)" in job["name"] or "-S" in name) == ("unlabelled" in job["settings"])
     assert told(plan["VL-BERT--TS: VCR 700"], "also") == [
         "SM=VCR, shortcuts mitigated EM=VCR, explicit mitigation IM=VCR, implicit mitigation"
     ]
@@ -534,6 +536,7 @@ def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
     [
         ("Table 1", 11, ["VCR 700", "VCR 7000", "VCR full"], ("VILLA", "VCR full (SM)", 75.43)),
         ("Table 2", 9, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, TS", "VCR 700", 46.28)),
+        ("Table 3", 4, ["VCR 700", "VCR 7000"], ("VL-BERT, CLIP-TD 16 (S)", "VCR 700", 52.43)),
         ("Table 5", 11, ["VE 3000", "VE 30000", "VE full"], ("VE, VILLA", "VE full (test)", 79.32)),
         ("Table 6", 8, ["VQA 100", "VQA 1000", "VQA full"], ("VQA, UNITER-L", "VQA 1000", 64.43)),
         ("Table 8", 15, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, CW", "VCR 7000", 58.93)),
