@@ -112,6 +112,11 @@ COMMANDS = {
         {"_own": config.EnsembleConfig()},
         positional="--runs",
     ),
+    "zero-shot": Command(
+        "what a CLIP, or a pre-trained model's match head, answers without training on a task",
+        "groundling.recipes.zero_shot:zero_shot",
+        {"_own": config.ZeroShotConfig()},
+    ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
         "groundling.recipes.similarity:similarity",

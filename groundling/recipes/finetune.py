@@ -21,7 +21,7 @@ from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.regions import RegionStore
 from groundling.data.samples import Samples, TextSamples, thinned
 from groundling.errors import InputError
-from groundling.evaluate import Scores, evaluate
+from groundling.evaluate import Scores, evaluate, write_answers
 from groundling.find import is_outside, named
 from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
@@ -50,7 +50,7 @@ from groundling.recipes.teaching import (
     watched_terms,
     with_teachers,
 )
-from groundling.runs import disk_errors, finished
+from groundling.runs import finished
 from groundling.shift.beside import with_others
 from groundling.shift.partitions import taken
 from groundling.tasks import Task
@@ -208,7 +208,8 @@ def one_run(
     for split in samples:
         if split != task.train:
             answers = evaluate(student, objective, task, samples[split])
-            _write(answers, task, split, folder)
+            if PartialState().is_main_process:
+                write_answers(answers, task, split, folder)
             if answers.labels is not None:
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
@@ -245,18 +246,6 @@ def _given(student: Student, config: FinetuneConfig, form: Form) -> Given:
         targeted=config.targeted,
         form=form,
     )
-
-
-def _write(answers: Scores, task: Task, split: str, folder: Path) -> None:
-    """Predictions and, of an unlabelled split, the server's file."""
-    if not PartialState().is_main_process:
-        return
-    answers.write(folder / f"predictions_{split}.jsonl")
-    server_file = task.test.get(split)
-    if server_file:
-        text = task.submission(split, answers.officials, answers.predictions)
-        with disk_errors(folder / server_file):
-            (folder / server_file).write_text(text, encoding="utf-8")
 
 
 def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
