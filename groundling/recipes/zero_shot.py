@@ -178,8 +178,8 @@ class _Answering:
         found = self._matched(split, rows)
         read = [found.read[start : start + choices] for start in range(0, len(rows), choices)]
         scores = same_for_same(found.scores.reshape(-1, choices), read)
-        cut = found.dropped.reshape(-1, choices).any(axis=1).tolist()
-        alike = sum(one and len(set(texts)) == 1 for one, texts in zip(cut, read, strict=True))
+        cut = [int(pieces.sum()) for pieces in found.dropped.reshape(-1, choices)]
+        alike = sum(len(set(texts)) == 1 for one, texts in zip(cut, read, strict=True) if one)
         self._tell_alike(split, alike, len(examples), "choices")
         return self._scores(examples, scores, choose(scores))
 
