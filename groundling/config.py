@@ -610,6 +610,8 @@ class ZeroShotConfig:
     """Folder with the task's official files."""
     split: str = ""
     """What is answered; empty: every labelled split."""
+    also: tuple[str, ...] = ()
+    """NAME=FOLDER: also answer the development split of another folder, such as one that `data shift` wrote."""
     images: str = ""
     """Folder of the images, whose ids are paths there without the ending; for a CLIP, and VL-BERT end to end."""
     regions: str = ""

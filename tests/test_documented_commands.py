@@ -29,6 +29,7 @@ SMALLER = {
         *("--seeds", "1"),
     ],
     "sweep": ["--processes", "1"],
+    "zero-shot": ["--cpu"],
     "data partition": ["--per", "1", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,

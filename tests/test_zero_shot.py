@@ -284,6 +284,7 @@ def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = json_lines(place / "vcr/val.jsonl")[:4]
+    few = vcr_files.write(tmp_path / "few/val.jsonl", rows).parent
     rows[1]["question"] = ["dog"] * 60
     rows[2]["question"] = ["dog"] * 60
     vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
@@ -294,8 +295,10 @@ def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
     assert chosen(tmp_path / "out", "val")[1:3] == [0, 0]
     assert len(np.unique(outputs(tmp_path / "out", "val")[1])) == 1
     assert "of 2 of 4 examples all choices were cut to the same text" in capsys.readouterr().err
-    whole = zero_shot(replace(config, protocol="ia"), tmp_path / "alone")
-    assert (whole["cut_alike"], whole["dropped_pieces"], whole["notes"]) == ({"val": 0}, 0, [])
+    whole = zero_shot(replace(config, protocol="ia", also=(f"few={few}",)), tmp_path / "alone")
+    assert whole["cut_alike"] == {"val": 0, "few": 0}
+    assert (whole["dropped_pieces"], whole["notes"]) == (0, [])
+    assert chosen(tmp_path / "alone", "few") == chosen(tmp_path / "alone", "val")
     asked_long = shutil.copytree(place / "vqa", tmp_path / "vqa")
     for path in asked_long.glob("*val2014_questions.json"):
         content = json.loads(path.read_text())

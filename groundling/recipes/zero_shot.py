@@ -24,6 +24,7 @@ from groundling.metrics import collapsed
 from groundling.recipes.lifecycle import Run
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
 from groundling.runs import disk_errors, write_json
+from groundling.shift.beside import with_others
 from groundling.shift.predictions import told_of
 from groundling.shift.zero_shot import RISING, asked, choose, classify, same_for_same
 from groundling.tasks import Task
@@ -52,6 +53,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     task = named("tasks", Task, config.task).at(folder)
     kind = _kind(task)
     _check(config, task, kind)
+    task = with_others(task, config.also)
     run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
         return run.result
@@ -118,6 +120,7 @@ def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
         "data": config.data,
         "images": config.images,
         "regions": Path(store) / "manifest.json" if store else "",
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
     }
 
 
