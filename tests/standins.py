@@ -143,8 +143,9 @@ def own_images(folder: Path) -> None:
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"
         photo(place.with_suffix(".jpg"))
-        boxes = [[1, 1, 9, 9, 0.9], [4, 2, 15, 15, 0.8]]
-        about = {"boxes": boxes, "segms": [[], []], "names": ["person", "dog"]}
+        names = list(vcr_files.OBJECTS)
+        boxes = [[1, 1, 9 + place, 9, 0.9] for place in range(len(names))]
+        about = {"boxes": boxes, "segms": [[] for _ in names], "names": names}
         about |= {"width": SIDE, "height": SIDE}
         put(place.with_suffix(".json"), json.dumps(about))
 

@@ -30,7 +30,7 @@ SMALLER = {
     ],
     "sweep": ["--processes", "1"],
     "zero-shot": ["--cpu"],
-    "data partition": ["--per", "1", "--allow-fewer"],
+    "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,
     "data tasks": standins.TASKS,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from groundling.batch import Example
 from groundling.config import ZeroShotConfig, need
-from groundling.data.clusters import kmeans_1d
+from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.samples import thinned
 from groundling.errors import InputError
 from groundling.evaluate import Scores, most_likely, write_answers
@@ -26,7 +25,7 @@ from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, M
 from groundling.runs import disk_errors, write_json
 from groundling.shift.beside import with_others
 from groundling.shift.predictions import told_of
-from groundling.shift.zero_shot import RISING, asked, choose, classify, same_for_same
+from groundling.shift.zero_shot import RISING, asked, choose, classify, finite, same_for_same
 from groundling.tasks import Task
 
 SEED = "seed-0"
@@ -141,7 +140,7 @@ class _Answering:
     def __init__(self, config: ZeroShotConfig, task: Task, kind: Kind, run: Run) -> None:
         self.config = config
         self.task = task
-        self.kind = kind
+        self.fitted: Clusters | None = None
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
         self.speaks = run.state.is_main_process
         self.match: Matcher
@@ -161,11 +160,14 @@ class _Answering:
         if len(examples) < len(every):
             self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
         with told_of(f"zero-shot, {split}"):
-            if self.kind == "choices":
+            form = self.task.form
+            if isinstance(form, Choose):
                 return self._chosen(split, examples)
-            if self.kind == "classes":
-                return self._classified(split, examples)
-            return self._prompted(split, examples)
+            if isinstance(form, Classify):
+                return self._classified(split, examples, form)
+            if isinstance(form, Answer) and isinstance(self.match, ByCosine):
+                return self._prompted(split, examples, form, self.match)
+            raise InputError(f"no rule makes answers to {self.task.name} of similarities")
 
     def _note(self, note: str) -> None:
         self.told["notes"].append(note)
@@ -186,77 +188,73 @@ class _Answering:
         self._tell_alike(split, alike, len(examples), "choices")
         return self._scores(examples, scores, choose(scores))
 
-    def _classified(self, split: str, examples: Sequence[Example]) -> Scores:
+    def _classified(self, split: str, examples: Sequence[Example], form: Classify) -> Scores:
         """The class whose centre is nearest, of three clusters of the similarities; no label is read."""
         found = self.match.on_a_line(self._matched(split, examples).scores)
-        fitted = found
-        if self.config.fit == "train":
-            train = self.task.read(Path(self.config.data), self.task.train)
-            fitted = self.match.on_a_line(self._matched(self.task.train, train).scores)
-        clusters = kmeans_1d(fitted, len(RISING))
+        clusters = self._clusters(found)
         centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
         self.told.setdefault("centroids", {})[split] = centres
-        self.told["clusters"] = (
-            "of the training split's similarities"
-            if self.config.fit == "train"
-            else "of the similarities of the split that is answered (transductive), without its labels"
-        )
-        form = self.task.form
-        labels = form.labels if isinstance(form, Classify) else ()
-        outputs = classify(found, clusters, labels)
+        outputs = classify(found, clusters, form.labels)
         return self._scores(examples, outputs, form.predict(outputs))
 
-    def _prompted(self, split: str, examples: Sequence[Example]) -> Scores:
-        """The answer whose prompt fits the image best; one question's prompts are in memory at a time."""
-        form = self.task.form
+    def _clusters(self, found: np.ndarray) -> Clusters:
+        """Those of the similarities that were found, or of the training split's, which are the same for all splits."""
+        if self.config.fit == "split":
+            told = "of the similarities of the split that is answered, without its labels (transductive)"
+            self.told["clusters"] = told
+            return kmeans_1d(found, len(RISING))
+        self.told["clusters"] = "of the training split's similarities, without its labels"
+        if self.fitted is None:
+            train = self.task.read(Path(self.config.data), self.task.train)
+            fitted = self._matched(self.task.train, train).scores
+            self.fitted = kmeans_1d(self.match.on_a_line(fitted), len(RISING))
+        return self.fitted
+
+    def _prompted(
+        self, split: str, examples: Sequence[Example], form: Answer, match: ByCosine
+    ) -> Scores:
+        """The answer whose prompt fits the image best; equal questions share their prompts.
+
+        One question's prompts are in memory at a time, and of all answers' scores the likeliest are kept.
+        """
+        asks = "{question}" in self.config.prompt
+        places: dict[str, list[int]] = {}
+        for place, example in enumerate(examples):
+            places.setdefault(example.text if asks else "", []).append(place)
+        samples = match.kept(examples, "clip_image")
         predictions = np.zeros(len(examples))
         outputs = np.zeros((len(examples), 1))
         likely: list[list[tuple[int, float]]] = [[] for _ in examples]
-        for places, scores in self._scores_of_answers(split, examples):
-            best = form.predict(scores)
-            predictions[places] = best
-            outputs[places] = np.take_along_axis(scores, best[:, None], 1)
-            for place, answers in zip(places, most_likely(scores), strict=True):
-                likely[place] = answers
-        return self._scores(examples, outputs, predictions, likely)
-
-    def _scores_of_answers(
-        self, split: str, examples: Sequence[Example]
-    ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Places (B,) of some examples and their images' scores (B, answers); equal questions share their prompts."""
-        if not (isinstance(self.match, ByCosine) and isinstance(self.task.form, Answer)):
-            return
-        asks = "{question}" in self.config.prompt
-        groups: dict[str, list[int]] = {}
-        for place, example in enumerate(examples):
-            groups.setdefault(example.text if asks else "", []).append(place)
-        samples = self.match.kept(examples, "clip_image")
         alike = 0
-        for question, places in groups.items():
-            table, is_one = self._table(question, self.task.form.labels, self.match)
-            alike += is_one * len(places)
-            for start in range(0, len(places), BATCH):
-                some = places[start : start + BATCH]
-                seen = [one.features["clip_image"] for one in samples.get(some, ())]
-                images = torch.from_numpy(np.stack(seen)).to(table.device)
-                yield some, (self.match.scale * images @ table.T).double().cpu().numpy()
+        for question, own in places.items():
+            table, row_of = self._table(question, form.labels, match)
+            alike += len(own) * (len(table) == 1 < len(row_of))
+            for start in range(0, len(own), BATCH):
+                some = own[start : start + BATCH]
+                images = np.stack([one.features["clip_image"] for one in samples.get(some, ())])
+                scores = finite(match.scale * images.astype(float) @ table.T)[:, row_of]
+                predictions[some] = form.predict(scores)
+                best = predictions[some].astype(int)
+                outputs[some] = np.take_along_axis(scores, best[:, None], 1)
+                for place, answers in zip(some, most_likely(scores), strict=True):
+                    likely[place] = answers
         self._tell_alike(split, alike, len(examples), "prompts")
+        return self._scores(examples, outputs, predictions, likely)
 
     def _table(
         self, question: str, answers: Sequence[str], match: ByCosine
-    ) -> tuple[torch.Tensor, bool]:
-        """Embeddings (answers, E) of a question's prompts, and whether all of them were cut to the same text."""
-        prompts = [
-            self.config.prompt.replace("{answer}", answer).replace("{question}", question)
-            for answer in answers
-        ]
-        rows = match.towers.rows(prompts)
-        cut = sum(dropped for _, dropped in rows)
-        self.told["dropped_pieces"] += cut
-        first: dict[bytes, int] = {}
-        place = [first.setdefault(row.ids.tobytes(), len(first)) for row, _ in rows]
+    ) -> tuple[np.ndarray, list[int]]:
+        """Embeddings (K, E) of a question's prompts, those that are read alike once, and each answer's row of them.
+
+        Otherwise rounding would choose among prompts that differ only in what was cut off.
+        """
+        asked_so = self.config.prompt.replace("{question}", question)
+        rows = match.towers.rows([asked_so.replace("{answer}", answer) for answer in answers])
+        self.told["dropped_pieces"] += sum(cut for _, cut in rows)
         different = {row.ids.tobytes(): row for row, _ in rows}
-        return match.towers.embedded(list(different.values()))[place], bool(cut) and len(first) == 1
+        number = {read: place for place, read in enumerate(different)}
+        embedded = match.towers.embedded(list(different.values())).cpu().numpy().astype(float)
+        return embedded, [number[row.ids.tobytes()] for row, _ in rows]
 
     def _matched(self, split: str, rows: Sequence[Example]) -> Matches:
         found = self.match(rows)

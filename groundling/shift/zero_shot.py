@@ -51,14 +51,19 @@ def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]
     return clusters.logits(similarities)[:, columns]
 
 
-def choose(similarities: np.ndarray) -> np.ndarray:
-    """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
+def finite(similarities: np.ndarray) -> np.ndarray:
+    """The similarities (N, C) themselves; raises InputError where one is not finite."""
     faults = np.flatnonzero(~np.isfinite(similarities).all(1))
     if len(faults):
         raise InputError(
             f"row {faults[0]}: a similarity is not a finite number ({len(faults):,} such)"
         )
-    return similarities.argmax(1)
+    return similarities
+
+
+def choose(similarities: np.ndarray) -> np.ndarray:
+    """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
+    return finite(similarities).argmax(1)
 
 
 def both_right(
