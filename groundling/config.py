@@ -638,8 +638,8 @@ class ZeroShotConfig:
     """NAME=FOLDER: also answer the development split of another folder, such as one that `data shift` wrote."""
     images: str = ""
     """Folder of the images, whose ids are paths there without the ending; for a CLIP, and VL-BERT end to end."""
-    regions: str = ""
-    """Region store of the images, which a single-stream model reads."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     other_regions: bool = False

@@ -19,6 +19,7 @@ from homes import STEPS, answers, put
 from PIL import Image
 from scipy.special import expit, softmax
 from test_clip_teacher import image
+from test_end_to_end import resnet
 from test_partitions import vqa
 from test_pretrain import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
@@ -348,7 +349,7 @@ def seen(place: Path) -> Path:
         PretrainConfig,
         model="uniter",
         student=str(homes.student(place / "bert")),
-        regions=str(regions),
+        regions=(str(regions),),
         captions=str(put(place / "captions.tsv", captions)),
     )
     pretrain(config, replace(STEPS, steps=4, batch=2), place / "uniter")
@@ -372,7 +373,7 @@ def heads(model: Path, regions: Path, examples: list[Example]) -> np.ndarray:
 
 
 def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
-    given = {"model": str(seen), "images": "", "regions": str(place / "regions")}
+    given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
     for protocol in ("iqa", "ia"):
         out = tmp_path / protocol
         result = zero_shot(settings(place, "vcr/answer", protocol=protocol, **given), out)
@@ -392,13 +393,37 @@ def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
     assert chosen(tmp_path / "claims", "dev") == (2 - kmeans_1d(shares, 3).labels).tolist()
 
 
+def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
+    regions = store(tmp_path / "regions", [str(number) for number in range(3)])
+    captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
+    config = configured(
+        PretrainConfig,
+        model="vlbert",
+        related=True,
+        student=str(homes.student(tmp_path / "bert")),
+        regions=(str(regions),),
+        images=str(place / "images"),
+        backbone=str(resnet(tmp_path / "resnet")),
+        side=32,
+        captions=str(put(tmp_path / "captions.tsv", captions)),
+    )
+    pretrain(config, replace(STEPS, steps=1, batch=2), tmp_path / "vlbert")
+    given = {"model": str(tmp_path / "vlbert/model"), "regions": (str(regions),), "split": "dev"}
+    result = zero_shot(settings(place, "snli-ve", **given), tmp_path / "out")
+    assert set(result["scores"]["dev"]) >= {"accuracy"}
+    shares = sorted(result["centroids"]["dev"].values())
+    assert 0 < shares[0] < shares[2] < 1
+    told = refusal(settings(place, "snli-ve", **given, images=""), tmp_path / "blind")
+    assert "this model reads pixels; pass --images FOLDER" in told
+
+
 def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path) -> None:
     def told(task: str, **changes: Any) -> str:
-        given = {"model": str(seen), "images": "", "regions": str(place / "regions")}
+        given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
         return refusal(settings(place, task, **{**given, **changes}), tmp_path / "out")
 
     assert "vqa has 3 answers, and a match head would read the image once for each" in told("vqa")
-    assert "pass --regions STORE" in told("vcr", regions="", images=str(place / "images"))
+    assert "pass --regions STORE" in told("vcr", regions=(), images=str(place / "images"))
     assert "reads no regions" in told("vcr", model=str(place / "bert"))
     assert "leave out --images" in told("vcr", images=str(place / "images"))
     assert "--teacher-cache is for" in told("vcr", teacher_cache=str(tmp_path))
@@ -408,4 +433,4 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
         "vcr", model=str(headless)
     )
     few = store(tmp_path / "few", ["movie/0"])
-    assert "movie/1" in told("vcr", regions=str(few))
+    assert "movie/1" in told("vcr", regions=(str(few),))

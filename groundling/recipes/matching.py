@@ -14,7 +14,6 @@ from groundling.batch import Example, collate, needed
 from groundling.config import Targeted, ZeroShotConfig
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
-from groundling.data.regions import RegionStore
 from groundling.data.samples import Samples, TextSamples
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd
@@ -23,7 +22,7 @@ from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.saved_heads import load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.recipes.regions_of import check_regions
+from groundling.recipes.regions_of import Shelf, check_regions
 from groundling.recipes.teaching import Classroom
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.towers import Towers
@@ -113,8 +112,8 @@ class ByMatchHead:
         model = load_student(config.model)
         if not isinstance(model, SingleStream):
             raise InputError(
-                f"--regions {config.regions}: {config.model} reads no regions; expected a pre-trained single-stream "
-                "model, or a CLIP without --regions"
+                f"{config.model}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
+                "without --regions"
             )
         self.model = model.to(device).eval()
         self.head = SentenceImage(model.sizes)
@@ -133,7 +132,7 @@ class ByMatchHead:
         if reads_pixels != bool(config.images):
             told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
             raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
-        self.store = RegionStore(config.regions, features=not reads_pixels)
+        self.store = Shelf(config.regions, (), "store", features=not reads_pixels).of("")
         if not reads_pixels:
             check_regions(self.store, model, config.other_regions)
 

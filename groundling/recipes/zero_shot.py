@@ -22,6 +22,7 @@ from groundling.forms import Answer, Choose, Classify
 from groundling.metrics import collapsed
 from groundling.recipes.lifecycle import Run
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
+from groundling.recipes.regions_of import manifests
 from groundling.runs import disk_errors, write_json
 from groundling.shift.beside import with_others
 from groundling.shift.predictions import told_of
@@ -113,12 +114,11 @@ def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
 
 
 def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
-    store = config.regions
     return {
         "model": config.model,
         "data": config.data,
         "images": config.images,
-        "regions": Path(store) / "manifest.json" if store else "",
+        **(manifests(config.regions) if config.regions else {}),
         **{f"also {other}": other.partition("=")[2] for other in config.also},
     }
 
