@@ -11,22 +11,17 @@ from typing import Any
 
 import pytest
 import vcr_files
-from homes import STEPS, log_of, put, student
+from homes import STEPS, put, student
 
-from groundling.batch import IGNORE
 from groundling.cli import main
 from groundling.config import FinetuneConfig, PartitionConfig, changed
 from groundling.errors import InputError
-from groundling.feed import Source
 from groundling.find import named
-from groundling.keyed import generator
-from groundling.recipes import finetune as tuning
 from groundling.recipes.finetune import finetune
 from groundling.recipes.partition import partition
 from groundling.shift.partitions import CATEGORIES, category, draw, strata
 from groundling.tasks import Task
 from groundling.tasks.vqa import VQA
-from groundling.train import train
 
 
 @pytest.fixture
@@ -222,55 +217,6 @@ def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> N
     ]
     assert read[0] == read[1]
     assert few["median"] == same["median"]
-
-
-def test_the_rest_is_learned_from_without_its_labels(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CLIP-TD, Table 3."""
-    given: list[Source] = []
-
-    def watched(model: Any, objectives: Any, learning: Any, *rest: Any, **options: Any) -> Any:
-        given.extend(learning)
-        return train(model, objectives, learning, *rest, **options)
-
-    monkeypatch.setattr(tuning, "train", watched)
-    shots = tmp_path / "shots.json"
-    ids = drawn(shots, task="vcr/answer", data=str(data), per=1)["ids"]
-    model = str(student(tmp_path / "student"))
-    config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32, unlabelled=2)
-    config = changed(config, partition=str(shots), objectives=("mlm",))
-    steps = replace(STEPS, batch=4)
-    finetune(config, steps, tmp_path / "out")
-    (source,) = given
-    assert (len(source.samples), source.each) == (7, 2)
-    known = source.samples.get(range(7), [generator(n) for n in range(7)])
-    assert {sample.example.official for sample in known if sample.example} == set(ids)
-    assert all(int(sample.labels["label"]) in range(4) for sample in known)
-    assert source.beside is not None
-    rows = (data / "train.jsonl").read_text().splitlines()
-    assert len(source.beside) == len(rows) - 7
-    assert not set(source.beside.ids) & set(source.samples.ids)
-    others = source.beside.get(range(len(rows) - 7), [generator(n) for n in range(len(rows))])
-    assert {int(sample.labels["label"]) for sample in others} == {IGNORE}
-    assert all({"task", "mlm"} <= line.keys() for line in log_of(tmp_path / "out/seed-0"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"objectives": ("mlm",)}, "--unlabelled 2 needs --partition FILE"),
-        ({"partition": "p.json"}, "and --objectives, which learn without"),
-        ({"partition": "p.json", "objectives": ("mlm",), "unlabelled": -1}, "expected at least 0"),
-    ],
-)
-def test_nothing_to_learn_without_labels_is_told(
-    settings: dict[str, Any], message: str, tmp_path: Path, data: Path
-) -> None:
-    config = FinetuneConfig("student", "vcr/answer", str(data), unlabelled=2)
-    with pytest.raises(InputError, match=message) as error:
-        finetune(changed(config, **settings), STEPS, tmp_path / "out")
-    assert "\n" not in str(error.value)
 
 
 def test_damage(tmp_path: Path, data: Path) -> None:

@@ -20,29 +20,6 @@ def hidden(label: np.ndarray) -> np.ndarray:
     return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
 
 
-class Some:
-    """Some samples of a data set, by their numbers there."""
-
-    def __init__(self, samples: Samples, places: Sequence[int]) -> None:
-        self.samples = samples
-        self.places = list(places)
-        self.ids = [samples.ids[place] for place in places]
-        self.lengths = samples.lengths[self.places]
-        self.images = [samples.images[place] for place in places]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), of these samples."""
-        return self.samples.sizes[self.places]
-
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Samples in the order of `indices`."""
-        return self.samples.get([self.places[index] for index in indices], rngs)
-
-
 class Unlabelled:
     """Samples without their labels, or that never had any; whatever else they carry stays.
 

@@ -20,15 +20,13 @@ from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.samples import Samples, TextSamples, thinned, together
 from groundling.data.several_stores import SeveralStores
-from groundling.data.unlabelled import Some, Unlabelled
 from groundling.errors import InputError
-from groundling.evaluate import Scores, evaluate
-from groundling.feed import Source
+from groundling.evaluate import Scores, evaluate, write_answers
 from groundling.find import is_outside, named
 from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
-from groundling.keyed import generator, seed_of
+from groundling.keyed import seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.kinds import Student
@@ -52,7 +50,7 @@ from groundling.recipes.teaching import (
     watched_terms,
     with_teachers,
 )
-from groundling.runs import disk_errors, finished
+from groundling.runs import finished
 from groundling.shift.beside import with_others
 from groundling.shift.partitions import taken
 from groundling.tasks import Task
@@ -62,8 +60,6 @@ from groundling.teachers import Teacher
 from groundling.train import train
 
 Splits = Mapping[str, Sequence[Example]]
-UNLABELLED = "without labels"
-"""What is learned from beside a partition, among the splits."""
 
 
 def finetune(
@@ -122,13 +118,6 @@ def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> 
             f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
     _check_regions_given(config)
-    if config.unlabelled and not (config.partition and config.objectives):
-        raise InputError(
-            f"finetune: --unlabelled {config.unlabelled} needs --partition FILE, which says what has labels, and "
-            "--objectives, which learn without"
-        )
-    if config.unlabelled < 0:
-        raise InputError(f"finetune: --unlabelled {config.unlabelled}, expected at least 0")
     if config.seeds < 1:
         raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
     if config.teacher and not (config.objectives or config.inner):
@@ -209,10 +198,6 @@ def one_run(
     `room`: the teachers of the objectives beside the task's own; without one there are none.
     """
     room = room or Classroom()
-    labelled = len(splits[task.train])
-    # What has no labels is read and taught as what has, and told apart when it is learned from.
-    splits = {**splits, task.train: [*splits[task.train], *splits.get(UNLABELLED, [])]}
-    splits.pop(UNLABELLED, None)
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = _head(student, task, splits, config)
     loss = "" if config.head_loss == "paper" else config.head_loss
@@ -232,13 +217,14 @@ def one_run(
         for layer, name in [start for one in objectives for start in one.starts()]:
             start_layer(layer, config.model, name, "bert")
     inner = inner_step(config.inner, config.adversarial)
-    learning = _learned(samples[task.train], labelled, config.unlabelled)
+    learning = samples[task.train]
     trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
     scores = {}
     for split in samples:
         if split != task.train:
             answers = evaluate(student, objective, task, samples[split])
-            _write(answers, task, split, folder)
+            if PartialState().is_main_process:
+                write_answers(answers, task, split, folder)
             if answers.labels is not None:
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
@@ -261,16 +247,6 @@ def one_run(
     return done
 
 
-def _learned(samples: Samples, labelled: int, each: int) -> Samples | list[Source]:
-    """The first `labelled` samples, with `each` of the others beside each of them, whose labels are hidden."""
-    if labelled == len(samples):
-        return samples
-    own = Some(samples, range(labelled))
-    others = Some(samples, range(labelled, len(samples)))
-    label = own.get([0], [generator(0, "label")])[0].labels["label"]
-    return [Source(own, name="partition", beside=Unlabelled(others, label), each=each)]
-
-
 def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int) -> Classroom:
     """The teachers of the objectives beside the task's own."""
     given = _given(student, task, config, task.form)
@@ -288,18 +264,6 @@ def _given(student: Student, task: Task, config: FinetuneConfig, form: Form) -> 
         targeted=config.targeted,
         form=form,
     )
-
-
-def _write(answers: Scores, task: Task, split: str, folder: Path) -> None:
-    """Predictions and, of an unlabelled split, the server's file."""
-    if not PartialState().is_main_process:
-        return
-    answers.write(folder / f"predictions_{split}.jsonl")
-    server_file = task.test.get(split)
-    if server_file:
-        text = task.submission(split, answers.officials, answers.predictions)
-        with disk_errors(folder / server_file):
-            (folder / server_file).write_text(text, encoding="utf-8")
 
 
 def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
@@ -582,11 +546,6 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     for split in dict.fromkeys(wanted):
         parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
     examples = together({split: parts[split] for split in learned})
-    labelled = examples
     if config.partition:
-        labelled = taken(examples, Path(config.partition), task, folder)
-    parts[task.train] = thinned(labelled, config.max_train)
-    if config.unlabelled:
-        named_there = {example.id for example in parts[task.train]}
-        parts[UNLABELLED] = [example for example in examples if example.id not in named_there]
-    return parts
+        examples = taken(examples, Path(config.partition), task, folder)
+    return {**parts, task.train: thinned(examples, config.max_train)}
