@@ -439,6 +439,8 @@ VCR; e.g. vqa."""
     task_answers: Literal["right", "any"] = "right"
     """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
 any, a question that has no choices (vqa) stands alone."""
+    partition: str = ""
+    """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows, too."""
     step_mix: tuple[float, ...] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
@@ -487,6 +489,9 @@ class FinetuneConfig:
     """Use at most so many training examples, evenly spaced; 0: all."""
     partition: str = ""
     """Train on the examples of this file of `data partition` alone."""
+    unlabelled: int = 0
+    """--partition: so many of the other training examples, without their labels, beside each labelled one in every \
+step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     also: tuple[str, ...] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False

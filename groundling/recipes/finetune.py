@@ -20,13 +20,15 @@ from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.regions import RegionStore
 from groundling.data.samples import Samples, TextSamples, thinned
+from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
+from groundling.feed import Source
 from groundling.find import is_outside, named
 from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
-from groundling.keyed import seed_of
+from groundling.keyed import generator, seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.kinds import Student
@@ -52,7 +54,7 @@ from groundling.recipes.teaching import (
 )
 from groundling.runs import disk_errors, finished
 from groundling.shift.beside import with_others
-from groundling.shift.partitions import taken
+from groundling.shift.partitions import left_over, taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import OwnReader, own_notes, own_task
@@ -122,9 +124,31 @@ def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> 
             f"finetune: nothing reads --teacher {config.teacher}; name an objective that does, such as "
             "--objectives contrastive"
         )
+    _check_unlabelled(config)
     check_parts(config.objectives, config.teacher, "finetune")
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
+
+
+def _check_unlabelled(config: FinetuneConfig) -> None:
+    """Raises InputError if nothing is without a label, or no objective could score it."""
+    flag = f"--unlabelled {config.unlabelled}"
+    if config.unlabelled < 0:
+        raise InputError(f"{flag}: expected at least 0")
+    if not config.unlabelled:
+        return
+    if not config.partition:
+        raise InputError(
+            f"{flag} is about training examples outside a partition; pass --partition FILE, too"
+        )
+    if not config.objectives:
+        raise InputError(
+            f"{flag}: no objective scores what has no label; name one that does, such as --objectives td_text"
+        )
+    if config.targeted.td_choices == "right":
+        raise InputError(
+            f"{flag}: nobody knows the right choice of what has no label; leave --td-choices out"
+        )
 
 
 def _check_regions_given(config: FinetuneConfig) -> None:
@@ -202,8 +226,10 @@ def one_run(
         for layer, name in [start for one in objectives for start in one.starts()]:
             start_layer(layer, config.model, name, "bert")
     inner = inner_step(config.inner, config.adversarial)
-    learning = samples[task.train]
-    trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
+    learning = _learning(samples[task.train], splits[task.train], objectives, config)
+    trained = train(
+        student, objectives, [learning], training, folder, teachers=teachers, inner=inner
+    )
     scores = {}
     for split in samples:
         if split != task.train:
@@ -217,6 +243,8 @@ def one_run(
     notes = [*notes, *remarks]
     done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
     done |= {"watched": watched} if watched else {}
+    if learning.beside is not None:
+        done["unlabelled"] = {"examples": len(learning.beside), "beside_each": learning.each}
     done |= {"notes": notes} if notes else {}
 
     def save(where: Path) -> None:
@@ -226,6 +254,30 @@ def one_run(
 
     write_result(folder, done, save)
     return done
+
+
+def _learning(
+    samples: Samples,
+    examples: Sequence[Example],
+    objectives: Sequence[Objective],
+    config: FinetuneConfig,
+) -> Source:
+    """What is learned from: training samples of these examples, those without labels beside the others.
+
+    Raises InputError if there are some, and no objective that needs no label.
+    """
+    if not config.unlabelled:
+        return Source(samples)
+    if all("labels.label" in objective.needs for objective in objectives):
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: all of --objectives {' '.join(config.objectives)} need labels"
+        )
+    known = [number for number, one in enumerate(examples) if one.label is not None]
+    others = [number for number, one in enumerate(examples) if one.label is None]
+    labelled = Chosen(samples, known)
+    (first,) = labelled.get([0], [generator(examples[0].id)])
+    rest = Unlabelled(Chosen(samples, others), first.labels["label"])
+    return Source(labelled, beside=rest, each=config.unlabelled)
 
 
 def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int) -> Classroom:
@@ -465,6 +517,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
     ]
+    mixed = [run["unlabelled"] for run in runs[:1] if "unlabelled" in run]
     return {
         "task": task.name,
         "version": task.version,
@@ -477,6 +530,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
         "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
+        **({"unlabelled": mixed[0]} if mixed else {}),
     }
 
 
@@ -495,7 +549,28 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = {}
     for split in wanted:
         splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    examples = splits[task.train]
+    few = examples
     if config.partition:
-        splits[task.train] = taken(splits[task.train], Path(config.partition), task, folder)
-    splits[task.train] = thinned(splits[task.train], config.max_train)
+        few = taken(examples, Path(config.partition), task, folder)
+    splits[task.train] = thinned(few, config.max_train)
+    if config.unlabelled:
+        splits[task.train] += _unlabelled(examples, few, task, config)
     return splits
+
+
+def _unlabelled(
+    examples: Sequence[Example], few: Sequence[Example], task: Task, config: FinetuneConfig
+) -> list[Example]:
+    """The training examples outside the partition, which keep no label; raises InputError if there are none."""
+    if task.mark is not None:
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: the labels of {task.name} come with the regions and cannot be withheld"
+        )
+    rest = left_over(examples, few, task, Path(config.data))
+    if not rest:
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: {config.partition} takes all {len(examples)} training examples of "
+            f"{task.name}, so that none is left without a label"
+        )
+    return rest
