@@ -440,7 +440,7 @@ VCR; e.g. vqa."""
     """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
 any, a question that has no choices (vqa) stands alone."""
     partition: str = ""
-    """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows, too."""
+    """--task: texts of this file's training examples alone (`data partition`), those that few-shot fine-tuning knows."""
     step_mix: tuple[float, ...] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
