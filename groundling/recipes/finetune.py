@@ -14,7 +14,7 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example, Sizes
-from groundling.config import FinetuneConfig, TrainConfig, check_training, need
+from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_training, need
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
@@ -31,6 +31,13 @@ from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import generator, seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
+from groundling.models.adapters import (
+    AdapterHead,
+    ClipAdapter,
+    check_adapter,
+    is_adapter,
+    load_base,
+)
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
@@ -41,6 +48,7 @@ from groundling.recipes.lifecycle import Run, write_result
 from groundling.recipes.regions_of import check_regions, made_by
 from groundling.recipes.teaching import (
     Classroom,
+    base_room,
     check_parts,
     classroom,
     inner_step,
@@ -125,6 +133,7 @@ def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> 
             "--objectives contrastive"
         )
     _check_unlabelled(config)
+    _check_adapter(config, training)
     check_parts(config.objectives, config.teacher, "finetune")
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
@@ -148,6 +157,41 @@ def _check_unlabelled(config: FinetuneConfig) -> None:
     if config.targeted.td_choices == "right":
         raise InputError(
             f"{flag}: nobody knows the right choice of what has no label; leave --td-choices out"
+        )
+
+
+def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
+    """Raises InputError for settings that say something of what an adapter over CLIP has not."""
+    check_adapter(config.adapting)
+    is_new = config.adapting.adapter != "none"
+    there = is_adapter(config.model)
+    if not (is_new or there):
+        return
+    if is_new and there:
+        raise InputError(f"{config.model}: an adapter over CLIP already; leave --adapter out")
+    flag = f"--adapter {config.adapting.adapter}" if is_new else f"--model {config.model}"
+    if not config.targeted.teacher_images:
+        raise InputError(f"{flag} needs --teacher-images FOLDER, the pictures that CLIP sees")
+    without = {
+        "--regions": config.regions.regions,
+        "--join": config.join,
+        "--kind": config.kind,
+        "--teacher": config.teacher,
+        "--objectives": config.objectives,
+        "--inner": config.inner,
+        "--batch-tokens": training.batch_tokens,
+    }
+    for other, given in without.items():
+        if given:
+            raise InputError(
+                f"{flag} reads CLIP's features of whole pictures and texts alone; leave {other} out"
+            )
+    kept = Targeted(
+        teacher_images=config.targeted.teacher_images, teacher_cache=config.targeted.teacher_cache
+    )
+    if config.targeted != kept:
+        raise InputError(
+            f"{flag}: nothing is distilled, so CLIP-TD's other settings say nothing; leave them out"
         )
 
 
@@ -281,7 +325,9 @@ def _learning(
 
 
 def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int) -> Classroom:
-    """The teachers of the objectives beside the task's own."""
+    """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
+    if isinstance(student, ClipAdapter):
+        return base_room(student.base, config.targeted, run.state.device, run.folder)
     given = _given(student, config, task.form)
     return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
 
@@ -321,7 +367,10 @@ def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, 
 
 
 def _student(config: FinetuneConfig, seed: int) -> Student:
-    """The model, with a new join if one is asked for."""
+    """The model, with a new join or adapter if one is asked for."""
+    if config.adapting.adapter != "none":
+        torch.manual_seed(seed_of(seed, "init", "adapter"))
+        return ClipAdapter(load_base(config.model), config.adapting)
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
         looks = isinstance(student, EndToEnd)
@@ -349,6 +398,8 @@ def _student(config: FinetuneConfig, seed: int) -> Student:
 
 def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
     """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
+    if isinstance(student, ClipAdapter):
+        return AdapterHead(Reading(student.sizes, task.form))
     if not isinstance(student, SingleStream):
         return plain_head(Reading(student.sizes, task.form))
     student.see(max(len(example.images) for some in splits.values() for example in some))
@@ -432,13 +483,16 @@ def _samples(
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Every split as the model reads it: text, and regions and pixels where it has them; the teachers to be asked.
 
-    A teacher stands beside the training split alone.
+    A teacher stands beside the training split alone; the CLIP that an adapter stands on beside every split.
     """
     text, clip = student.inputs(config.max_length)
     samples: dict[str, Samples] = {
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
-    samples[task.train], teachers = room.wrap(samples[task.train])
+    taught = samples if isinstance(student, ClipAdapter) else [task.train]
+    wrapped = {split: room.wrap(samples[split]) for split in taught}
+    samples |= {split: some for split, (some, _) in wrapped.items()}
+    _, teachers = wrapped[task.train]
     if config.regions.regions:
         return seen(samples, student, task, config, apart), teachers
     if task.mark is not None:
