@@ -236,7 +236,7 @@ def main() -> None:
         ("--width", 768),
         ("--patch", 16),
         ("--choices", 1),
-        ("--threads", 2),
+        ("--threads", 1),
     ):
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()

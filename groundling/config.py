@@ -119,6 +119,14 @@ class Distilling:
 teacher of images are always computed once, but for 0."""
 
 
+def _list_lone_texts(config: object, *names: str) -> None:
+    """Turns a lone text, as Python code may write it, into a list of one, and an empty one into none."""
+    for name in names:
+        value = config.__dict__[name]
+        if isinstance(value, str):
+            object.__setattr__(config, name, (value,) if value else ())  # the class is frozen
+
+
 @dataclass(frozen=True)
 class Targeted:
     """CLIP Targeted Distillation (CLIP-TD): its teacher, and the objectives td_image, td_text and td_words."""
@@ -175,8 +183,10 @@ or one attention layer."""
 class RegionInput:
     """Where a model's regions come from."""
 
-    regions: str = ""
-    """Region store of the images (`groundling regions`); empty: the model reads the text alone."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images (`groundling regions`), each STORE or NAME=STORE; none: the model reads the text \
+alone. An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task (in \
+`pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
     images: str = ""
     """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending; of the \
 store only boxes and classes are read."""
@@ -187,6 +197,9 @@ store only boxes and classes are read."""
 in pre-training."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "regions")
 
 
 @dataclass(frozen=True)
@@ -438,12 +451,17 @@ vision-language model as --student, its own."""
     """BERT, or a single-stream model to continue from: hub id or folder."""
     regions: RegionInput = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
-    captions: str = ""
-    """Captions: COCO json, Conceptual Captions tsv, Flickr8k token.txt."""
+    captions: tuple[str, ...] = ()
+    """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt. A \
+step reads one of several files, drawn by weight, or, where none has one, by its number of samples."""
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     listing: str = ""
-    """File that lists the images to use, one name a line; empty: all."""
+    """File that lists the images to use, one name a line, or as karpathy_train_images.txt does; empty: all."""
     skip_missing: bool = False
     """Leave captions out whose image is not in the store, and count them."""
+    epoch_of: Literal["captions", "images"] = "captions"
+    """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
     task: str = ""
     """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
 VCR; e.g. vqa."""
@@ -483,6 +501,9 @@ papers), or no classes."""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
 
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "captions")
+
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -498,6 +519,9 @@ class FinetuneConfig:
     """Runs, with seeds counted up from --seed."""
     max_length: int = 128
     """Pieces per input; longer ones are cut and counted."""
+    train_splits: tuple[str, ...] = ()
+    """Splits to learn from, e.g. `train val` before --submit; none: the task's own. Scores on a split that was \
+learned from are marked."""
     max_train: int = 0
     """Use at most so many training examples, evenly spaced; 0: all."""
     partition: str = ""
@@ -809,14 +833,20 @@ class RegionsConfig:
 
     images: str = ""
     """Folder of images, searched through; an image's id is its path there without the ending."""
-    imports: str = ""
-    """Instead: a TSV of bottom-up-attention or LXMERT, HDF5, LMDB, or a folder of UNITER's npz or VL-BERT's json."""
-    ids: str = ""
-    """--imports of bottom-up-attention's HDF5: file of image ids by row, one a line, or json."""
+    imports: tuple[str, ...] = ()
+    """Instead: TSVs of bottom-up-attention or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json, all \
+of one layout."""
+    ids: tuple[str, ...] = ()
+    """--imports of bottom-up-attention's HDF5: for each, a file of image ids by row, one a line, or json."""
+    ids_as: tuple[str, ...] = ()
+    """--imports: what to call the images instead: a pattern of the numbers that their ids end with and of the subset \
+(train2014) that the id or the file is named after, e.g. `COCO_{subset}_{number:012d}`; or COCO's json files, which \
+name the images of numbers."""
     detector: str = "PekingU/rtdetr_r50vd"
     """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
-    boxes: str = ""
-    """Boxes of annotators in place of a detector's: COCO instances json, or VCR's vcr1images; only its images count."""
+    boxes: tuple[str, ...] = ()
+    """Boxes that exist already: COCO instances json, MAttNet's detections (RefCOCO), both together, or VCR's \
+vcr1images; only their images count."""
     grid: int = 0
     """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
     backbone: str = "microsoft/resnet-101"
@@ -843,6 +873,9 @@ class RegionsConfig:
     """Processes side by side, on as many GPUs as there are."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "imports", "ids", "boxes", "ids_as")
 
 
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -177,6 +178,16 @@ def coco(folder: Path) -> None:
     captions = [(n % 8, f"a dog and {n} cats on a red chair") for n in range(16)]
     for name in ("captions_train2014.json", "captions_val2017.json"):
         homes.coco(folder / name, images, captions)
+    others = [(number, f"COCO_val2014_{number:012d}.jpg") for number in (1000, 1001)]
+    homes.coco(folder / "captions_val2014.json", others, [(n, "a cat") for n, _ in others])
+    split = []
+    for number, file in images:
+        said = [{"raw": f"a {word} dog"} for word in ("red", "wet")]
+        where = ("train", "restval", "train", "test")[number % 4]
+        split.append({"cocoid": number, "filename": file, "split": where, "sentences": said})
+    put(folder / "dataset_coco.json", json.dumps({"images": split}))
+    lines = [f"train2014/{file} {number}" for number, file in images[:6]]
+    put(folder / "karpathy_train_images.txt", "\n".join(lines) + "\n")
     for name in COCO:
         photo(folder / "coco/images" / f"{name}.jpg")
     rows = [f"a bus number {n}\t{name}.jpg" for n, name in enumerate(COCO)]
@@ -184,13 +195,31 @@ def coco(folder: Path) -> None:
 
 
 def others_regions(folder: Path) -> None:
+    """Published features, each under its own ids: UNITER's npz, VL-BERT's json, bottom-up attention's numbers."""
     rng = np.random.default_rng(0)
     boxes = np.array([[0, 0, 0.5, 0.5, 0.5, 0.5], [0.25, 0.25, 1, 1, 0.75, 0.75]], np.float32)
-    (folder / "coco_train2014").mkdir()
-    for name in COCO[:3]:
+    names = [f"coco_train2014/{name.lower()}" for name in COCO[:3]]
+    names += [f"coco_val2014/coco_val2014_{n:012d}" for n in (1000, 1001)]
+    names += [f"re_coco_gt/visual_grounding_coco_gt_{n:012d}" for n in range(1, 4)]
+    for name in names:
         features = rng.normal(size=(2, WIDTH)).astype(np.float16)
-        place = folder / "coco_train2014" / f"{name}.npz"
+        place = folder / f"{name}.npz"
+        place.parent.mkdir(exist_ok=True)
         np.savez(place, features=features, norm_bb=boxes, conf=np.float32([0.9, 0.8]))
+    pixels = _base64(boxes[:, :4] * SIDE)
+    rows = []
+    with zipfile.ZipFile(folder / "trainval2014_resnet101_faster_rcnn_genome.zip", "w") as archive:
+        for number in (*range(8), 1000, 1001):
+            features = _base64(rng.normal(size=(2, WIDTH)).astype("<f4"))
+            rows.append("\t".join([str(number), str(SIDE), str(SIDE), "2", pixels, features]))
+            entry = {"image_w": SIDE, "image_h": SIDE, "num_boxes": 2}
+            entry |= {"boxes": pixels, "features": features}
+            archive.writestr(f"trainval2014/{number}.json", json.dumps(entry))
+    put(folder / "trainval_resnet101_faster_rcnn_genome_36.tsv", "\n".join(rows) + "\n")
+
+
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode()
 
 
 def tasks(folder: Path) -> None:
@@ -205,10 +234,26 @@ def tasks(folder: Path) -> None:
     ):
         shutil.copytree(made / source, folder / name)
     shutil.copy(made / "instances.json", folder)
+    referred = json.loads((made / "refcoco+/instances.json").read_text())
+    found = [
+        {
+            "image_id": note["image_id"],
+            "box": note["bbox"],
+            "score": 0.5,
+            "category_id": note["category_id"],
+            "category_name": "",
+        }
+        for note in referred["annotations"]
+    ]
+    kinds = {kind["id"]: kind["name"] for kind in referred["categories"]}
+    for one in found:
+        one["category_name"] = kinds[one["category_id"]]
+    put(folder / "res101_coco_minus_refer_notime_dets.json", json.dumps(found))
     shutil.rmtree(made)
     images = json.loads((folder / "instances.json").read_text())["images"]
     rows = [_lxmert(image["file_name"].rpartition(".")[0]) for image in images]
-    put(folder / "train2014_obj36.tsv", "".join(rows))
+    put(folder / "train2014_obj36.tsv", "".join(row for row in rows if "val2014" not in row[:20]))
+    put(folder / "val2014_obj36.tsv", "".join(row for row in rows if "val2014" in row[:20]))
 
 
 def _lxmert(name: str) -> str:
@@ -221,9 +266,9 @@ def _lxmert(name: str) -> str:
         np.array([1, 2], "<i8"),
         np.array([0.7, 0.6], "<f4"),
     ]
-    codes = [base64.b64encode(array.tobytes()).decode() for array in arrays]
+    codes = [_base64(array) for array in arrays]
     features = rng.normal(size=(2, WIDTH)).astype("<f4")
-    ends = [base64.b64encode(array.tobytes()).decode() for array in (boxes, features)]
+    ends = [_base64(array) for array in (boxes, features)]
     return "\t".join([name, str(SIDE), str(SIDE), *codes, "2", *ends]) + "\n"
 
 

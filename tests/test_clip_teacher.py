@@ -552,6 +552,23 @@ def test_a_cache_of_something_else_is_refused_by_what_differs(place, tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_damaged_features_give_one_line(place, tmp_path):
+    one = teacher(place, wants=["clip_image", "clip_text"])
+    wrapped(one, examples(), tmp_path)
+    whole = (tmp_path / "clip_texts/clip_text-00000.npy").read_bytes()
+    for name, content in (
+        ("clip_text-00000.npy", whole[:-1]),
+        ("clip_text-00000.npy", b""),
+        ("index-00000.json", b"{}"),
+        ("manifest.json", b"[]"),
+    ):
+        damaged = shutil.copytree(tmp_path / "clip_texts", tmp_path / name / str(len(content)))
+        put(damaged / name, content)
+        with pytest.raises(InputError, match=name) as caught:
+            by_row(Taught(samples(examples()), one.parts()[1], folder=damaged))
+        assert "\n" not in str(caught.value)
+
+
 def test_data_that_does_not_fit_is_named(place, tmp_path):
     def refused(example: Example, **changes: object) -> str:
         with pytest.raises(InputError) as caught:

@@ -164,6 +164,7 @@ def test_an_epoch_is_one_of_the_images(
 ) -> None:
     """B5: four kinds of steps over the same 16 images are one epoch of them; text beside them is none."""
     once = replace(STEPS, steps=0, epochs=1, batch=4)
+    settings = changed(settings, epoch_of="images")
     assert pretrain(changed(settings, model="uniter"), once, tmp_path / "uniter")["steps"] == 4
     alone = changed(settings, model="vlbert", max_length=24)
     assert pretrain(alone, once, tmp_path / "alone")["steps"] == 4

@@ -70,7 +70,7 @@ def shown(folder: Path) -> dict[str, Scene]:
     config = RegionsConfig(images=str(folder / "images"), boxes=str(folder / "instances.json"))
     return {
         name: scenes[np.asarray(Image.open(path)).tobytes()]
-        for name, path in listing(config, annotated(config.boxes)[0])[0]
+        for name, path in listing(config, annotated(*config.boxes)[0])[0]
     }
 
 

@@ -95,7 +95,9 @@ def _search(folder: Path) -> RunFolder:
         splits = result["splits"]
         for split in splits:
             task = result["task"]
-            if split != splits[0]:
+            if split in result.get("trained_on", []):  # never compared with a run that held it out
+                task = f"{task} ({split}, learned from)"
+            elif split != splits[0]:
                 task = f"{task} ({split})"
             seed = result["seed"]
             seeds = held.finished.setdefault(task, {})

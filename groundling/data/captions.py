@@ -1,15 +1,20 @@
-"""Files of captioned images: COCO json, Flickr8k `token.txt`, tab-separated caption and image."""
+"""Files of captioned images: COCO and Karpathy's json, Flickr8k `token.txt`, tab-separated caption and image."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from groundling.data.regions import stem
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, refuse
 from groundling.runs import read_json
+
+NUMBERED = re.compile(r"(\S+\.\w+) \d+")
+"""A line of Karpathy's lists: the image's path and its number."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +40,19 @@ class _Row:
     caption: str
 
 
-def read_captions(path: str | Path) -> list[Captioned]:
+def read_captions(path: str | Path, splits: Sequence[str] = ()) -> list[Captioned]:
     """Images of a caption file with their captions in file order; images without any caption are left out.
 
-    A `.json` file is COCO's (`images`, `annotations`), `.tsv` is Conceptual Captions' (caption, image; no header),
-    anything else Flickr8k's (`file#number<TAB>caption`).
+    A `.json` file is COCO's (`images`, `annotations`) or Karpathy's (`images` with `split` and `sentences`, of which
+    the images of `splits` are taken), `.tsv` is Conceptual Captions' (caption, image; no header), anything else
+    Flickr8k's (`file#number<TAB>caption`).
 
     Raises:
-        InputError: a line or entry is malformed, there is no caption at all, or two images have the same file.
+        InputError: a line or entry is malformed, there is no caption at all, two images have the same file, or a file
+            with splits is read without saying which, or one without them as if it had some.
     """
     path = Path(path)
-    rows = _rows(path)
+    rows = _rows(path, splits)
     _refuse_shared_files(path, rows)
     return _grouped(path, rows)
 
@@ -57,13 +64,25 @@ def caption_lines(path: str | Path) -> list[str]:
         InputError: a line or entry is malformed, or there is no caption at all.
     """
     path = Path(path)
-    images = _grouped(path, _rows(path))
+    images = _grouped(path, _rows(path, ()))
     return [caption for image in images for caption in image.captions]
 
 
-def _rows(path: Path) -> list[_Row]:
-    if path.suffix == ".json":
-        return _coco(path)
+def has_splits(path: str | Path) -> bool:
+    """Whether a caption file is Karpathy's, which says of every image in which split it is."""
+    return Path(path).suffix == ".json" and _is_karpathy(read_json(Path(path)))
+
+
+def _rows(path: Path, splits: Sequence[str]) -> list[_Row]:
+    content = read_json(path) if path.suffix == ".json" else None
+    if _is_karpathy(content):
+        return _karpathy(path, content["images"], splits)
+    if splits:
+        raise InputError(
+            f"{path}: its images have no splits, but {', '.join(splits)} is asked for; expected Karpathy's json"
+        )
+    if content is not None:
+        return _coco(path, content)
     if path.suffix == ".tsv":
         return _conceptual(path)
     return _flickr(path)
@@ -81,8 +100,40 @@ def _grouped(path: Path, rows: Sequence[_Row]) -> list[Captioned]:
     return [Captioned(image, file, tuple(captions)) for (image, file), captions in grouped.items()]
 
 
-def _coco(path: Path) -> list[_Row]:
-    content = read_json(path)
+def _is_karpathy(content: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether JSON is `dataset_coco.json` or one like it, by its first image."""
+    images = content.get("images") if isinstance(content, dict) else None
+    first = images[0] if isinstance(images, list) and images else None
+    return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
+
+
+def _karpathy(path: Path, images: Sequence[Any], splits: Sequence[str]) -> list[_Row]:
+    """The captions of the images of some splits; a file is known by its name alone, as COCO's own files have it."""
+    rows = []
+    there: dict[str, None] = {}
+    for number, image in enumerate(images):
+        where = f"images[{number}]"
+        try:
+            split = str(image["split"])
+            file = str(image["filename"])
+            captions = [str(sentence["raw"]) for sentence in image["sentences"]]
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"{path}, {where}: expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has "
+                f"them ({error})"
+            ) from None
+        there[split] = None
+        if split in splits:
+            name = str(image.get("cocoid", file))
+            rows += [_Row(where, name, file, caption) for caption in captions]
+    unknown = [split for split in splits if split not in there]
+    if unknown or not splits:
+        asked = f"no split is called {unknown[0]!r}" if unknown else "it holds several splits"
+        raise InputError(f"{path}: {asked}; pass --caption-splits with some of: {', '.join(there)}")
+    return rows
+
+
+def _coco(path: Path, content: Any) -> list[_Row]:
     if not isinstance(content, dict) or not {"images", "annotations"} <= set(content):
         raise InputError(f"{path}: not COCO captions; expected the keys `images` and `annotations`")
     files: dict[object, str] = {}
@@ -166,10 +217,17 @@ def _refuse_shared_files(path: Path, rows: Sequence[_Row]) -> None:
 def keep_listed(images: Sequence[Captioned], listing: str | Path) -> list[Captioned]:
     """The images named in a list of file names, one a line (e.g. `Flickr_8k.trainImages.txt`).
 
+    A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the file by its path or its name.
+
     Raises:
         InputError: the list cannot be read, or names none of the images.
     """
-    names = {line.strip() for line in lines_of(listing)}
+    names = set()
+    for line in lines_of(listing):
+        names.add(line.strip())
+        numbered = NUMBERED.fullmatch(line.strip())
+        if numbered is not None:
+            names |= {numbered[1], numbered[1].rpartition("/")[2]}
     kept = [image for image in images if image.file in names]
     if not kept:
         raise InputError(f"{listing}: names none of the captioned images")

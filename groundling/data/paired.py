@@ -291,32 +291,47 @@ def ending_at_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
 
 
 class CaptionTexts:
-    """Samples of captioned images for pre-training, a caption drawn anew in every epoch.
+    """Samples of captioned images for pre-training: every caption once in an epoch, or every image with one of its.
 
     With `pairs` a sample is VisualBERT's: a caption and a second one, of a random other image in half of the cases;
     label `sentence_image` is 1 where both describe the image (VisualBERT Appendix A; its release). Without, it is one
     caption, without a label (UNITER, VL-BERT).
     """
 
-    def __init__(self, images: Sequence[Captioned], text: TextInput, pairs: bool = True) -> None:
-        """An image is one sample in an epoch, whatever the number of its captions."""
+    def __init__(
+        self,
+        images: Sequence[Captioned],
+        text: TextInput,
+        pairs: bool = True,
+        every_caption: bool = False,
+    ) -> None:
+        """With `every_caption` each is a sample, as in all three releases; without, each image, its caption drawn."""
         self.captioned = images
         self.pairs = pairs
         self.text = text
-        firsts = [Example(one.id, one.captions[0], images=(one.id,)) for one in images]
+        self.every_caption = every_caption
+        self.places: list[tuple[int, int]] = []
+        firsts = []
+        for place, image in enumerate(images):
+            for number, caption in enumerate(image.captions[: None if every_caption else 1]):
+                name = f"{image.id}#{number}" if every_caption else image.id
+                firsts.append(Example(name, caption, images=(image.id,)))
+                self.places.append((place, number))
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
         self.lengths = TextSamples(firsts, text).lengths
 
     def __len__(self) -> int:
-        return len(self.captioned)
+        return len(self.ids)
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, at most so many pieces, nothing else; no draw of captions is longer."""
-        versions = [
-            [Example(image.id, caption) for caption in image.captions] for image in self.captioned
-        ]
+        versions = []
+        for place, number in self.places:
+            captions = self.captioned[place].captions
+            drawn = captions[number : number + 1] if self.every_caption else captions
+            versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
         pieces = longest(versions, self.text)
         if self.pairs:  # the second caption is any other one, behind the same special pieces
             pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
@@ -340,18 +355,21 @@ class CaptionTexts:
         ]
 
     def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, int]:
-        """A caption, or a pair of captions, of image `index`, and whether both are of it."""
-        image = self.captioned[index]
+        """Sample `index`: its caption, or a pair of captions, and whether both are of its image."""
+        place, first = self.places[index]
+        image = self.captioned[place]
         captions = image.captions
-        first = int(rng.integers(len(captions)))
+        if not self.every_caption:
+            first = int(rng.integers(len(captions)))
+        example = Example(self.ids[index], captions[first], images=(image.id,))
         if not self.pairs:
-            return Example(image.id, captions[first], images=(image.id,)), 1
+            return example, 1
         same = bool(rng.random() < 0.5)
         if same:
             step = 1 + int(rng.integers(max(1, len(captions) - 1)))
             second = captions[(first + step) % len(captions)]
         else:
             step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
-            others = self.captioned[(index + step) % len(self.captioned)].captions
+            others = self.captioned[(place + step) % len(self.captioned)].captions
             second = others[int(rng.integers(len(others)))]
-        return Example(image.id, captions[first], second, images=(image.id,)), int(same)
+        return replace(example, pair=second), int(same)

@@ -11,15 +11,17 @@ import hashlib
 import importlib
 import io
 import json
+import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
+from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside, stem
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, first_line
 from groundling.runs import read_json
@@ -32,11 +34,138 @@ VG_CLASSES = 1600
 """Visual Genome's, as detected by bottom-up attention."""
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
+HDF5 = {".h5", ".hdf5"}
+CUT = "cut row"
+"""What a row of a TSV is called that is too short for an id."""
+NUMBER = re.compile(r"\d{1,18}$")
+"""What an image's id ends with, whatever stands before it."""
+SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
+"""COCO's; what is called trainval2014 holds two of them."""
+PATTERN = "expected one such as COCO_{subset}_{number:012d}, or COCO's json files"
 MARK = b"\xef\xbb\xbf"
 """The byte-order mark that some editors put before a file's first line."""
 
 Arrays = dict[str, np.ndarray]
 """An image's arrays by the names that a layout gives them."""
+
+
+class ImageNames:
+    """What imported images are called in a store, where that is not what their files call them."""
+
+    def __init__(self, told: Sequence[str]) -> None:
+        """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images have `id` and `file_name`.
+
+        Raises InputError for a pattern that is none, or files that name no images.
+        """
+        self.pattern = ""
+        self.files: dict[int, str] = {}
+        if len(told) == 1 and not told[0].endswith(".json"):
+            self.pattern = told[0]
+            self._try_pattern()
+        else:
+            for path in told:
+                self._add(Path(path))
+
+    def _try_pattern(self) -> None:
+        try:
+            tried = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"--ids-as {self.pattern}: not a pattern ({error}); {PATTERN}"
+            ) from None
+        if len(tried) < 2:
+            raise InputError(
+                f"--ids-as {self.pattern}: all images would be {tried.pop()}; {PATTERN}"
+            )
+
+    def _add(self, path: Path) -> None:
+        content = read_json(path)
+        try:
+            for image in content["images"]:
+                # Karpathy's json has other words for the same.
+                number = image["id"] if "id" in image else image["cocoid"]
+                file = image["file_name"] if "file_name" in image else image["filename"]
+                self.files[int(number)] = stem(str(file))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path}: not COCO's images with id and file_name ({error}); {PATTERN}"
+            ) from None
+
+    def of(self, name: str, source: Path) -> str:
+        """The name in the store of the image that a source calls `name`; raises InputError if nothing tells it."""
+        ends_with = NUMBER.search(name)
+        if ends_with is None:
+            raise InputError("its id does not end with a number, which --ids-as needs")
+        number = int(ends_with[0])
+        if self.files:
+            if number not in self.files:
+                raise InputError(f"no image of the json files of --ids-as has the number {number}")
+            return self.files[number]
+        subset = SUBSET.search(name) or SUBSET.search(source.name)
+        if subset is None and "{subset" in self.pattern:
+            raise InputError(
+                f"neither its id nor {source.name} names a subset such as train2014; write it into the pattern of "
+                "--ids-as, or pass COCO's json files"
+            )
+        return self.pattern.format(subset=subset[0] if subset else "", number=number)
+
+
+def import_several(
+    paths: Sequence[str | Path], ids: Sequence[str] = (), ids_as: Sequence[str] = ()
+) -> tuple[dict[str, Any], Iterator[Item]]:
+    """As `import_regions`, of several sources of one layout, whose images may get other names (see `ImageNames`).
+
+    `ids` are files of ids by row, one for each HDF5 file of `paths`. Raises InputError, too, if layouts differ.
+    """
+    rows = [Path(path).suffix in HDF5 for path in paths]
+    if ids and len(ids) != sum(rows):
+        raise InputError(
+            f"--ids: {len(ids)} files of ids for {sum(rows)} HDF5 files; give one for each"
+        )
+    told = iter(ids)
+    sources = [
+        import_regions(path, next(told, "") if is_hdf5 else "")
+        for path, is_hdf5 in zip(paths, rows, strict=True)
+    ]
+    facts, _ = sources[0]
+    for path, (other, _) in zip(paths, sources, strict=True):
+        if other["identity"] != facts["identity"]:
+            raise InputError(
+                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; a store holds one layout, so make "
+                "one of each"
+            )
+    if len(paths) > 1:
+        facts = {**facts, "source": [str(path) for path in paths]}
+    names = ImageNames(ids_as) if ids_as else None
+    if names is not None:
+        facts = {**facts, "ids_as": list(ids_as)}
+    return facts, _renamed(
+        [(Path(p), items) for p, (_, items) in zip(paths, sources, strict=True)], names
+    )
+
+
+def _renamed(
+    sources: Sequence[tuple[Path, Iterator[Item]]], names: ImageNames | None
+) -> Iterator[Item]:
+    """The images of all sources, under the names of the store."""
+    for path, items in sources:
+        for name, read in items:
+            has_id = not name.startswith(CUT)
+            yield _under(names, name, path, read) if names and has_id else (name, read)
+
+
+def _under(names: ImageNames, name: str, path: Path, read: Callable[[], Found]) -> Item:
+    """An image under its new name; if nothing tells that, it is skipped for this reason."""
+    try:
+        new = names.of(name, path)
+    except InputError as error:
+        reason = str(error)
+
+        def refuse() -> Found:
+            raise InputError(reason)
+
+        return name, refuse
+    return new, lambda: replace(read(), id=new)
 
 
 def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, Any], Iterator[Item]]:
@@ -69,7 +198,7 @@ def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[It
         return "npz of UNITER", SOFT, _files(path, ".npz", _npz)
     if any(path.glob("*.json")) or path.suffix == ".zip":
         return "json of VL-BERT", SOFT, _files(path, ".json", _vlbert)
-    if path.suffix in {".h5", ".hdf5"}:
+    if path.suffix in HDF5:
         return "HDF5", SOFT, _hdf5(path, ids)
     if not path.is_file():
         raise InputError(f"{path}: nothing to import there; expected {LAYOUTS}")
@@ -180,7 +309,7 @@ def _tsv(path: Path, columns: int) -> Iterator[Item]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
-            name = f"cut row {number}"
+            name = f"{CUT} {number}"
             if len(fields) == columns:
                 name = fields[0].decode("utf-8", "replace")
             yield _item(name, f"line {number}", partial(_row, name, fields, columns))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -11,7 +12,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Example, Row, Sample, needed
+from groundling.batch import IGNORE, Example, Row, Sample, needed
 from groundling.data.words import numbers, spans, word_of
 from groundling.errors import InputError
 
@@ -24,6 +25,33 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
         return list(items)
     places = np.linspace(0, len(items) - 1, most).round().astype(int)
     return [items[place] for place in places]
+
+
+def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
+    """The examples of several splits as one, in their order; raises InputError if two have the same id.
+
+    Soft targets (K, 2) have the same K all over a split: shorter ones are padded with pairs of `IGNORE`.
+    """
+    examples = [example for some in splits.values() for example in some]
+    if len(splits) == 1:
+        return examples
+    ids = Counter(example.id for example in examples)
+    for name, count in ids.items():
+        if count > 1:
+            raise InputError(
+                f"{' and '.join(splits)}: {count} examples are called {name!r}; the splits overlap, or the task's "
+                "reader does not tell their ids apart"
+            )
+    most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
+    return [_padded(example, most) for example in examples]
+
+
+def _padded(example: Example, most: int) -> Example:
+    label = example.label
+    if not isinstance(label, np.ndarray) or len(label) == most:
+        return example
+    rows = ((0, most - len(label)), (0, 0))
+    return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
 
 
 class Samples(Protocol):

@@ -18,8 +18,8 @@ from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_train
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.regions import RegionStore
-from groundling.data.samples import Samples, TextSamples, thinned
+from groundling.data.samples import Samples, TextSamples, thinned, together
+from groundling.data.several_stores import SeveralStores
 from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
@@ -45,7 +45,7 @@ from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.lifecycle import Run, write_result
-from groundling.recipes.regions_of import check_regions, made_by
+from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
     base_room,
@@ -87,8 +87,11 @@ def finetune(
         task = _task(config)
     own = task.read
     task = with_others(task, config.also)
+    learned = trained_on(task, config)
+    _shelf(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(own) if isinstance(own, OwnReader) else []
+    notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     if run.state.is_main_process:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
@@ -101,7 +104,7 @@ def finetune(
         done = finished(folder)
         if done is None:
             splits = splits or _read(task, config)
-            student = _student(config, seed)
+            student = _student(config, seed, task)
             room = room or _room(student, task, config, run, training.seed)
             training_of_seed = replace(training, seed=seed)
             done = one_run(student, task, splits, training_of_seed, folder, config, room)
@@ -214,6 +217,19 @@ def _task(config: FinetuneConfig) -> Task:
     return named("tasks", Task, config.task).at(Path(config.data))
 
 
+def trained_on(task: Task, config: FinetuneConfig) -> list[str]:
+    """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
+    offered = (task.train, *task.dev)
+    for split in config.train_splits:
+        if split not in offered:
+            raise InputError(
+                f"--train-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
+            )
+    if len(set(config.train_splits)) < len(config.train_splits):
+        raise InputError(f"--train-splits {' '.join(config.train_splits)}: a split is there twice")
+    return [split for split in task.dev if split in config.train_splits]
+
+
 def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:
     """What tells this run from others; more seeds later are the same run, continued."""
     settings = {**asdict(config), "train": asdict(training)}
@@ -223,14 +239,13 @@ def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:
 
 
 def _inputs(config: FinetuneConfig) -> dict[str, str | Path]:
-    store = config.regions.regions
     return {
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
         "partition": config.partition,
         **{f"also {other}": other.partition("=")[2] for other in config.also},
-        "regions": Path(store) / "manifest.json" if store else "",
+        **manifests(config.regions.regions),
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images and config.join else "",
         **teacher_inputs(config.teacher, config.targeted),
@@ -264,7 +279,7 @@ def one_run(
             learned = {task.train: _of_mirrored(asked[task.train], task.form)}
             mirror, _ = _samples(learned, student, task, config, head.apart, room)
         samples[task.train] = Mirrored(samples[task.train], mirror[task.train])
-    notes = _lacking(head, student, config)
+    notes = _lacking(head, student, task, config)
     objectives = [objective, *_beside(student, task, objective.form, config, room, training.seed)]
     if student.sizes.visual:
         for layer, name in [start for one in objectives for start in one.starts()]:
@@ -286,6 +301,7 @@ def one_run(
     watched, remarks = watched_terms(objectives, folder, trained)
     notes = [*notes, *remarks]
     done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
+    done |= {"trained_on": trained_on(task, config)} if trained_on(task, config) else {}
     done |= {"watched": watched} if watched else {}
     if learning.beside is not None:
         done["unlabelled"] = {"examples": len(learning.beside), "beside_each": learning.each}
@@ -328,15 +344,15 @@ def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: 
     """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
     if isinstance(student, ClipAdapter):
         return base_room(student.base, config.targeted, run.state.device, run.folder)
-    given = _given(student, config, task.form)
+    given = _given(student, task, config, task.form)
     return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
 
 
-def _given(student: Student, config: FinetuneConfig, form: Form) -> Given:
+def _given(student: Student, task: Task, config: FinetuneConfig, form: Form) -> Given:
     """What the objectives beside the task's own are made from, but for the teachers' widths."""
     text = text_encoder_of(student)
     return Given(
-        _sizes(student, config),
+        _sizes(student, task, config),
         vocabulary(text) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,
@@ -366,7 +382,7 @@ def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, 
     return scores
 
 
-def _student(config: FinetuneConfig, seed: int) -> Student:
+def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
     """The model, with a new join or adapter if one is asked for."""
     if config.adapting.adapter != "none":
         torch.manual_seed(seed_of(seed, "init", "adapter"))
@@ -386,7 +402,7 @@ def _student(config: FinetuneConfig, seed: int) -> Student:
     torch.manual_seed(seed_of(seed, "init", "join"))
     if not config.regions.regions:
         return join_to(student, config.join, 1)
-    store = RegionStore(config.regions.regions)
+    store = _learned_from(_shelf(config, task), task, config)
     model: SingleStream
     if config.regions.images and config.join == "vlbert":
         model = reading_pixels(student, config.pixels)
@@ -410,7 +426,7 @@ def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) 
     reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
     kind = None
     if not config.plain_head:
-        kind = design.heads.get(task.name)
+        kind = design.heads.get(task.like or task.name)
     if kind is None or (kind.apart and not config.regions.regions):
         return plain_head(reading)
     return kind(reading)
@@ -427,14 +443,15 @@ def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
     return [mirror(example) for example in examples]
 
 
-def _lacking(head: TaskHead, student: Student, config: FinetuneConfig) -> list[str]:
+def _lacking(head: TaskHead, student: Student, task: Task, config: FinetuneConfig) -> list[str]:
     """What a reader must know of the run: what the head's paper sees and the store does not hold."""
     if not head.segments or not _looks(student, config):
         return []
-    if _boxes(config).covers:
+    stores = _boxes(task, config)
+    if stores.covers:
         return []
     note = (
-        f"{config.regions.regions}: no segments of objects, so whole boxes are seen; the paper's model sees what "
+        f"{stores.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
         "objects fill of them, which `groundling regions --boxes vcr1images` stores"
     )
     if PartialState().is_main_process:
@@ -442,16 +459,16 @@ def _lacking(head: TaskHead, student: Student, config: FinetuneConfig) -> list[s
     return [note]
 
 
-def _boxes(config: FinetuneConfig) -> RegionStore:
-    """The store of the regions, without their features."""
-    return RegionStore(config.regions.regions, features=False)
+def _boxes(task: Task, config: FinetuneConfig) -> SeveralStores:
+    """The stores of the regions that are learned from, without their features."""
+    return _learned_from(_shelf(config, task, features=False), task, config)
 
 
-def _sizes(student: Student, config: FinetuneConfig) -> Sizes:
+def _sizes(student: Student, task: Task, config: FinetuneConfig) -> Sizes:
     """The model's sizes, and the classes of the regions it reads."""
     if not config.regions.regions:
         return student.sizes
-    store = _boxes(config)
+    store = _boxes(task, config)
     return student.sizes._replace(classes=store.classes, background=store.background)
 
 
@@ -469,7 +486,7 @@ def _beside(
     if is_paper and isinstance(student, SingleStream):
         own = design_of(student, config.join).beside.get(task.name, ())
     names = tuple(dict.fromkeys([*own, *config.objectives]))
-    given = with_teachers(_given(student, config, form), room)
+    given = with_teachers(_given(student, task, config, form), room)
     return make_objectives(names, given, seed)
 
 
@@ -500,6 +517,36 @@ def _samples(
     return samples, teachers
 
 
+def _shelf(config: FinetuneConfig, task: Task, features: bool = True) -> Shelf:
+    splits = (task.train, *task.dev, *task.test)
+    return Shelf(config.regions.regions, splits, f"split of {task.name}", features)
+
+
+def _learned_from(shelf: Shelf, task: Task, config: FinetuneConfig) -> SeveralStores:
+    """The stores of all splits that are learned from."""
+    return shelf.of(*(config.train_splits or (task.train,)))
+
+
+def _check_one_store(
+    samples: Samples, shelf: Shelf, store: SeveralStores, config: FinetuneConfig
+) -> None:
+    """Raises InputError if two splits that are learned from have different regions of one image.
+
+    Which of them an example means could not be told once the splits are one.
+    """
+    parts = [shelf.of(split) for split in config.train_splits]
+    if len(parts) < 2:
+        return
+    for image in dict.fromkeys(image for images in samples.images for image in images):
+        for split, part in zip(config.train_splits, parts, strict=True):
+            if image in part and part.holder(image) is not store.holder(image):
+                raise InputError(
+                    f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
+                    f"{part.holder(image).folder}, the store of {split}; splits that are learned from together need "
+                    "stores that share no image, or one for all"
+                )
+
+
 def seen(
     samples: Mapping[str, Samples],
     student: Student,
@@ -515,7 +562,7 @@ def seen(
     reads_pixels = isinstance(student, EndToEnd)
     if not isinstance(student, SingleStream):
         raise InputError(
-            f"--regions {options.regions}: this model reads no regions; expected a single-stream model"
+            f"--regions {' '.join(options.regions)}: this model reads no regions; expected a single-stream model"
         )
     if reads_pixels and not options.images:
         raise InputError(
@@ -525,9 +572,15 @@ def seen(
         raise InputError(
             f"--images {options.images}: this model reads stored features, no pixels; leave it out"
         )
-    store = RegionStore(options.regions, features=not reads_pixels)
-    if not reads_pixels:
-        check_regions(store, student, options.other_regions)
+    shelf = _shelf(config, task, features=not reads_pixels)
+    stores = {}
+    for split, some in samples.items():
+        stores[split] = shelf.of(split)
+        if split == task.train:
+            stores[split] = _learned_from(shelf, task, config)
+            _check_one_store(some, shelf, stores[split], config)
+        if not reads_pixels:
+            check_regions(stores[split], student, options.other_regions)
     seeing = Seeing(
         whole=student.join.whole,
         last_pixel=student.join.last_pixel,
@@ -539,8 +592,10 @@ def seen(
         blind=config.blind,
         width=student.sizes.regions,
     )
+    learning = replace(seeing, mark=task.mark_to_learn or task.mark)
     out: dict[str, Samples] = {
-        split: RegionSamples(some, store, seeing) for split, some in samples.items()
+        split: RegionSamples(some, stores[split], learning if split == task.train else seeing)
+        for split, some in samples.items()
     }
     # A blind model sees no pixels either: it reads the zeros that stand for its features.
     if isinstance(student, EndToEnd) and not config.blind:
@@ -572,7 +627,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         if any("constant" in scores for scores in run["scores"].values())
     ]
     mixed = [run["unlabelled"] for run in runs[:1] if "unlabelled" in run]
-    return {
+    result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
         "model": config.model,
@@ -586,6 +641,9 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
         **({"unlabelled": mixed[0]} if mixed else {}),
     }
+    if trained_on(task, config):
+        result["trained_on"] = trained_on(task, config)
+    return result
 
 
 def _median(values: Sequence[float]) -> float:
@@ -597,20 +655,19 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     folder = Path(config.data)
     if config.data != "hub" and not folder.exists():
         raise InputError(f"{config.data}: no such folder or file of data")
-    wanted = [task.train, *task.dev]
+    learned = config.train_splits or (task.train,)
+    wanted = [*learned, *task.dev]
     if config.submit:
         wanted += task.test
-    splits = {}
-    for split in wanted:
-        splits[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-    examples = splits[task.train]
+    parts = {}
+    for split in dict.fromkeys(wanted):
+        parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    examples = together({split: parts[split] for split in learned})
     few = examples
     if config.partition:
         few = taken(examples, Path(config.partition), task, folder)
-    splits[task.train] = thinned(few, config.max_train)
-    if config.unlabelled:
-        splits[task.train] += _unlabelled(examples, few, task, config)
-    return splits
+    rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
+    return {**parts, task.train: [*thinned(few, config.max_train), *rest]}
 
 
 def _unlabelled(

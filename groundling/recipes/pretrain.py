@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,19 @@ import torch
 
 from groundling.batch import Example
 from groundling.config import PretrainConfig, TrainConfig, check_training, need
-from groundling.data.captions import Captioned, keep_listed, read_captions, with_store_ids
+from groundling.data.captions import (
+    Captioned,
+    has_splits,
+    keep_listed,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.regions import RegionStore, stem
+from groundling.data.regions import stem
 from groundling.data.samples import DrawnTexts, Samples, TextInput, TextSamples, with_choice
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import named
@@ -33,7 +40,7 @@ from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.recipes.lifecycle import Run
-from groundling.recipes.regions_of import check_regions, made_by
+from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
     check_parts,
@@ -57,18 +64,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 
     Raises InputError for settings that do not fit.
     """
-    need(config, "pretrain", "student", "regions")
-    if bool(config.captions) == bool(config.task):
-        raise InputError(
-            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
-        )
-    if config.task_answers != "right" and not config.task:
-        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
-    if config.partition and not config.task:
-        raise InputError(
-            f"--partition {config.partition}: captions have none; pass --task and --data"
-        )
-    check_parts(config.objectives, config.teacher, "pretrain")
+    _check(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     settings = {**asdict(config), "train": asdict(training)}
@@ -76,7 +72,11 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     if run.result is not None:
         return run.result
 
-    store = RegionStore(config.regions.regions, features=not config.regions.images)
+    corpora = _corpora(config)
+    names = [each.name for each in corpora]
+    pixels = bool(config.regions.images)
+    shelf = Shelf(config.regions.regions, names, "file of captions", features=not pixels)
+    store = shelf.of(*names)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, store)
     model.regions_from = made_by(store)
@@ -94,18 +94,17 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         distilling=config.distilling,
         targeted=config.targeted,
     )
-    names = config.objectives
-    room = classroom(config.teacher, names, given, run.state.device, run.folder, training.seed)
-    data = _data(config, phase, versions, model, store, text, room)
+    beside_own = config.objectives
+    room = classroom(config.teacher, beside_own, given, run.state.device, run.folder, training.seed)
+    data = _data(config, phase, versions, model, corpora, shelf, text, room)
 
     torch.manual_seed(seed_of(training.seed, "init", "heads"))
     objectives = phase.objectives(given, config)
     if not config.random_start:
         _start_heads(objectives, config)
     beside = make_objectives(config.objectives, with_teachers(given, room), training.seed)
-    sources = _sources(data.samples, phase, objectives, beside)
-    if config.text:
-        sources.append(_text_alone(config, model, text, sources))
+    sources = _sources(corpora, data, phase, objectives, beside)
+    sources += _text_alone(config, model, text, sources)
     every = [*objectives, *beside]
     result = train(
         model,
@@ -118,8 +117,11 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
     watched, remarks = watched_terms(every, run.folder, result)
-    notes = [*_notes(phase, objectives, task, config), *remarks]
-    result |= {"left_out": data.left_out, "notes": notes}
+    notes = [*data.notes, *_notes(phase, objectives, task, config)]
+    _say(notes)
+    result |= {"left_out": data.left_out, "notes": [*notes, *remarks]}
+    if config.captions:
+        result["epoch_of"] = config.epoch_of
     if watched:
         result["watched"] = watched
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
@@ -133,21 +135,43 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     return result
 
 
+def _check(config: PretrainConfig) -> None:
+    """Raises InputError for settings that are missing, or do not go together."""
+    need(config, "pretrain", "student", "regions")
+    if bool(config.captions) == bool(config.task):
+        raise InputError(
+            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
+        )
+    if config.task_answers != "right" and not config.task:
+        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.partition and not config.task:
+        raise InputError(
+            f"--partition {config.partition}: captions have none; pass --task and --data"
+        )
+    check_parts(config.objectives, config.teacher, "pretrain")
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
     inputs: dict[str, str | Path] = {
         "student": config.student,
-        "regions": Path(config.regions.regions) / "manifest.json",
-        "captions": config.captions,
+        **manifests(config.regions.regions),
         "data": "" if config.captions else config.data,
         "partition": config.partition,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
         **teacher_inputs(config.teacher, config.targeted),
     }
+    for number, each in enumerate(_corpora(config)):
+        inputs[f"captions:{number}" if number else "captions"] = each.file
     return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
 
 
-def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
+def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
     start: Student = load_student(config.student, design=config.model)
     if config.random_start and isinstance(start, TextEncoder):
@@ -170,12 +194,68 @@ def _model(config: PretrainConfig, store: RegionStore) -> SingleStream:
 
 
 @dataclass(frozen=True)
+class _Corpus:
+    """One file of captions and how often it is drawn."""
+
+    name: str
+    """What `--regions NAME=STORE` and messages call it: the file without its ending."""
+    file: str
+    """Empty for a task's own texts."""
+    weight: float = 0.0
+    """Of its steps among those of all files; 0: its number of samples."""
+
+
+def _corpora(config: PretrainConfig) -> list[_Corpus]:
+    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
+
+    Raises InputError for a weight that is none, or if some files have one and others have not.
+    """
+    if not config.captions:
+        return [_Corpus(config.task, "")]
+    parts = [_file_and_weight(word) for word in config.captions]
+    files = [file for file, _ in parts]
+    names = [Path(file).stem for file in files]
+    if len(set(names)) < len(names):
+        names = files
+    if len(set(files)) < len(files):
+        raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
+    corpora = [
+        _Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)
+    ]
+    without = [each.file for each in corpora if not each.weight]
+    if without and len(without) < len(corpora):
+        raise InputError(
+            f"--captions: {without[0]} has no weight; give one to all files or to none"
+        )
+    return corpora
+
+
+def _file_and_weight(word: str) -> tuple[str, float]:
+    """The file of one word of `--captions` and its weight, 0 if it has none."""
+    file, equals_sign, told = word.rpartition("=")
+    if not equals_sign or Path(word).exists():
+        return word, 0.0
+    try:
+        weight = float(told)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < float("inf"):
+        raise InputError(
+            f"--captions {word}: {told!r} is no weight; expected FILE or FILE=WEIGHT with a number above 0"
+        )
+    return file, weight
+
+
+@dataclass(frozen=True)
 class _Data:
     """What a model is pre-trained on."""
 
-    samples: Samples
+    samples: list[Samples]
+    """Of every corpus."""
     left_out: int
-    """Captioned images that the store lacks."""
+    """Captioned images that the stores lack."""
+    notes: list[str]
+    """What a reader must know of them."""
     teachers: Sequence[Teacher] = ()
     """Those that the loop must ask."""
 
@@ -228,77 +308,143 @@ def _data(
     phase: Phase,
     versions: Sequence[Sequence[Example]],
     model: SingleStream,
-    store: RegionStore,
+    corpora: Sequence[_Corpus],
+    shelf: Shelf,
     text: TextInput,
     room: Classroom,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
+    stores = [shelf.of(each.name) for each in corpora]
+    texts: list[Samples] = []
     left_out = 0
-    samples: Samples
-    if not config.task:
-        images, left_out = _captioned(config, store)
-        samples = CaptionTexts(images, text, phase.pairs)
-    elif config.task_answers == "any":
-        samples = DrawnTexts(versions, text)
+    if config.task_answers == "any":
+        texts.append(DrawnTexts(versions, text))
+    elif config.task:
+        texts.append(TextSamples([examples[0] for examples in versions], text))
     else:
-        samples = TextSamples([examples[0] for examples in versions], text)
-    # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
-    samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
+        every_caption = config.epoch_of == "captions"
+        for images, lacking in _captioned(config, corpora, stores):
+            texts.append(CaptionTexts(images, text, phase.pairs, every_caption))
+            left_out += lacking
+    notes = _shared_images(corpora, texts, stores)
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
         most=config.regions.most_regions,
         budget=config.regions.budget,
     )
-    samples = RegionSamples(samples, store, seeing)
-    if isinstance(model, EndToEnd):
-        samples = Pictured(samples, config.regions.images, model.side, model.long_side)
-        if config.pixels.flip:
-            samples = Mirrored(samples, samples)  # the release leaves captions as they are
-    return _Data(samples, left_out, teachers)
+    seen: list[Samples] = []
+    teachers: list[Teacher] = []
+    for samples, store in zip(texts, stores, strict=True):
+        # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+        samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
+        samples = RegionSamples(samples, store, seeing)
+        if isinstance(model, EndToEnd):
+            samples = Pictured(samples, config.regions.images, model.side, model.long_side)
+            if config.pixels.flip:
+                samples = Mirrored(samples, samples)  # the release leaves captions as they are
+        seen.append(samples)
+    return _Data(seen, left_out, notes, teachers)
 
 
-def _captioned(config: PretrainConfig, store: RegionStore) -> tuple[list[Captioned], int]:
-    """The captioned images that the store holds, by their ids there, and how many it lacks."""
-    images = read_captions(config.captions)
-    if config.listing:
-        images = keep_listed(images, config.listing)
-    there = [image for image in images if stem(image.file) in store]
-    lacking = [image for image in images if stem(image.file) not in store]
-    if lacking and not (config.skip_missing and there):
-        raise InputError(
-            f"{config.regions.regions}: {len(lacking)} of {len(images)} captioned images are not in the store, "
-            f"the first is {stem(lacking[0].file)!r}; add them or pass --skip-missing"
-        )
-    return with_store_ids(there), len(lacking)
+def _captioned(
+    config: PretrainConfig, corpora: Sequence[_Corpus], stores: Sequence[SeveralStores]
+) -> Iterator[tuple[list[Captioned], int]]:
+    """Of each file, the captioned images that its stores hold, by their ids there, and how many they lack."""
+    files = [each.file for each in corpora]
+    split = [file for file in files if config.caption_splits and has_splits(file)]
+    for file, store in zip(files, stores, strict=True):
+        # Splits are those of Karpathy's file; if there is none, reading says so.
+        splits = config.caption_splits if file in split or not split else ()
+        images = read_captions(file, splits)
+        if config.listing:
+            images = keep_listed(images, config.listing)
+        there = [image for image in images if stem(image.file) in store]
+        lacking = [image for image in images if stem(image.file) not in store]
+        if lacking and not (config.skip_missing and there):
+            raise InputError(
+                f"{file}: {len(lacking)} of {len(images)} captioned images are not in the store, "
+                f"the first is {stem(lacking[0].file)!r}; add them to {store.name} or pass --skip-missing"
+            )
+        yield with_store_ids(there), len(lacking)
+
+
+def _shared_images(
+    corpora: Sequence[_Corpus], texts: Sequence[Samples], stores: Sequence[SeveralStores]
+) -> list[str]:
+    """Notes on images that several stores hold, or that several corpora name.
+
+    Raises InputError if two corpora name an image that two stores hold: whose regions are whose is not known.
+    """
+    notes = []
+    first: dict[str, int] = {}
+    for number, (each, samples) in enumerate(zip(corpora, texts, strict=True)):
+        store = stores[number]
+        images = list(dict.fromkeys(image for some in samples.images for image in some))
+        # Corpora with stores of their own read their own regions, whatever their images are called.
+        shared = [
+            image
+            for image in images
+            if image in first and stores[first[image]].holder(image) is store.holder(image)
+        ]
+        repeated = store.repeated(images)
+        mixed = sorted(set(repeated) & set(shared))
+        if mixed:
+            other = corpora[first[mixed[0]]]
+            raise InputError(
+                f"--regions: image {mixed[0]!r} is in several stores, and both {other.file} and {each.file} name it "
+                f"({len(mixed):,} such); say whose store is whose: --regions {other.name}=STORE {each.name}=STORE"
+            )
+        if repeated:
+            notes.append(
+                f"{len(repeated):,} images of {each.name} are in several stores, of which the first counts, such as "
+                f"{repeated[0]!r}"
+            )
+        if shared:
+            notes.append(
+                f"{len(shared):,} images of {each.name} are named by an earlier file, too, and share its regions, "
+                f"such as {shared[0]!r}"
+            )
+        for image in images:
+            first.setdefault(image, number)
+    return notes
 
 
 def _sources(
-    samples: Samples,
+    corpora: Sequence[_Corpus],
+    data: _Data,
     phase: Phase,
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
 ) -> list[Source]:
-    """The samples once for each kind of step; objectives beside the model's own score every step."""
+    """Every corpus once for each kind of step; objectives beside the model's own score every step.
+
+    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
+    """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in beside)
-    if not phase.mix:
-        return [Source(samples, 1.0, (*sorted(names), *always), "image and text")]
+    mix = phase.mix or [(1.0, tuple(sorted(names)))]
     sources = []
-    for ratio, mixed in phase.mix:
-        present = tuple(name for name in mixed if name in names)
-        if present:
-            sources.append(Source(samples, ratio, (*present, *always), "+".join(present)))
+    for each, samples in zip(corpora, data.samples, strict=True):
+        weight = each.weight or float(len(samples))
+        for ratio, mixed in mix:
+            present = tuple(name for name in mixed if name in names)
+            if present:
+                name = f"{each.name}: {'+'.join(present)}"
+                sources.append(Source(samples, ratio * weight, (*present, *always), name))
     return sources
 
 
 def _text_alone(
     config: PretrainConfig, model: SingleStream, text: TextInput, sources: Sequence[Source]
-) -> Source:
-    """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3); an epoch is one of the images."""
+) -> list[Source]:
+    """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3), that no epoch counts; or none."""
+    if not config.text:
+        return []
     blocks = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
     share = sum(source.ratio for source in sources)
-    return Source(TextSamples(blocks, text), share, ("masked_lm",), "text alone", counts=False)
+    alone = TextSamples(blocks, text)
+    return [Source(alone, share, ("masked_lm",), "text alone", counts=False)]
 
 
 def _notes(
@@ -315,8 +461,6 @@ def _notes(
     for _, mixed in phase.mix:
         if not names & set(mixed):
             notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
     return notes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 
 from groundling.config import RegionsConfig
-from groundling.data.region_imports import import_regions
+from groundling.data.region_imports import import_several
 from groundling.data.regions import RegionWriter
 from groundling.data.shards import Part
 from groundling.errors import InputError
@@ -53,6 +53,8 @@ def _refuse_settings(config: RegionsConfig, part: Part) -> None:
         raise InputError(
             "regions: --shard, --batch and --processes are at least 1, --grid is not below 0"
         )
+    if not config.imports and (config.ids or config.ids_as):
+        raise InputError("regions: --ids and --ids-as name the images of --imports; leave them out")
     if bool(config.boxes) and config.grid:
         raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
     if part.world > 1 and config.processes > 1:
@@ -68,25 +70,30 @@ def _open(config: RegionsConfig, out: str | Path) -> Run:
     settings = asdict(config)
     for name in ("processes", "cpu"):  # results do not depend on them
         del settings[name]
-    inputs: dict[str, str | Path] = {
-        "images": config.images,
-        "boxes": config.boxes,
-        "ids": config.ids,
-    }
+    inputs: dict[str, str | Path] = {"images": config.images}
+    inputs |= _numbered("boxes", config.boxes)
+    inputs |= _numbered("ids", config.ids)
+    inputs |= _numbered("ids_as", [told for told in config.ids_as if told.endswith(".json")])
     if not config.imports:
         inputs["detector"] = config.detector
         inputs["backbone"] = config.backbone
-    elif Path(config.imports).is_file():  # tens of gigabytes are not worth hashing
-        settings["bytes"] = Path(config.imports).stat().st_size
-    else:
-        inputs["imports"] = config.imports
+    # Tens of gigabytes are not worth hashing.
+    inputs |= _numbered("imports", [path for path in config.imports if not Path(path).is_file()])
+    sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
+    if sizes:
+        settings["bytes"] = sizes
     return Run(out, "regions", settings, inputs, config.cpu)
+
+
+def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
+    """A run's inputs of one kind: the first by the kind's name, others with their number."""
+    return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
 
 
 def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     """The manifest of a store made of others' region files."""
     writer = RegionWriter(folder, config.shard)
-    facts, items = import_regions(config.imports, config.ids)
+    facts, items = import_several(config.imports, config.ids, config.ids_as)
     writer.fill(items)
     return writer.close(facts)
 

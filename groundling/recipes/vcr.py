@@ -61,6 +61,9 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
         "seeds": seeds,
         "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
     }
+    files = (*answer_files.values(), *rationale_files.values())
+    if any(_learned(file, split) for file in files):
+        result["trained_on"] = [split]
     if config.both:
         predicted = _predicted_by_one(folder, split, [answer_files[seed] for seed in seeds])
     else:
@@ -164,6 +167,11 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
             )
         files[int(done["seed"])] = seed_folder / f"predictions_{split}.jsonl"
     return files
+
+
+def _learned(file: Path, split: str) -> bool:
+    """Whether the run whose predictions these are learned from the split."""
+    return split in (finished(file.parent) or {}).get("trained_on", [])
 
 
 def _predictions(path: Path, examples: list[Example]) -> Predictions:

@@ -58,6 +58,10 @@ class Task:
     """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
     mark: Callable[[Example, RegionRow], np.ndarray] | None = None
     """Which of its R regions are right for an example, (R,) of 1 or 0, where the answer is a region."""
+    mark_to_learn: Callable[[Example, RegionRow], np.ndarray] | None = None
+    """The same for examples that are learned from, where it is not the measure of the score; None: as `mark`."""
+    like: str = ""
+    """Name of the task whose head a paper's model has for this one, too; empty: its own."""
     extra: Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None = None
     """More of the benchmark's own scores, 0..1, over groups or by type: (folder, split, official ids, answers)."""
     hidden: Callable[[Path, str], list[tuple[Example, ...]]] | None = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from groundling.batch import Example, Gold, RegionRow, needed
+from groundling.data.detections import corners_of, read_detections
 from groundling.data.regions import inside
 from groundling.errors import InputError, first_line, refuse
 from groundling.forms import Pick
@@ -188,16 +190,10 @@ def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, Insta
         for image in content["images"]:
             sizes[image["id"]] = (int(image["width"]), int(image["height"]))
         for note in content["annotations"]:
-            notes[note["id"]] = Instance(note["image_id"], _corners(note["bbox"]))
+            notes[note["id"]] = Instance(note["image_id"], corners_of(note["bbox"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not COCO's images and annotations with bbox ({error})") from None
     return sizes, notes
-
-
-def _corners(box: Sequence[float]) -> np.ndarray:
-    """Corners (4,) of a box x, y, width, height."""
-    x, y, width, height = map(float, box)
-    return np.array([x, y, x + width, y + height])
 
 
 def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
@@ -206,28 +202,22 @@ def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
     Each image has (R, 5): corners in pixels and the score; empty boxes are left out. Raises InputError if the file is
     no such list.
     """
-    content = read_json(Path(path))
     boxes: dict[str, list[np.ndarray]] = {}
-    try:
-        for row in content:
-            box = np.array([*_corners(row["box"]), float(row["score"])])
-            name = image.format(subset="train2014", number=row["image_id"])
-            if (box[2:4] > box[:2]).all():
-                boxes.setdefault(name, []).append(box)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{path}: not a list of detections with image_id, box and score ({error})"
-        ) from None
+    for one in read_detections(path):
+        if (one.corners[2:] > one.corners[:2]).all():
+            name = image.format(subset="train2014", number=one.image)
+            boxes.setdefault(name, []).append(np.array([*one.corners, one.score]))
     return {name: np.stack(rows) for name, rows in boxes.items()}
 
 
-def _read(folder: Path, split: str) -> list[Example]:
+def read(folder: Path, split: str, by: str = "unc") -> list[Example]:
+    """Examples in file order; arguments and errors as for `expressions`."""
     sizes, _ = instances(folder)
     size_of = {
         COCO.format(subset="train2014", number=number): size for number, size in sizes.items()
     }
     examples = []
-    for expression in expressions(folder, split):
+    for expression in expressions(folder, split, by):
         examples.append(
             Example(
                 f"refcoco-{split}-{expression.id}",
@@ -247,13 +237,41 @@ def right_regions(example: Example, row: RegionRow, rule: Overlap = VL_BERT) -> 
     return np.asarray(rule(boxes, gold.boxes).any(1), np.int64)
 
 
-REFCOCO_PLUS = Task(
-    "refcoco+",
-    Pick("regions", "bce"),
-    _read,
-    (PICKED, UPPER_BOUND),
-    SOURCE,
-    dev=("val", "testA", "testB"),
-    mark=right_regions,
+PEOPLE_AND_THINGS = ("val", "testA", "testB")
+"""Held-out splits of RefCOCO and RefCOCO+."""
+
+
+def _task(name: str, dev: tuple[str, ...], rule: Overlap, by: str = "unc") -> Task:
+    """A task whose boxes count by `rule`, whichever of the three data sets the folder holds.
+
+    VL-BERT's release learns from more than .5 and is scored by at least .5.
+    """
+    to_learn = VL_BERT_LABELS if rule is VL_BERT else rule
+    return Task(
+        name,
+        Pick("regions", "bce"),
+        partial(read, by=by),
+        (PICKED, UPPER_BOUND),
+        SOURCE,
+        dev=dev,
+        mark=partial(right_regions, rule=rule),
+        mark_to_learn=partial(right_regions, rule=to_learn),
+        like="refcoco+",
+    )
+
+
+TASKS = (
+    _task("refcoco+", PEOPLE_AND_THINGS, VL_BERT),
+    _task("refcoco+/mattnet", PEOPLE_AND_THINGS, UNITER),
+    _task("refcoco", PEOPLE_AND_THINGS, VL_BERT),
+    _task("refcoco/mattnet", PEOPLE_AND_THINGS, UNITER),
+    _task("refcocog", ("val", "test"), VL_BERT, by="umd"),
+    _task("refcocog/mattnet", ("val", "test"), UNITER, by="umd"),
+    _task("refcocog/google", ("val",), VL_BERT, by="google"),
 )
-"""Over the regions of the store: annotated boxes (`groundling regions --boxes instances.json`) or detected ones."""
+"""Over the regions of the store: annotated boxes (`groundling regions --boxes instances.json`) or detected ones.
+
+What is called `mattnet` counts boxes as MAttNet, UNITER and VOLTA do, the rest as VL-BERT does. RefCOCOg has a split of
+UMD's, in which no image is in two splits, and an older one of Google's without a public test split.
+"""
+REFCOCO_PLUS = TASKS[0]

@@ -1,9 +1,9 @@
-"""Where the regions are: a Hugging Face detector's boxes, annotated ones, or a grid."""
+"""Where the regions are: a Hugging Face detector's boxes, those of others' files, or a grid."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,15 @@ import torch
 from PIL import Image
 from transformers import AutoModelForObjectDetection
 
+from groundling.data.detections import Detection, are_detections, corners_of, read_detections
 from groundling.data.regions import inside
 from groundling.data.vcr_objects import class_names, metadata
 from groundling.errors import InputError, first_line
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs import read_json
+
+MOST_PIXELS = 2**31 - 1
+"""Of a side of an image; what a file says beyond is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,28 @@ class Boxes:
     """(R, C) a distribution without a no-object column, or (R,) one class each."""
     left_out: int = 0
     """Boxes that were empty or outside the image."""
+    numbered: bool = False
+    """They are an image's annotated objects alone, in the order of their file; maybe not all of them, see above."""
     segments: Path | None = None
     """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
 
 
 class Annotated(NamedTuple):
-    """What annotators drew in one image."""
+    """What files say of one image's boxes before it is opened."""
 
     size: tuple[int, int]
-    """Width and height in pixels of the image they saw."""
+    """Width and height in pixels of the image that annotators saw; 0 where a file of detections does not say."""
     boxes: Boxes
-    """In the order of their file, of confidence 1."""
+    """Annotators' in the order of their file, of confidence 1, then detections, best first; pixels without a size."""
+
+    def on(self, size: tuple[int, int]) -> Boxes:
+        """The boxes on an image of this width and height; raises InputError if annotators saw another."""
+        if not any(self.size):
+            return _cut(self.boxes, size)
+        if self.size != size:
+            there = f"{size[0]}x{size[1]}"
+            raise InputError(f"{there} pixels, but annotated as {self.size[0]}x{self.size[1]}")
+        return self.boxes
 
 
 @dataclass(frozen=True)
@@ -131,68 +146,163 @@ def grid(side: int) -> Boxes:
     return Boxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
 
 
-def annotated(path: str | Path) -> tuple[dict[str, Annotated], list[str]]:
-    """Annotated boxes by image file, from COCO's instances json.
+def annotated(*sources: str | Path) -> tuple[dict[str, Annotated], list[str]]:
+    """Boxes that exist already, by image file: annotated ones, detected ones, or both of every image.
 
-    Also the names of the classes, in the order of their ids. Crowds are kept; boxes stay in the file's order. A folder
-    is VCR's `vcr1images`, with a json beside each image. Raises InputError on another layout, or a file listed twice.
+    Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`, with a json beside
+    each image. Also the names of the classes, in the order of their ids. Crowds are kept; annotated boxes stay in the
+    file's order. Of detections without annotations, the images are train2014's, as RefCOCO's are. Raises InputError on
+    another layout, a file listed twice, and detections of an image or a class that the annotations lack.
     """
-    if Path(path).is_dir():
-        return _of_vcr(Path(path))
+    if len(sources) == 1 and Path(sources[0]).is_dir():
+        return _of_vcr(Path(sources[0]))
+    known = _Known()
+    detections: list[tuple[str | Path, list[Detection]]] = []
+    for source in sources:
+        if Path(source).is_dir():
+            raise InputError(f"{source}: boxes of a folder (VCR's) go with no other ones")
+        content = _content(source)
+        if are_detections(content):
+            detections.append((source, read_detections(source, content)))
+        else:
+            known.add_instances(source, content)
+    has_annotations = bool(known.files)
+    for source, found in detections:
+        known.add_detections(source, found, has_annotations)
+    return known.boxes()
+
+
+def _content(source: str | Path) -> Any:
+    """A file's JSON; raises InputError for an empty list, or one nested so deep that it is neither of the layouts."""
     try:
-        content = read_json(Path(path))
-        categories = sorted(content["categories"], key=lambda category: category["id"])
-        notes = _notes(content, [category["id"] for category in categories])
-        boxes: dict[str, Annotated] = {}
-        for image in content["images"]:
-            file = str(image["file_name"])
-            if file in boxes:
-                raise InputError(f"{path}: {file} is listed twice")
-            size = int(image["width"]), int(image["height"])
-            if min(size) < 1:
-                raise InputError(f"{path}: {file} is {size[0]} x {size[1]} pixels")
-            boxes[file] = Annotated(size, _of_coco(notes[image["id"]], size))
-        names = [str(category.get("name", category["id"])) for category in categories]
-    except InputError:
-        raise
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise InputError(
-            f"{path}: not COCO instances, images, annotations with bbox and categories ({error})"
-        ) from None
-    return boxes, names
+        content = read_json(Path(source))
+    except RecursionError:
+        raise InputError(f"{source}: not COCO instances or detections (nested too deep)") from None
+    if content == []:
+        raise InputError(f"{source}: holds no detections")
+    return content
 
 
-Note = tuple[list[float], int]
-"""Corners of a box in pixels, and its class."""
+class Note(NamedTuple):
+    """One box of an image."""
+
+    corners: Sequence[float]
+    """x1, y1, x2, y2 in pixels."""
+    category: int
+    """Id of its class."""
+    confidence: float = 1.0
+    """1 for annotators'."""
 
 
-def _notes(
-    content: Mapping[str, Any], categories: Sequence[Hashable]
-) -> dict[Hashable, list[Note]]:
-    """COCO's annotations by image id, in the file's order."""
-    place = {category: at for at, category in enumerate(categories)}
-    notes: dict[Hashable, list[Note]] = {image["id"]: [] for image in content["images"]}
-    for note in content["annotations"]:
-        x, y, width, height = note["bbox"]
-        corners = [x, y, x + width, y + height]
-        notes[note["image_id"]].append((corners, place[note["category_id"]]))
-    return notes
+class _Known:
+    """Images, classes and boxes of COCO's files, as they are read."""
+
+    def __init__(self) -> None:
+        self.files: dict[Hashable, str] = {}
+        self.listed: set[str] = set()
+        self.sizes: dict[Hashable, tuple[int, int]] = {}
+        self.notes: dict[Hashable, list[Note]] = {}
+        self.names: dict[int, str] = {}
+        self.detected: set[Hashable] = set()
+
+    def add_instances(self, path: str | Path, content: Any) -> None:
+        """The images and annotations of COCO's instances json."""
+        try:
+            for category in content["categories"]:
+                self._add_class(path, category["id"], str(category.get("name", category["id"])))
+            for image in content["images"]:
+                size = int(image["width"]), int(image["height"])
+                self._add_image(path, image["id"], str(image["file_name"]), size)
+            for note in content["annotations"]:
+                if note["category_id"] not in self.names:
+                    raise KeyError(note["category_id"])
+                corners = corners_of(note["bbox"]).tolist()
+                self.notes[note["image_id"]].append(Note(corners, note["category_id"]))
+        except InputError:
+            raise
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise InputError(
+                f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections "
+                f"({error})"
+            ) from None
+
+    def add_detections(
+        self, path: str | Path, found: Sequence[Detection], has_annotations: bool
+    ) -> None:
+        """Detected boxes, of images and classes that annotations name, where there are annotations."""
+        for number, one in enumerate(found):
+            where = f"{path}, entry {number}"
+            if not one.category:
+                raise InputError(f"{where}: no category_id, which a store needs")
+            if has_annotations and one.image not in self.files:
+                raise InputError(f"{where}: image {one.image} is not among the annotations' images")
+            if has_annotations and one.category not in self.names:
+                raise InputError(f"{where}: class {one.category} is not among the annotations'")
+            if not has_annotations:
+                self._add_class(path, one.category, one.name or str(one.category))
+                file = f"COCO_train2014_{one.image:012d}.jpg"
+                self.files.setdefault(one.image, file)
+                self.sizes.setdefault(one.image, (0, 0))
+            box = Note(one.corners.tolist(), one.category, one.score)
+            self.notes.setdefault(one.image, []).append(box)
+            self.detected.add(one.image)
+
+    def boxes(self) -> tuple[dict[str, Annotated], list[str]]:
+        """Every image's boxes by its file, and the names of the classes."""
+        order = sorted(self.names)
+        place = {category: at for at, category in enumerate(order)}
+        found = {}
+        for image, file in self.files.items():
+            size = self.sizes[image]
+            boxes = replace(_boxes(self.notes[image], place), numbered=image not in self.detected)
+            found[file] = Annotated(size, _cut(boxes, size) if any(size) else boxes)
+        return found, [self.names[category] for category in order]
+
+    def _add_class(self, path: str | Path, category: int, name: str) -> None:
+        if type(category) is not int:
+            raise InputError(f"{path}: the id of class {name!r} is no whole number")
+        if self.names.setdefault(category, name) != name:
+            raise InputError(
+                f"{path}: class {category} is {name!r} here and {self.names[category]!r} elsewhere"
+            )
+
+    def _add_image(
+        self, path: str | Path, image: Hashable, file: str, size: tuple[int, int]
+    ) -> None:
+        if image in self.files or file in self.listed:
+            raise InputError(f"{path}: {file} is listed twice")
+        if not 1 <= min(size) <= max(size) <= MOST_PIXELS:
+            raise InputError(f"{path}: {file} is {size[0]} x {size[1]} pixels")
+        self.files[image] = file
+        self.listed.add(file)
+        self.sizes[image] = size
+        self.notes[image] = []
 
 
-def _of_coco(notes: Sequence[Note], size: tuple[int, int]) -> Boxes:
-    """An image's annotations as boxes, without those that are empty or outside."""
-    pixels = np.array([corners for corners, _ in notes], np.float32).reshape(-1, 4)
-    cut, kept = inside(pixels / np.array(size * 2, np.float32))
-    classes = np.array([category for _, category in notes], np.int64)
-    confidence = np.ones(int(kept.sum()), np.float32)
-    return Boxes(cut[kept], confidence, classes[kept], int((~kept).sum()))
+def _boxes(notes: Sequence[Note], place: Mapping[int, int]) -> Boxes:
+    """An image's boxes in pixels, the most confident first; `place`: number of a class by its id."""
+    ordered = sorted(notes, key=lambda note: -note.confidence)
+    return Boxes(
+        np.array([note.corners for note in ordered], float).reshape(-1, 4),
+        np.array([note.confidence for note in ordered], np.float32),
+        np.array([place[note.category] for note in ordered], np.int64),
+    )
+
+
+def _cut(boxes: Boxes, size: tuple[int, int]) -> Boxes:
+    """Boxes in pixels as shares of an image of this width and height, without those that are empty or outside."""
+    shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
+    cut, kept = inside(shares)
+    classes = None if boxes.classes is None else boxes.classes[kept]
+    left_out = int((~kept).sum())
+    return Boxes(cut[kept], boxes.confidence[kept], classes, left_out, boxes.numbered)
 
 
 def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
@@ -209,7 +319,6 @@ def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
         file = path.relative_to(folder).with_suffix(".jpg").as_posix()
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
-        boxes[file] = Annotated(
-            objects.size, Boxes(objects.boxes, confidence, classes, segments=path)
-        )
+        found = Boxes(objects.boxes, confidence, classes, numbered=True, segments=path)
+        boxes[file] = Annotated(objects.size, found)
     return boxes, names

@@ -172,8 +172,13 @@ def listing(
     return list(kept.items()), gaps
 
 
-Ready = tuple[str, Image.Image, Boxes | None]
-"""An image's id, its pixels, and its annotated boxes if there are any."""
+class Ready(NamedTuple):
+    """An image that has been read."""
+
+    id: str
+    image: Image.Image
+    boxes: Boxes | None = None
+    """Those that a file has for it."""
 
 
 class Extractor:
@@ -186,7 +191,7 @@ class Extractor:
         annotations: Mapping[str, Annotated],
         names: Sequence[str],
     ) -> None:
-        """`annotations`: annotated boxes by image file, of classes `names`; empty if there are none."""
+        """`annotations`: boxes of files by image file, of classes `names`; empty if there are none."""
         self.config = config
         self.annotations = annotations
         self.backbone = Backbone(config.backbone, config.side, device)
@@ -195,7 +200,7 @@ class Extractor:
         weights = {"backbone": self.backbone.sha256}
         preprocessing: dict[str, Any] = {"backbone": self.backbone.facts}
         if config.boxes:
-            source = config.boxes
+            source = " + ".join(config.boxes)
         elif config.grid:
             source = f"a grid of {config.grid} x {config.grid}"
         else:
@@ -238,7 +243,7 @@ class Extractor:
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
                 else:
-                    sizes.setdefault(ready[1].size, []).append(ready)
+                    sizes.setdefault(ready.image.size, []).append(ready)
             for of_one_size in sizes.values():
                 for image in self._together(of_one_size):
                     regions[image.id] = image
@@ -253,19 +258,16 @@ class Extractor:
     def _read(self, name: str, path: Path) -> Ready:
         image = read_picture(path)
         if not self.annotations:
-            return name, image, None
-        size, boxes = self.annotations[path.relative_to(self.config.images).as_posix()]
-        if size != image.size:
-            there = f"{image.size[0]}x{image.size[1]}"
-            raise InputError(f"{there} pixels, but annotated as {size[0]}x{size[1]}")
-        return name, image, boxes
+            return Ready(name, image)
+        known = self.annotations[path.relative_to(self.config.images).as_posix()]
+        return Ready(name, image, known.on(image.size))
 
     def _together(self, ready: Sequence[Ready]) -> list[Found]:
         """The regions of images of one size."""
-        images = [image for _, image, _ in ready]
-        annotations = [boxes for _, _, boxes in ready if boxes is not None]
-        if annotations:
-            boxes = annotations
+        images = [one.image for one in ready]
+        known = [one.boxes for one in ready if one.boxes is not None]
+        if known:
+            boxes = known
         elif self.detector is not None:
             boxes = self.detector(images)
         else:
@@ -273,21 +275,21 @@ class Extractor:
         whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
         features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
         regions = []
-        for (name, image, _), of_image, numbers in zip(ready, boxes, features, strict=True):
-            one = Found(
-                id=name,
-                size=image.size,
+        for one, of_image, numbers in zip(ready, boxes, features, strict=True):
+            found = Found(
+                id=one.id,
+                size=one.image.size,
                 boxes=of_image.boxes,
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
                 cover=None if of_image.segments is None else metadata(of_image.segments).cover(),
                 left_out=of_image.left_out,
-                annotated_order=bool(annotations) and not of_image.left_out,
+                annotated_order=of_image.numbered and not of_image.left_out,
             )
-            if self.config.whole and len(one.boxes):
-                one = one.with_whole(numbers[-1:])
-            regions.append(one)
+            if self.config.whole and len(found.boxes):
+                found = found.with_whole(numbers[-1:])
+            regions.append(found)
         return regions
 
 
@@ -310,7 +312,7 @@ def extract(config: RegionsConfig, folder: str | Path, part: Part) -> Extracted:
     annotations: dict[str, Annotated] = {}
     names: list[str] = []
     if config.boxes:
-        annotations, names = annotated(config.boxes)
+        annotations, names = annotated(*config.boxes)
     images, gaps = listing(config, annotations)
     extractor = Extractor(config, device, annotations, names)
     writer = RegionWriter(folder, config.shard, extractor.key, part)

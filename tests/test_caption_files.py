@@ -1,0 +1,342 @@
+"""Captions to pre-train on: Karpathy's split, several files by weight, and what an epoch counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+from homes import STEPS, put
+from test_pretrain import store
+
+from groundling.config import PretrainConfig, changed, configured
+from groundling.data.captions import Captioned, has_splits, keep_listed, read_captions
+from groundling.data.paired import CaptionTexts
+from groundling.data.samples import TextInput
+from groundling.errors import InputError
+from groundling.keyed import generator
+from groundling.recipes import pretrain as recipe
+from groundling.recipes.pretrain import pretrain
+
+BRIEF = replace(STEPS, batch=4)
+
+
+def entry(number: int, split: str, captions: int = 2, **more: Any) -> dict[str, Any]:
+    """An image of Karpathy's `dataset_coco.json`."""
+    said = [
+        {"raw": f"caption {n} of {number} . ", "tokens": ["caption"], "imgid": number, "sentid": n}
+        for n in range(captions)
+    ]
+    folder = "train2014" if split == "train" else "val2014"
+    file = f"COCO_{folder}_{number:012d}.jpg"
+    own = {"filepath": folder, "filename": file, "split": split, "cocoid": number}
+    return own | {"sentences": said, "imgid": number, "sentids": [0, 1]} | more
+
+
+def karpathy(path: Path, *images: dict[str, Any]) -> Path:
+    every = images or [entry(n, s) for n, s in enumerate(("train", "restval", "val", "test"))]
+    return put(path, json.dumps({"images": every, "dataset": "coco"}))
+
+
+# -- Karpathy's split --------------------------------------------------------------------------------------------------
+
+
+def test_karpathys_json(tmp_path: Path) -> None:
+    path = karpathy(tmp_path / "dataset_coco.json")
+    assert has_splits(path)
+    assert read_captions(path, ["restval", "train"]) == [
+        Captioned("0", "COCO_train2014_000000000000.jpg", ("caption 0 of 0 .", "caption 1 of 0 .")),
+        Captioned("1", "COCO_val2014_000000000001.jpg", ("caption 0 of 1 .", "caption 1 of 1 .")),
+    ]
+    flickr = entry(5, "train")
+    del flickr["cocoid"], flickr["filepath"]
+    (image,) = read_captions(karpathy(tmp_path / "dataset_flickr30k.json", flickr), ["train"])
+    assert image.id == image.file == "COCO_train2014_000000000005.jpg"
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        (
+            (),
+            "it holds several splits; pass --caption-splits with some of: train, restval, val, test",
+        ),
+        (("train", "dev"), "no split is called 'dev'; pass --caption-splits with some of: train"),
+    ],
+)
+def test_splits_must_be_named_and_there(
+    splits: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    path = karpathy(tmp_path / "dataset_coco.json")
+    with pytest.raises(InputError, match=message) as told:
+        read_captions(path, splits)
+    assert "\n" not in str(told.value)
+
+
+def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> None:
+    plain = homes.coco(tmp_path / "captions.json", [(0, "a.jpg")], [(0, "a dog")])
+    text = put(tmp_path / "cc.tsv", "a dog\ta.jpg\n")
+    for path in (plain, text):
+        assert not has_splits(path)
+        with pytest.raises(InputError, match=r"its images have no splits, but train is asked for"):
+            read_captions(path, ["train"])
+
+
+@pytest.mark.parametrize("field", ["split", "filename", "sentences"])
+@pytest.mark.parametrize("value", [None, 3, [1], [{"tokens": []}], {}, "x"])
+def test_damaged_entries_are_named(field: str, value: object, tmp_path: Path) -> None:
+    good = entry(0, "train")
+    path = karpathy(tmp_path / "k.json", good, entry(1, "train") | {field: value})
+    if field == "sentences" and value != {}:
+        with pytest.raises(InputError, match=r"k.json, images\[1\]: expected `split`") as told:
+            read_captions(path, ["train"])
+        assert "\n" not in str(told.value)
+    else:  # a name is a text, whatever it is written as; an image without captions is left out
+        assert read_captions(path, ["train"])[0].id == "0"
+    without = entry(1, "train")
+    del without[field]
+    with pytest.raises(InputError, match=r"images\[1\]"):
+        read_captions(karpathy(tmp_path / "w.json", good, without), ["train"])
+
+
+def test_karpathys_lists_name_files_by_path_or_name(tmp_path: Path) -> None:
+    listing = put(
+        tmp_path / "karpathy_val_images.txt",
+        "val2014/COCO_val2014_000000011169.jpg 11169\nval2014/COCO_val2014_000000000042.jpg 42",
+    )
+    flat = Captioned("11169", "COCO_val2014_000000011169.jpg", ("a",))
+    nested = Captioned("42", "val2014/COCO_val2014_000000000042.jpg", ("a",))
+    other = Captioned("43", "COCO_val2014_000000000043.jpg", ("a",))
+    assert keep_listed([flat, nested, other], listing) == [flat, nested]
+    spaced = put(tmp_path / "spaced.txt", "my photo 3.jpg\n")
+    named = Captioned("x", "my photo 3.jpg", ("a",))
+    assert keep_listed([named, other], spaced) == [named]
+
+
+# -- what an epoch counts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
+    made = [
+        Captioned(f"i{n}", f"{n}.jpg", tuple(f"c{n} c{k}" for k in range(n + 1))) for n in range(4)
+    ]
+    text = TextInput(homes.words(), 24)
+    every = CaptionTexts(made, text, pairs, every_caption=True)
+    assert len(every) == len(every.lengths) == 10 and len(set(every.ids)) == 10
+    assert Counter(image for (image,) in every.images) == {"i0": 1, "i1": 2, "i2": 3, "i3": 4}
+    rngs = [generator(0, n) for n in range(10)]
+    samples = every.get(range(10), rngs)
+    firsts = [sample.example.text for sample in samples]  # type: ignore[union-attr]
+    assert firsts == [caption for image in made for caption in image.captions]
+    assert [sample.id for sample in samples] == every.ids
+    assert every.sizes.shape == (10, 3)
+    assert all(
+        len(sample.text.ids) <= most
+        for sample, most in zip(samples, every.sizes[:, 1], strict=True)
+    )  # type: ignore[union-attr]
+    if not pairs:
+        return
+    seconds: dict[int, set[str]] = {0: set(), 1: set()}
+    for epoch in range(40):
+        (sample,) = every.get([8], [generator(1, epoch)])
+        seconds[int(sample.labels["sentence_image"])].add(sample.example.pair or "")  # type: ignore[union-attr]
+    assert seconds[1] == {"c3 c0", "c3 c1", "c3 c3"}  # i3's others
+    assert seconds[0] and not any(one.startswith("c3") for one in seconds[0])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captions")
+    homes.student(folder / "bert")
+    coco = [f"COCO_train2014_{n:012d}" for n in range(6)]
+    store(folder / "coco", coco)
+    store(folder / "cc", [f"{n}" for n in range(8)])
+    captions = [(n % 6, f"a dog and {n} cats") for n in range(18)]
+    homes.coco(folder / "coco.json", [(n, f"{name}.jpg") for n, name in enumerate(coco)], captions)
+    rows = "".join(f"a bus number {n}\t{n}.jpg\n" for n in range(8))
+    put(folder / "cc.tsv", rows)
+    return folder
+
+
+@pytest.fixture
+def config(place: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainConfig:
+    monkeypatch.chdir(place)
+    return configured(
+        PretrainConfig,
+        model="uniter",
+        student="bert",
+        regions=("coco", "cc"),
+        captions=("coco.json", "cc.tsv"),
+        max_length=24,
+    )
+
+
+@pytest.mark.parametrize("model", ["visualbert", "vlbert", "uniter"])
+def test_an_epoch_is_of_captions_or_of_images(
+    model: str, config: PretrainConfig, tmp_path: Path
+) -> None:
+    """B13: a release's epoch of COCO has five times as many samples as COCO has images."""
+    once = replace(STEPS, steps=0, epochs=1, batch=2)
+    alone = changed(config, model=model, regions="coco", captions="coco.json")
+    result = pretrain(alone, once, tmp_path / "captions")
+    assert (result["epoch_of"], result["samples"], result["steps"]) == ("captions", 18, 9)
+    result = pretrain(changed(alone, epoch_of="images"), once, tmp_path / "images")
+    assert (result["epoch_of"], result["samples"], result["steps"]) == ("images", 6, 3)
+
+
+# -- several files -----------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """The sources of a run, which is not run."""
+
+
+def sources_of(config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def catch(
+        model: object, objectives: object, sources: object, *rest: object, **more: object
+    ) -> None:
+        raise Stopped(sources)
+
+    monkeypatch.setattr(recipe, "train", catch)
+    with pytest.raises(Stopped) as stopped:
+        pretrain(config, BRIEF, tmp_path)
+    return stopped.value.args[0]
+
+
+def test_files_are_drawn_by_weight_with_every_kind_of_step(
+    config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weighted = changed(config, captions=("coco.json=2", "cc.tsv=3"))
+    sources = sources_of(weighted, tmp_path / "weighted", monkeypatch)
+    shares = {source.name: source.ratio for source in sources}
+    assert len(shares) == 8  # UNITER's four kinds, of each file
+    by_file: dict[str, float] = {}
+    for source in sources:
+        file, _, kind = source.name.partition(": ")
+        by_file[file] = by_file.get(file, 0) + source.ratio
+        assert source.ratio * 3 == shares[f"cc: {kind}"] * 2 or file == "cc"
+    assert by_file == {"coco": 12, "cc": 18}
+    sizes = {source.name.partition(": ")[0]: len(source.samples) for source in sources}
+    assert sizes == {"coco": 18, "cc": 8}
+    plain = sources_of(changed(config, model="visualbert"), tmp_path / "plain", monkeypatch)
+    assert [source.ratio for source in plain] == [18, 8]
+
+
+def test_a_step_and_its_negatives_stay_inside_a_file(
+    config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for source in sources_of(config, tmp_path, monkeypatch):
+        own = source.name.partition(": ")[0]
+        assert {
+            image.startswith("COCO") for images in source.samples.images for image in images
+        } == {own == "coco"}
+
+
+def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
+    result = pretrain(config, replace(STEPS, steps=0, epochs=1, batch=2), tmp_path)
+    assert (result["samples"], result["steps"], result["left_out"]) == (26, 13, 0)
+    inputs = json.loads((tmp_path / "config.json").read_text())["inputs"]
+    assert {inputs[name]["path"] for name in ("captions", "captions:1")} == {"coco.json", "cc.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("captions", "message"),
+    [
+        (("coco.json=0", "cc.tsv=1"), "'0' is no weight"),
+        (("coco.json=-2", "cc.tsv=1"), "'-2' is no weight"),
+        (("coco.json=nan", "cc.tsv=1"), "'nan' is no weight"),
+        (("coco.json=inf", "cc.tsv=1"), "'inf' is no weight"),
+        (("coco.json=", "cc.tsv=1"), "'' is no weight"),
+        (("coco.json=six", "cc.tsv=1"), "'six' is no weight"),
+        (("coco.json=6", "cc.tsv"), "cc.tsv has no weight; give one to all files or to none"),
+        (("cc.tsv=6", "cc.tsv=1"), "a file is there twice"),
+    ],
+)
+def test_weights_that_are_none(
+    captions: tuple[str, ...], message: str, config: PretrainConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message) as told:
+        pretrain(changed(config, captions=captions), BRIEF, tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_split_for_the_file_that_has_splits(
+    config: PretrainConfig, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = ("train", "restval", "val", "train", "train", "test")
+    images = [
+        entry(n, split, filename=f"COCO_train2014_{n:012d}.jpg") for n, split in enumerate(splits)
+    ]
+    path = karpathy(tmp_path / "dataset_coco.json", *images)
+    both = changed(config, captions=(str(path), "cc.tsv"), caption_splits=("train", "restval"))
+    sources = sources_of(both, tmp_path / "both", monkeypatch)
+    named = {image for source in sources for (image,) in source.samples.images}
+    assert {image[-1] for image in named if image.startswith("COCO")} == {"0", "1", "3", "4"}
+    assert len([image for image in named if not image.startswith("COCO")]) == 8
+    with pytest.raises(InputError, match=r"coco.json: its images have no splits"):
+        pretrain(changed(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
+    with pytest.raises(InputError, match="it holds several splits"):
+        pretrain(changed(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
+
+
+def test_images_of_one_name_in_two_files_do_not_mix_stores(
+    config: PretrainConfig, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B6's sibling: Conceptual Captions' `1` must not be read from the store of another collection."""
+    store(tmp_path / "sbu", [f"{n}" for n in range(4, 12)])
+    put(tmp_path / "sbu.tsv", "".join(f"a tree {n}\t{n}.jpg\n" for n in range(4, 12)))
+    sbu = str(tmp_path / "sbu")
+    mixed = changed(config, captions=("cc.tsv", f"{tmp_path}/sbu.tsv"), regions=("cc", sbu))
+    message = r"image '4' is in several stores, and both cc.tsv and .*sbu.tsv name it \(4 such\)"
+    with pytest.raises(InputError, match=message) as told:
+        pretrain(mixed, BRIEF, tmp_path / "mixed")
+    assert "--regions cc=STORE sbu=STORE" in str(told.value) and "\n" not in str(told.value)
+    apart = changed(mixed, regions=("cc=cc", f"sbu={sbu}"))
+    sources = sources_of(apart, tmp_path / "apart", monkeypatch)
+    boxes = []
+    for number in (0, -1):
+        samples = sources[number].samples
+        place_of_4 = [image for (image,) in samples.images].index("4")
+        (sample,) = samples.get([place_of_4], [generator(0)])
+        boxes.append(sample.regions.boxes)
+    assert not np.array_equal(*boxes)
+    one = changed(mixed, regions="cc", captions=("cc.tsv", f"{tmp_path}/same.tsv"))
+    put(tmp_path / "same.tsv", "".join(f"a tree {n}\t{n}.jpg\n" for n in range(4)))
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    notes = pretrain(one, BRIEF, tmp_path / "one")["notes"]
+    assert notes == [
+        "4 images of same are named by an earlier file, too, and share its regions, such as '0'"
+    ]
+    twice = changed(config, regions=("cc", sbu), captions="cc.tsv")
+    assert pretrain(twice, BRIEF, tmp_path / "twice")["notes"] == [
+        "4 images of cc are in several stores, of which the first counts, such as '4'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"regions": ("coco=coco", "sbu=cc")},
+            "no file of captions is called 'sbu'; there are: coco, cc",
+        ),
+        ({"regions": ("coco=coco",)}, "no store for the file of captions 'cc'"),
+        ({"regions": ("coco=cc", "cc=coco")}, "6 of 6 captioned images are not in the store"),
+        ({"regions": ("coco",)}, "cc.tsv: 8 of 8 captioned images are not in the store, .*'0'"),
+        ({"listing": "list.txt"}, "list.txt: names none of the captioned images"),
+    ],
+)
+def test_stores_and_lists_that_do_not_fit(
+    change: dict[str, Any], message: str, config: PretrainConfig, tmp_path: Path
+) -> None:
+    put(Path("list.txt"), "0.jpg\n")
+    with pytest.raises(InputError, match=message) as told:
+        pretrain(changed(config, **change), BRIEF, tmp_path)
+    assert "\n" not in str(told.value)
