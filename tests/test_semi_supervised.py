@@ -10,14 +10,17 @@ from typing import Any
 import homes
 import numpy as np
 import pytest
+import torch
 import vcr_files
 from homes import STEPS, Killed, digests, log_of
+from PIL import Image
 from test_end_to_end import resnet
 from test_pretrain import store
-from transformers import CLIPImageProcessorPil
+from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.batch import IGNORE, collate
-from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
+from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
+from groundling.data.regions import RegionStore
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import named
@@ -27,6 +30,7 @@ from groundling.recipes import finetune as tuning
 from groundling.recipes import pretrain as pretraining
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
+from groundling.recipes.regions import regions
 from groundling.shift.partitions import left_over, manifest, write_manifest
 from groundling.tasks import Task
 
@@ -313,3 +317,50 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
     gated = adapting(place, "uniter", td_gate="question")
     with pytest.raises(InputError, match="--td-gate question compares answers to a task"):
         pretrain(gated, BRIEF, tmp_path / "gated")
+
+
+# -- CLIP's grid as the visual input (CLIP-ViL) ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cells(place: Path) -> Path:
+    """A store of the tiny CLIP's 2 x 2 patches."""
+    config = RegionsConfig(
+        images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
+    )
+    regions(config, place / "grid")
+    return place / "grid"
+
+
+def test_a_grid_of_clip_holds_its_last_patch_states_unprojected(place: Path, cells: Path) -> None:
+    store_of_cells = RegionStore(cells)
+    row = store_of_cells["movie/1"]
+    assert row.boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]  # fmt: skip
+    tower = CLIPModel.from_pretrained(place / "clip").eval().vision_model
+    with Image.open(place / "photos/movie/1.png") as image:
+        square = np.asarray(image.resize((16, 16), Image.Resampling.BICUBIC), np.float32)
+    about = json.loads((place / "clip/preprocessor_config.json").read_text())
+    pixels = (square / 255 - np.array(about["image_mean"])) / np.array(about["image_std"])
+    with torch.no_grad():
+        given = torch.tensor(pixels, dtype=torch.float32).permute(2, 0, 1)[None]
+        states = tower(pixel_values=given).last_hidden_state[0, 1:]
+    assert store_of_cells.width == states.shape[1] == tower.config.hidden_size
+    # RoIAlign reads between the centres of patches: a cell of a 2 x 2 map has some of its neighbours in it.
+    weight = np.interp((np.arange(14) + 0.5) / 14 - 0.5, [0, 1], [0, 1]).mean()
+    mix = torch.tensor([[1 - weight, weight], [weight, 1 - weight]], dtype=torch.float32)
+    expected = torch.kron(mix, mix) @ states
+    torch.testing.assert_close(torch.tensor(row.features), expected, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("model", ["visualbert", "uniter", "vlbert"])
+def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_path: Path) -> None:
+    """Of VCR, whose texts name annotated objects that a grid does not hold."""
+    config = few(place, join=model, regions=str(cells), unlabelled=0, beside=False)
+    with pytest.raises(InputError, match=r"names objects of .* or pass --no-tags"):
+        finetune(config, BRIEF, tmp_path / "tagged")
+    finetune(changed(config, tags=False), BRIEF, tmp_path / "out")
+    if model == "uniter":
+        stage = adapting(
+            place, model, regions=str(cells), tags=False, region_classes="none", task_answers="any"
+        )
+        pretrain(stage, BRIEF, tmp_path / "stage")

@@ -18,7 +18,7 @@ from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_train
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.samples import Samples, TextSamples, thinned, together
+from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
 from groundling.data.several_stores import SeveralStores
 from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.errors import InputError
@@ -667,7 +667,10 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     if config.partition:
         few = taken(examples, Path(config.partition), task, folder)
     rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
-    return {**parts, task.train: [*thinned(few, config.max_train), *rest]}
+    parts[task.train] = [*thinned(few, config.max_train), *rest]
+    if config.regions.tags:
+        return parts
+    return {split: [untagged(example) for example in some] for split, some in parts.items()}
 
 
 def _unlabelled(

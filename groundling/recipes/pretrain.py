@@ -288,9 +288,10 @@ def _task(config: PretrainConfig) -> Task | None:
 def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
     """What a task's training texts are, one version each or all that may be drawn."""
     folder = Path(config.data)
+    tags = phase.tags and config.regions.tags
     if config.task_answers == "any":
-        return unlabelled_texts(task, folder, phase.tags, config.partition)
-    return [(text,) for text in task_texts(task, folder, phase.tags, config.partition)]
+        return unlabelled_texts(task, folder, tags, config.partition)
+    return [(text,) for text in task_texts(task, folder, tags, config.partition)]
 
 
 def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
