@@ -198,7 +198,7 @@ in pre-training."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
     tags: bool = True
-    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others, as of a grid)."""
+    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
