@@ -112,6 +112,11 @@ COMMANDS = {
         {"_own": config.EnsembleConfig()},
         positional="--runs",
     ),
+    "zero-shot": Command(
+        "what a CLIP, or a pre-trained model's match head, answers without training on a task",
+        "groundling.recipes.zero_shot:zero_shot",
+        {"_own": config.ZeroShotConfig()},
+    ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
         "groundling.recipes.similarity:similarity",
@@ -197,6 +202,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopped = "stopped; the same command resumes from the last checkpoint"
         print(f"groundling: {stopped}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # as of `groundling adapt --help | head`
+        # The interpreter flushes stdout once more at its end, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _usage(commands: Mapping[str, Command]) -> str:

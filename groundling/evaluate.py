@@ -64,6 +64,16 @@ class Scores:
                 file.write(json.dumps(line) + "\n")
 
 
+def write_answers(answers: Scores, task: Task, split: str, folder: Path) -> None:
+    """Predictions and, of an unlabelled split, the server's file, in a folder that is there."""
+    answers.write(folder / f"predictions_{split}.jsonl")
+    server_file = task.test.get(split)
+    if server_file:
+        text = task.submission(split, answers.officials, answers.predictions)
+        with disk_errors(folder / server_file):
+            (folder / server_file).write_text(text, encoding="utf-8")
+
+
 class _Answer(NamedTuple):
     """What a process says of one example."""
 

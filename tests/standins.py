@@ -75,6 +75,7 @@ def models(folder: Path) -> None:
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)
+    shutil.copytree(seeing, folder / "openai/clip-vit-base-patch16")
     shortest = hf.ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
     stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, WIDTH], "depths": [1, 1, 1, 1]}
     resnet = hf.ResNetModel(hf.ResNetConfig(**stages, layer_type="bottleneck"))
@@ -143,8 +144,9 @@ def own_images(folder: Path) -> None:
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"
         photo(place.with_suffix(".jpg"))
-        boxes = [[1, 1, 9, 9, 0.9], [4, 2, 15, 15, 0.8]]
-        about = {"boxes": boxes, "segms": [[], []], "names": ["person", "dog"]}
+        names = list(vcr_files.OBJECTS)
+        boxes = [[1, 1, 9 + place, 9, 0.9] for place in range(len(names))]
+        about = {"boxes": boxes, "segms": [[] for _ in names], "names": names}
         about |= {"width": SIDE, "height": SIDE}
         put(place.with_suffix(".json"), json.dumps(about))
 

@@ -348,3 +348,12 @@ def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len((tmp_path / "w" / "corpus" / "train.txt").read_text().splitlines()) == 30
     assert len(list((tmp_path / "w" / "images").iterdir())) == 6
     assert main(["data", "check", str(tmp_path / "w")]) == 0
+
+
+def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "groundling", "finetune", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait() == 141
+    assert said == b""

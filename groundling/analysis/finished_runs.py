@@ -81,8 +81,9 @@ def collect(name: str, folder: str | Path) -> dict[str, tuple[Runs, Metric]]:
 
 def _search(folder: Path) -> RunFolder:
     held = RunFolder()
-    for log in sorted(folder.rglob("log.jsonl")):
-        place = log.parent
+    # What was not trained has no log: an ensemble, or answers without training.
+    answered = {path.parent for path in folder.rglob("seed-*/result.json")}
+    for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
         result = finished(place)
         if result is None:
             number = place.name.removeprefix("seed-")

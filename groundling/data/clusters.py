@@ -20,6 +20,14 @@ class Clusters(NamedTuple):
     variance: float
     """Of the numbers around their centres, pooled over the clusters: that sum, divided by N."""
 
+    def logits(self, values: np.ndarray) -> np.ndarray:
+        """How well numbers (N,) fit each cluster, (N, k) float64, the best one's centre being the nearest.
+
+        Minus the squared distance to the centre, over twice the variance, which is that of one Gaussian per cluster.
+        """
+        gaps = np.asarray(values, np.float64)[:, None] - self.centres
+        return np.asarray(-(gaps**2) / (2 * max(self.variance, 1e-12)))
+
 
 def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
     """The best k clusters of numbers (N,), by dynamic programming over their sorted order; O(k N log N).

@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.config import EnsembleConfig, need
 from groundling.errors import InputError, refuse
-from groundling.evaluate import MANY, Scores, most_likely
+from groundling.evaluate import MANY, Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify, Form, Regress
 from groundling.recipes.lifecycle import Run
@@ -50,10 +50,12 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
             inputs[f"{number} {split}"] = member / FILE.format(split)
     run = Run(out, "ensemble", asdict(config), inputs)
     place = run.folder / SEED
+    with disk_errors(place):
+        place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
         answers = averaged(task, folder, split, [member / FILE.format(split) for member in members])
-        _write(place, task, split, answers)
+        write_answers(answers, task, split, place)
         if answers.labels is not None:
             official = task.official(folder, split, answers.officials, answers.predictions)
             scores[split] = answers.metrics | official
@@ -151,16 +153,3 @@ def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, Said]) -> Non
     refuse([f"{path}: no prediction for {name}; other data, or cut off?" for name in absent])
     surplus = sorted(said.keys() - set(names))
     refuse([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
-
-
-def _write(place: Path, task: Task, split: str, answers: Scores) -> None:
-    """Predictions and, of an unlabelled split, the server's file."""
-    path = place / FILE.format(split)
-    with disk_errors(path):
-        place.mkdir(parents=True, exist_ok=True)
-    answers.write(path)
-    server_file = task.test.get(split)
-    if server_file:
-        text = task.submission(split, answers.officials, answers.predictions)
-        with disk_errors(place / server_file):
-            (place / server_file).write_text(text, encoding="utf-8")

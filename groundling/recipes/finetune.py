@@ -22,7 +22,7 @@ from groundling.data.samples import Samples, TextSamples, thinned, together, unt
 from groundling.data.several_stores import SeveralStores
 from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.errors import InputError
-from groundling.evaluate import Scores, evaluate
+from groundling.evaluate import Scores, evaluate, write_answers
 from groundling.feed import Source
 from groundling.find import is_outside, named
 from groundling.forms import Answer, Classify, Form
@@ -60,7 +60,7 @@ from groundling.recipes.teaching import (
     watched_terms,
     with_teachers,
 )
-from groundling.runs import disk_errors, finished
+from groundling.runs import finished
 from groundling.shift.beside import with_others
 from groundling.shift.partitions import left_over, taken
 from groundling.tasks import Task
@@ -293,7 +293,8 @@ def one_run(
     for split in samples:
         if split != task.train:
             answers = evaluate(student, objective, task, samples[split])
-            _write(answers, task, split, folder)
+            if PartialState().is_main_process:
+                write_answers(answers, task, split, folder)
             if answers.labels is not None:
                 scores[split] = _scored(answers, task, split, Path(config.data))
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
@@ -359,18 +360,6 @@ def _given(student: Student, task: Task, config: FinetuneConfig, form: Form) -> 
         targeted=config.targeted,
         form=form,
     )
-
-
-def _write(answers: Scores, task: Task, split: str, folder: Path) -> None:
-    """Predictions and, of an unlabelled split, the server's file."""
-    if not PartialState().is_main_process:
-        return
-    answers.write(folder / f"predictions_{split}.jsonl")
-    server_file = task.test.get(split)
-    if server_file:
-        text = task.submission(split, answers.officials, answers.predictions)
-        with disk_errors(folder / server_file):
-            (folder / server_file).write_text(text, encoding="utf-8")
 
 
 def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:

@@ -509,23 +509,15 @@ class ClipTeacher(Teacher):
             return self._of_answers(found[self.scored_image], self.sure_of.texts)
         similarity = found["clip_similarity"]
         (clusters,) = self.anchors
-        gaps = similarity.double().unsqueeze(-1) - torch.from_numpy(clusters.centres).to(
-            similarity.device
-        )
-        logits = -gaps.square() / (2 * max(clusters.variance, 1e-12))
-        return logits.softmax(-1).amax(-1).to(similarity.dtype)
+        logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
+        return logits.softmax(-1).amax(-1).to(similarity)
 
     def _of_answers(self, image: Tensor, texts: Sequence[str]) -> Tensor:
         """The largest share (U,) of the softmax over answers, whose embeddings are computed once."""
         side = needed(self.scorer.text, "text", "an answer's embedding")
         if not self.answers:
             rows = [row for row, _ in self.scorer.rows(texts)]
-            for start in range(0, len(rows), BATCH):
-                some = [
-                    Sample(str(n), clip=row) for n, row in enumerate(rows[start : start + BATCH])
-                ]
-                _, ends = self.scorer.texts(collate(some).to(image.device))
-                self.answers.append(F.normalize(side.projection(ends), dim=-1))
+            self.answers.append(self.scorer.embedded(rows))
         answers = torch.cat(self.answers).to(image.device)
         return (side.logit_scale.exp() * image @ answers.T).softmax(-1).amax(-1)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Example, Row, needed
+from groundling.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.data.samples import WindowInput
 from groundling.data.words import spans
 from groundling.models.clip import ClipImage, ClipText
@@ -78,6 +79,21 @@ class Towers:
         windows = needed(self.windows, "text", "what is asked of this teacher")
         examples = [Example(str(number), text) for number, text in enumerate(texts)]
         return windows.rows(examples, [(spans(text),) for text in texts])
+
+    @torch.no_grad()
+    def embedded(self, rows: Sequence[Row], batch: int = 64) -> Tensor:
+        """The embeddings (len(rows), E), of unit length, in the joint space of texts as `rows` makes them.
+
+        Read so many at a time, on the towers' device.
+        """
+        side = needed(self.text, "text", "a text's embedding")
+        embedded = []
+        for start in range(0, len(rows), batch):
+            some = rows[start : start + batch]
+            samples = [Sample(str(number), clip=row) for number, row in enumerate(some)]
+            _, ends = self.texts(collate(samples).to(self.device))
+            embedded.append(F.normalize(side.projection(ends), dim=-1))
+        return torch.cat(embedded)
 
     def alone(self, text: str) -> Row:
         """Each raw word of a text as a text by itself, in a window of its own; an empty text has one window."""
