@@ -345,6 +345,8 @@ class Batch:
             return len(self.text.ids)
         if self.clip is not None:
             return len(self.clip.key_mask)
+        if self.words is not None:
+            return len(self.words)
         return len(self.ids) if self.regions is None else len(self.regions.boxes)
 
     @property

@@ -167,6 +167,19 @@ run ends."""
 
 
 @dataclass(frozen=True)
+class Adapting:
+    """Layers trained over a frozen CLIP (CLIP-TD, Table 11)."""
+
+    adapter: Literal["none", "mlp", "attention"] = "none"
+    """Train a few layers over --model, a CLIP that stays as it is and sees the pictures of --teacher-images: an MLP, \
+or one attention layer."""
+    adapter_layers: int = 1
+    """--adapter mlp: Linears, the last one included: 1 or 3."""
+    fusion: Literal["concat", "cosine"] = "concat"
+    """--adapter mlp: of both features as one vector, or of each by itself, compared by their cosine."""
+
+
+@dataclass(frozen=True)
 class RegionInput:
     """Where a model's regions come from."""
 
@@ -184,6 +197,8 @@ store only boxes and classes are read."""
 in pre-training."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
+    tags: bool = True
+    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
@@ -457,6 +472,8 @@ VCR; e.g. vqa."""
     task_answers: Literal["right", "any"] = "right"
     """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
 any, a question that has no choices (vqa) stands alone."""
+    partition: str = ""
+    """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
     step_mix: tuple[float, ...] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
@@ -511,6 +528,9 @@ learned from are marked."""
     """Use at most so many training examples, evenly spaced; 0: all."""
     partition: str = ""
     """Train on the examples of this file of `data partition` alone."""
+    unlabelled: int = 0
+    """--partition: so many of the other training examples, without their labels, beside each labelled one in every \
+step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     also: tuple[str, ...] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
@@ -538,6 +558,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     beside: bool = True
     """Train what the model's paper trains beside a task's own loss: VL-BERT on VCR, the classes of regions."""
     own: OwnFile = field(default_factory=OwnFile)
+    adapting: Adapting = field(default_factory=Adapting)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: str = ""

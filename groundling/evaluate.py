@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,7 +118,8 @@ def _answers(
     model: nn.Module, objective: Supervised, indices: Sequence[int], samples: Sequence[Sample]
 ) -> list[_Answer]:
     """A batch's answers."""
-    device = next(model.parameters()).device
+    # Of an adapter over frozen features the head may be all there is.
+    device = next(chain(model.parameters(), objective.parameters())).device
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.form.predict(outputs)

@@ -139,7 +139,7 @@ def own_images(folder: Path) -> None:
     rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
     dogs(folder / "my_dogs")
-    vcr_files.folder(folder / "vcr_data")
+    vcr_files.folder(folder / "vcr_data", train=35)
     wordnets.write(folder / "WordNet-3.0/dict")
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"

@@ -172,7 +172,8 @@ class RegionSamples:
             if not self.store.in_annotated_order(image) or here != expected:
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, and this store does not hold that "
-                    f"image's {objects} annotated objects in their order; make one with `groundling regions --boxes`"
+                    f"image's {objects} annotated objects in their order; make one with `groundling regions --boxes`, "
+                    "or pass --no-tags"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:

@@ -27,6 +27,13 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
     return [items[place] for place in places]
 
 
+def untagged(example: Example) -> Example:
+    """The example without the places in its texts that name objects of its image (VCR); words stay as they are."""
+    if not example.objects:
+        return example
+    return replace(example, tags=(), choice_tags=(), objects=0, names=())
+
+
 def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
     """The examples of several splits as one, in their order; raises InputError if two have the same id.
 

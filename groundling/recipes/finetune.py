@@ -14,21 +14,30 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example, Sizes
-from groundling.config import FinetuneConfig, TrainConfig, check_training, need
+from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_training, need
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.samples import Samples, TextSamples, thinned, together
+from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
 from groundling.data.several_stores import SeveralStores
+from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate, write_answers
+from groundling.feed import Source
 from groundling.find import is_outside, named
 from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
-from groundling.keyed import seed_of
+from groundling.keyed import generator, seed_of
 from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
+from groundling.models.adapters import (
+    AdapterHead,
+    ClipAdapter,
+    check_adapter,
+    is_adapter,
+    load_base,
+)
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
@@ -39,6 +48,7 @@ from groundling.recipes.lifecycle import Run, write_result
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
+    base_room,
     check_parts,
     classroom,
     inner_step,
@@ -52,7 +62,7 @@ from groundling.recipes.teaching import (
 )
 from groundling.runs import finished
 from groundling.shift.beside import with_others
-from groundling.shift.partitions import taken
+from groundling.shift.partitions import left_over, taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import OwnReader, own_notes, own_task
@@ -125,9 +135,67 @@ def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> 
             f"finetune: nothing reads --teacher {config.teacher}; name an objective that does, such as "
             "--objectives contrastive"
         )
+    _check_unlabelled(config)
+    _check_adapter(config, training)
     check_parts(config.objectives, config.teacher, "finetune")
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
+
+
+def _check_unlabelled(config: FinetuneConfig) -> None:
+    """Raises InputError if nothing is without a label, or no objective could score it."""
+    flag = f"--unlabelled {config.unlabelled}"
+    if config.unlabelled < 0:
+        raise InputError(f"{flag}: expected at least 0")
+    if not config.unlabelled:
+        return
+    if not config.partition:
+        raise InputError(
+            f"{flag} is about training examples outside a partition; pass --partition FILE, too"
+        )
+    if not config.objectives:
+        raise InputError(
+            f"{flag}: no objective scores what has no label; name one that does, such as --objectives td_text"
+        )
+    if config.targeted.td_choices == "right":
+        raise InputError(
+            f"{flag}: nobody knows the right choice of what has no label; leave --td-choices out"
+        )
+
+
+def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
+    """Raises InputError for settings that say something of what an adapter over CLIP has not."""
+    check_adapter(config.adapting)
+    is_new = config.adapting.adapter != "none"
+    there = is_adapter(config.model)
+    if not (is_new or there):
+        return
+    if is_new and there:
+        raise InputError(f"{config.model}: an adapter over CLIP already; leave --adapter out")
+    flag = f"--adapter {config.adapting.adapter}" if is_new else f"--model {config.model}"
+    if not config.targeted.teacher_images:
+        raise InputError(f"{flag} needs --teacher-images FOLDER, the pictures that CLIP sees")
+    without = {
+        "--regions": config.regions.regions,
+        "--join": config.join,
+        "--kind": config.kind,
+        "--teacher": config.teacher,
+        "--objectives": config.objectives,
+        "--inner": config.inner,
+        "--batch-tokens": training.batch_tokens,
+    }
+    for other, given in without.items():
+        if given:
+            raise InputError(
+                f"{flag} reads CLIP's features of whole pictures and texts alone; leave {other} out"
+            )
+    kept = Targeted(
+        teacher_images=config.targeted.teacher_images, teacher_cache=config.targeted.teacher_cache
+    )
+    if config.targeted != kept:
+        raise InputError(
+            f"{flag}: nothing is distilled, so CLIP-TD's other settings say nothing; leave them out"
+        )
 
 
 def _check_regions_given(config: FinetuneConfig) -> None:
@@ -217,8 +285,10 @@ def one_run(
         for layer, name in [start for one in objectives for start in one.starts()]:
             start_layer(layer, config.model, name, "bert")
     inner = inner_step(config.inner, config.adversarial)
-    learning = samples[task.train]
-    trained = train(student, objectives, learning, training, folder, teachers=teachers, inner=inner)
+    learning = _learning(samples[task.train], splits[task.train], objectives, config)
+    trained = train(
+        student, objectives, [learning], training, folder, teachers=teachers, inner=inner
+    )
     scores = {}
     for split in samples:
         if split != task.train:
@@ -236,6 +306,8 @@ def one_run(
     done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
     done |= {"trained_on": trained_on(task, config)} if trained_on(task, config) else {}
     done |= {"watched": watched} if watched else {}
+    if learning.beside is not None:
+        done["unlabelled"] = {"examples": len(learning.beside), "beside_each": learning.each}
     done |= {"notes": notes} if notes else {}
 
     def save(where: Path) -> None:
@@ -247,8 +319,34 @@ def one_run(
     return done
 
 
+def _learning(
+    samples: Samples,
+    examples: Sequence[Example],
+    objectives: Sequence[Objective],
+    config: FinetuneConfig,
+) -> Source:
+    """What is learned from: training samples of these examples, those without labels beside the others.
+
+    Raises InputError if there are some, and no objective that needs no label.
+    """
+    if not config.unlabelled:
+        return Source(samples)
+    if all("labels.label" in objective.needs for objective in objectives):
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: all of --objectives {' '.join(config.objectives)} need labels"
+        )
+    known = [number for number, one in enumerate(examples) if one.label is not None]
+    others = [number for number, one in enumerate(examples) if one.label is None]
+    labelled = Chosen(samples, known)
+    (first,) = labelled.get([0], [generator(examples[0].id)])
+    rest = Unlabelled(Chosen(samples, others), first.labels["label"])
+    return Source(labelled, beside=rest, each=config.unlabelled)
+
+
 def _room(student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int) -> Classroom:
-    """The teachers of the objectives beside the task's own."""
+    """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
+    if isinstance(student, ClipAdapter):
+        return base_room(student.base, config.targeted, run.state.device, run.folder)
     given = _given(student, task, config, task.form)
     return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
 
@@ -276,7 +374,10 @@ def _scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, 
 
 
 def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
-    """The model, with a new join if one is asked for."""
+    """The model, with a new join or adapter if one is asked for."""
+    if config.adapting.adapter != "none":
+        torch.manual_seed(seed_of(seed, "init", "adapter"))
+        return ClipAdapter(load_base(config.model), config.adapting)
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
         looks = isinstance(student, EndToEnd)
@@ -304,6 +405,8 @@ def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
 
 def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
     """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
+    if isinstance(student, ClipAdapter):
+        return AdapterHead(Reading(student.sizes, task.form))
     if not isinstance(student, SingleStream):
         return plain_head(Reading(student.sizes, task.form))
     student.see(max(len(example.images) for some in splits.values() for example in some))
@@ -388,13 +491,16 @@ def _samples(
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Every split as the model reads it: text, and regions and pixels where it has them; the teachers to be asked.
 
-    A teacher stands beside the training split alone.
+    A teacher stands beside the training split alone; the CLIP that an adapter stands on beside every split.
     """
     text, clip = student.inputs(config.max_length)
     samples: dict[str, Samples] = {
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
-    samples[task.train], teachers = room.wrap(samples[task.train])
+    taught = samples if isinstance(student, ClipAdapter) else [task.train]
+    wrapped = {split: room.wrap(samples[split]) for split in taught}
+    samples |= {split: some for split, (some, _) in wrapped.items()}
+    _, teachers = wrapped[task.train]
     if config.regions.regions:
         return seen(samples, student, task, config, apart), teachers
     if task.mark is not None:
@@ -511,6 +617,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
     ]
+    mixed = [run["unlabelled"] for run in runs[:1] if "unlabelled" in run]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -523,6 +630,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "collapsed_seeds": collapsed_seeds,
         "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
         "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
+        **({"unlabelled": mixed[0]} if mixed else {}),
     }
     if trained_on(task, config):
         result["trained_on"] = trained_on(task, config)
@@ -546,6 +654,28 @@ def _read(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     for split in dict.fromkeys(wanted):
         parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
     examples = together({split: parts[split] for split in learned})
+    few = examples
     if config.partition:
-        examples = taken(examples, Path(config.partition), task, folder)
-    return {**parts, task.train: thinned(examples, config.max_train)}
+        few = taken(examples, Path(config.partition), task, folder)
+    rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
+    parts[task.train] = [*thinned(few, config.max_train), *rest]
+    if config.regions.tags:
+        return parts
+    return {split: [untagged(example) for example in some] for split, some in parts.items()}
+
+
+def _unlabelled(
+    examples: Sequence[Example], few: Sequence[Example], task: Task, config: FinetuneConfig
+) -> list[Example]:
+    """The training examples outside the partition, which keep no label; raises InputError if there are none."""
+    if task.mark is not None:
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: the labels of {task.name} come with the regions and cannot be withheld"
+        )
+    rest = left_over(examples, few, task, Path(config.data))
+    if not rest:
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: {config.partition} takes all {len(examples)} training examples of "
+            f"{task.name}, so that none is left without a label"
+        )
+    return rest

@@ -28,7 +28,7 @@ from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import named
-from groundling.forms import Answer
+from groundling.forms import Answer, Choose
 from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
@@ -53,6 +53,7 @@ from groundling.recipes.teaching import (
     watched_terms,
     with_teachers,
 )
+from groundling.shift.partitions import hidden_versions, taken
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.train import train
@@ -81,7 +82,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     model.regions_from = made_by(store)
     design = design_of(model, config.model)
     phase = _phase(design, config)
-    versions = _versions(config, phase)
+    task = _task(config)
+    versions = [] if task is None else _versions(task, config, phase)
     design.ready(model, [examples[0] for examples in versions], True)
     text, _ = model.inputs(config.max_length)
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
@@ -115,7 +117,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
     watched, remarks = watched_terms(every, run.folder, result)
-    notes = [*data.notes, *_notes(phase, objectives, config)]
+    notes = [*data.notes, *_notes(phase, objectives, task, config)]
     _say(notes)
     result |= {"left_out": data.left_out, "notes": [*notes, *remarks]}
     if config.captions:
@@ -142,6 +144,10 @@ def _check(config: PretrainConfig) -> None:
         )
     if config.task_answers != "right" and not config.task:
         raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.partition and not config.task:
+        raise InputError(
+            f"--partition {config.partition}: captions have none; pass --task and --data"
+        )
     check_parts(config.objectives, config.teacher, "pretrain")
 
 
@@ -155,6 +161,7 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
         "student": config.student,
         **manifests(config.regions.regions),
         "data": "" if config.captions else config.data,
+        "partition": config.partition,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
         **teacher_inputs(config.teacher, config.targeted),
@@ -273,15 +280,18 @@ def _phase(design: Design, config: PretrainConfig) -> Phase:
     return replace(phase, mix=tuple(zip(config.step_mix, kinds, strict=True)))
 
 
-def _versions(config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
-    """What a task's training texts are, one version each or all that may be drawn; none for captions."""
-    if not config.task:
-        return []
+def _task(config: PretrainConfig) -> Task | None:
+    """The task whose texts are trained on; None for captions."""
+    return named("tasks", Task, config.task).at(Path(config.data)) if config.task else None
+
+
+def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
+    """What a task's training texts are, one version each or all that may be drawn."""
     folder = Path(config.data)
-    task = named("tasks", Task, config.task).at(folder)
+    tags = phase.tags and config.regions.tags
     if config.task_answers == "any":
-        return unlabelled_texts(task, folder, phase.tags)
-    return [(example,) for example in task_texts(task, folder, phase.tags)]
+        return unlabelled_texts(task, folder, tags, config.partition)
+    return [(text,) for text in task_texts(task, folder, tags, config.partition)]
 
 
 def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
@@ -438,28 +448,44 @@ def _text_alone(
     return [Source(alone, share, ("masked_lm",), "text alone", counts=False)]
 
 
-def _notes(phase: Phase, objectives: Sequence[Objective], config: PretrainConfig) -> list[str]:
-    """What a reader must know of this run: kinds of steps of the paper's mix that it has none of."""
+def _notes(
+    phase: Phase, objectives: Sequence[Objective], task: Task | None, config: PretrainConfig
+) -> list[str]:
+    """What a reader must know of this run: labels that were told, and kinds of steps that it has none of."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
     if config.region_classes == "none":
         reason = "--region-classes none"
     notes = []
+    if task is not None:
+        notes += _told(task, config)
     for _, mixed in phase.mix:
         if not names & set(mixed):
             notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
     return notes
 
 
-def task_texts(task: Task, folder: Path, tags: bool = False) -> list[Example]:
+def _told(task: Task, config: PretrainConfig) -> list[str]:
+    """Whether the texts told the labels of examples that few-shot fine-tuning does not know."""
+    if config.task_answers == "any" or config.partition:
+        return []
+    if not isinstance(task.form, Answer | Choose):
+        return []
+    return [
+        f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
+        "few-shot fine-tuning after it do not count as few-shot; --task-answers any or --partition FILE tells none"
+    ]
+
+
+def task_texts(task: Task, folder: Path, tags: bool = False, partition: str = "") -> list[Example]:
     """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
     A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
-    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are. Raises
-    InputError if a multiple choice has no label.
+    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
+    `partition` they are those of that file's examples. Raises InputError if a multiple choice has no label.
     """
     texts = []
-    for example in task.read(folder, task.train):
+    for example in _within(task, folder, partition, task.read(folder, task.train)):
         if example.choices and not isinstance(example.label, int):
             raise InputError(
                 f"{example.id}: a multiple choice without a label cannot be pre-trained on"
@@ -472,16 +498,25 @@ def task_texts(task: Task, folder: Path, tags: bool = False) -> list[Example]:
     return texts
 
 
-def unlabelled_texts(task: Task, folder: Path, tags: bool = False) -> list[tuple[Example, ...]]:
+def unlabelled_texts(
+    task: Task, folder: Path, tags: bool = False, partition: str = ""
+) -> list[tuple[Example, ...]]:
     """All versions of each of a task's training texts that somebody could write who has not seen the labels.
 
-    A question with choices is an example with all of them; a question without stands alone.
+    A question with choices is an example with all of them; a question without stands alone. With `partition` they are
+    those of that file's examples.
     """
-    if task.hidden is not None:
-        versions = task.hidden(folder, task.train)
-    else:
-        versions = [(example,) for example in task.read(folder, task.train)]
-    return [tuple(_as_text(example, tags) for example in examples) for examples in versions]
+    examples = task.read(folder, task.train)
+    inside = {example.id for example in _within(task, folder, partition, examples)}
+    pairs = zip(examples, hidden_versions(examples, task, folder), strict=True)
+    kept = [versions for example, versions in pairs if example.id in inside]
+    return [tuple(_as_text(example, tags) for example in versions) for versions in kept]
+
+
+def _within(
+    task: Task, folder: Path, partition: str, examples: Sequence[Example]
+) -> Sequence[Example]:
+    return taken(examples, Path(partition), task, folder) if partition else examples
 
 
 def _as_text(example: Example, tags: bool) -> Example:

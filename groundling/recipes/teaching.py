@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from groundling.find import built, is_outside, named
 from groundling.forms import Answer, Classify, Form
 from groundling.inner_steps import InnerPart, InnerStep, is_inner_step
 from groundling.keyed import seed_of
+from groundling.models.adapters import IMAGE, TEXT, Base
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.saved_heads import save_heads
@@ -270,6 +272,18 @@ def classroom(
     cache = given.targeted.teacher_cache
     folder = Path(cache) if cache else out / "teacher"
     return Classroom(teachers, given.distilling.cache_gb, folder, passing=not cache)
+
+
+def base_room(base: Base, options: Targeted, device: torch.device, out: Path) -> Classroom:
+    """The CLIP under an adapter as a teacher of every row's image and text, on a device; always asked beforehand.
+
+    Features are kept in --teacher-cache, or below the run's folder `out`. Raises InputError without --teacher-images.
+    """
+    towers = Towers(base.image, base.text, base.tokenizer)
+    teacher = ClipTeacher(towers, {IMAGE, TEXT}, options).to(device)
+    cache = options.teacher_cache
+    folder = Path(cache) if cache else out / "teacher"
+    return Classroom([teacher], math.inf, folder, passing=not cache)
 
 
 def _teachers(source: str, needs: Collection[str], given: Given) -> list[Teacher]:

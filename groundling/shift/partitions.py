@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,3 +240,33 @@ def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> 
     refuse([f"{path}: {name} is not among the training examples of {task.name}" for name in absent])
     wanted = set(content["ids"])
     return [example for example in examples if name_of(example) in wanted]
+
+
+def left_over(
+    examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
+) -> list[Example]:
+    """The training examples outside a partition, `few` of `examples`, as if nobody knew their labels.
+
+    Where a task's texts tell a label (the rationales of VCR stand behind the right answer), all versions of them.
+    """
+    taken_ids = {example.id for example in few}
+    versions = hidden_versions(examples, task, folder)
+    rest = [some for one, some in zip(examples, versions, strict=True) if one.id not in taken_ids]
+    return [replace(example, label=None) for some in rest for example in some]
+
+
+def hidden_versions(
+    examples: Sequence[Example], task: Task, folder: Path
+) -> list[tuple[Example, ...]]:
+    """Of every training example all that may stand in its place for somebody who does not know its label.
+
+    Raises InputError if the task does not tell this of each of these examples.
+    """
+    if task.hidden is None:
+        return [(example,) for example in examples]
+    versions = task.hidden(folder, task.train)
+    if len(versions) != len(examples):
+        raise InputError(
+            f"{task.name}: {len(versions)} of {len(examples)} training examples can be read without their labels"
+        )
+    return versions

@@ -1,0 +1,345 @@
+"""Adapters over a frozen CLIP: against a plain restatement, on three tasks, saved, killed, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+import vcr_files
+from homes import STEPS, Killed, digests, log_of, put
+from safetensors.torch import load_file, save_file
+from test_pretrain import vqa
+from test_vision_tasks import entailed, lines
+from toys import images_of
+from transformers import CLIPImageProcessorPil, CLIPModel
+
+from groundling.batch import Batch, Encoded, collate
+from groundling.config import Adapting, FinetuneConfig, changed, configured
+from groundling.data.samples import TextSamples
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.forms import Answer, Choose, Classify
+from groundling.load import load_student
+from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
+from groundling.models.task_heads import Reading
+from groundling.recipes import finetune as tuning
+from groundling.recipes.finetune import finetune
+from groundling.tasks import Task
+from groundling.teachers import clip as teachers
+
+BRIEF = replace(STEPS, batch=4)
+WIDTH = 24
+"""Of the tiny CLIP's embeddings."""
+ALL = {
+    "mlp 1": Adapting("mlp"),
+    "mlp 3": Adapting("mlp", 3),
+    "cosine 1": Adapting("mlp", 1, "cosine"),
+    "cosine 3": Adapting("mlp", 3, "cosine"),
+    "attention": Adapting("attention"),
+}
+"""Every row of Table 11."""
+FOUR = Choose(("0", "1", "2", "3"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP, files of three tasks, and their pictures."""
+    folder = tmp_path_factory.mktemp("adapters")
+    square = {"height": 16, "width": 16}
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
+    processor.save_pretrained(homes.teacher(folder / "clip"))
+    vcr_files.folder(folder / "vcr", train=12, val=6)
+    vqa(folder / "vqa")
+    for split, count in (("train", 12), ("dev", 6), ("test", 3)):
+        labels = ("entailment", "neutral", "contradiction")
+        rows = [
+            entailed(f"{n % 3}.jpg#{n}", labels[n % 3], Flikr30kID=f"{n % 3}.jpg")
+            for n in range(count)
+        ]
+        put(folder / f"snli-ve/snli_ve_{split}.jsonl", lines(*rows))
+    names = [f"movie/{n}" for n in range(3)] + [str(n) for n in range(3)]
+    task = named("tasks", Task, "vqa").at(folder / "vqa")
+    names += images_of(*(task.read(folder / "vqa", split) for split in ("train", *task.dev)))
+    rng = np.random.default_rng(0)
+    for name in dict.fromkeys(names):
+        red, green, blue = (int(value) for value in rng.integers(0, 256, 3))
+        homes.picture(folder / f"photos/{name}.png", (red, green, blue), (20, 16))
+    return folder
+
+
+def over(place: Path, adapting: Adapting = ALL["mlp 3"], **changes: Any) -> FinetuneConfig:
+    settings: dict[str, Any] = {
+        "model": str(place / "clip"),
+        "task": "vcr/answer",
+        "data": str(place / "vcr"),
+        "teacher_images": str(place / "photos"),
+        "save_model": True,
+        **vars(adapting),
+    }
+    return configured(FinetuneConfig, **(settings | changes))
+
+
+# -- what it computes ------------------------------------------------------------
+
+
+def features(rows: int) -> Batch:
+    torch.manual_seed(2)
+    both = F.normalize(torch.randn(2, rows, WIDTH), dim=-1)
+    return Batch(
+        tuple(map(str, range(rows // 4))),
+        words=torch.zeros(rows, 1, dtype=torch.long),
+        features={"clip_image": both[0], "clip_text": both[1]},
+    )
+
+
+def restated(model: ClipAdapter, head: AdapterHead, batch: Batch) -> torch.Tensor:
+    """The answers, from the weights by name."""
+    own = {name: value.double() for name, value in model.state_dict().items()}
+    image, text = (batch.features[name].double() for name in ("clip_image", "clip_text"))
+
+    def linear(name: str, values: torch.Tensor) -> torch.Tensor:
+        return values @ own[f"{name}.weight"].T + own[f"{name}.bias"]
+
+    def layers(name: str, values: torch.Tensor, count: int) -> torch.Tensor:
+        for number in range(count):
+            values = linear(f"{name}.{2 * number}", F.gelu(values) if number else values)
+        return values
+
+    settings = model.options
+    if settings.fusion == "cosine":
+        sides = [
+            F.normalize(layers(name, values, settings.adapter_layers), dim=-1)
+            for name, values in (("of_image", image), ("of_text", text))
+        ]
+        return own["scale"].exp() * (sides[0] * sides[1]).sum(-1, keepdim=True)
+    if settings.adapter == "attention":
+        mine = model.attend.double()
+        states = torch.stack([own["first"].expand(len(image), -1), image, text], 1)
+        normal = mine.norm1(states)
+        read, _ = mine.self_attn(normal, normal, normal)
+        states = states + read
+        pooled = (states + mine.linear2(F.gelu(mine.linear1(mine.norm2(states)))))[:, 0]
+        mine.float()
+    else:
+        pooled = torch.cat([image, text], -1)
+        if settings.adapter_layers == 3:
+            pooled = F.gelu(layers("mix", pooled, 2))
+    return head.double().classify(pooled)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_is_its_definition(name: str, place: Path) -> None:
+    torch.manual_seed(1)
+    model = ClipAdapter(load_base(str(place / "clip")), ALL[name]).eval()
+    head = AdapterHead(Reading(model.sizes, FOUR)).eval()
+    batch = features(8)
+    assert (batch.rows, batch.choices) == (8, 4)
+    encoded = model(batch)
+    assert encoded.pooled.shape == (8, model.sizes.pooled)
+    ours = head(encoded, batch).double()
+    assert ours.shape == (8, 1)
+    torch.testing.assert_close(ours, restated(model, head, batch), rtol=0, atol=1e-4)
+    one = WIDTH * WIDTH + WIDTH
+    own = {
+        "mlp 1": 0,
+        "mlp 3": one + WIDTH * WIDTH + one,
+        "cosine 1": 2 * one + 1,
+        "cosine 3": 6 * one + 1,
+        "attention": 12 * WIDTH**2 + 14 * WIDTH,
+    }
+    assert sum(parameter.numel() for parameter in model.parameters()) == own[name]
+
+
+def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Path) -> None:
+    base = load_base(str(place / "clip"))
+    model = ClipAdapter(base, ALL["cosine 1"])
+    assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
+    three = AdapterHead(Reading(model.sizes, Classify(("a", "b", "c"))))
+    assert three(Encoded(pooled=torch.ones(2, 1)), features(4)).shape == (2, 3)
+    with pytest.raises(InputError, match="this task has 5 answers; pass --fusion concat"):
+        AdapterHead(Reading(model.sizes, Answer(tuple("abcde"))))
+
+
+# -- whole runs ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_learns_vcr_and_is_saved(name: str, place: Path, tmp_path: Path) -> None:
+    before = digests(place / "clip")
+    config = over(place, ALL[name], seeds=2)
+    result = finetune(config, BRIEF, tmp_path / "out")
+    assert set(result["median"]["val"]) == {"accuracy"}
+    assert not (tmp_path / "out/teacher").exists() and digests(place / "clip") == before
+    folder = tmp_path / "out/seed-0/model"
+    weights = load_file(folder / "adapter.safetensors")
+    again = load_student(folder)
+    assert isinstance(again, ClipAdapter) and again.options == ALL[name]
+    assert weights.keys() == again.state_dict().keys()
+    for key, value in again.state_dict().items():
+        assert torch.equal(value, weights[key])
+    other = load_file(tmp_path / "out/seed-1/model/adapter.safetensors")
+    assert not weights or any(not torch.equal(weights[key], other[key]) for key in weights)
+    # training goes on from the folder, which says what CLIP it is
+    more = changed(over(place), model=str(folder), adapter="none", adapter_layers=1)
+    finetune(more, BRIEF, tmp_path / "more")
+    assert all("task" in line for line in log_of(tmp_path / "more/seed-0"))
+
+
+@pytest.mark.parametrize("name", ["mlp 3", "attention"])
+@pytest.mark.parametrize("task", ["snli-ve", "vqa"])
+def test_other_tasks(task: str, name: str, place: Path, tmp_path: Path) -> None:
+    config = over(place, ALL[name], task=task, data=str(place / task))
+    result = finetune(config, BRIEF, tmp_path / "out")
+    assert all(np.isfinite(list(scores.values())).all() for scores in result["median"].values())
+
+
+def test_clip_is_asked_once_and_never_trained(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Counter[str]()
+    real = teachers.Towers.pictures
+
+    def pictures(self: Any, batch: Batch, names: Any) -> Any:
+        asked.update(dict.fromkeys(names, 1))
+        assert not torch.is_grad_enabled()
+        assert not self.image.training and not self.text.training
+        assert not any(p.requires_grad for p in (*self.image.parameters(), *self.text.parameters()))
+        return real(self, batch, names)
+
+    monkeypatch.setattr(teachers.Towers, "pictures", pictures)
+    finetune(over(place, seeds=2, teacher_cache=str(tmp_path / "kept")), BRIEF, tmp_path / "out")
+    assert len(asked) == 3 and set(asked.values()) == {1}, "training and evaluation share pictures"
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "clip_images",
+        "clip_texts",
+    ]
+    finetune(over(place, teacher_cache=str(tmp_path / "kept")), BRIEF, tmp_path / "again")
+    assert set(asked.values()) == {1}
+    kept = [digests(tmp_path / run / "seed-0/model") for run in ("out", "again")]
+    assert kept[0] == kept[1]
+    saved = load_file(tmp_path / "out/seed-0/model/adapter.safetensors")
+    assert {key.partition(".")[0] for key in saved} == {"mix"}
+
+
+def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) -> None:
+    config = over(place)
+    task = named("tasks", Task, "vcr/answer")
+    model = ClipAdapter(load_base(config.model), config.adapting)
+    examples = task.read(place / "vcr", "val")[:2]
+    room = tuning.base_room(model.base, config.targeted, torch.device("cpu"), tmp_path)
+    samples, live = room.wrap(TextSamples(examples, *model.inputs(20)))
+    assert not live
+    batch = collate(samples.get([0, 1]))
+    assert batch.rows == 8 and batch.text is None
+    clip = CLIPModel.from_pretrained(place / "clip").eval()
+    words = homes.pieces()
+    for row in (0, 5):
+        example = examples[row // 4]
+        text = f"{example.text} {example.choices[row % 4]}"
+        pieces = words(text, return_tensors="pt", truncation=True, max_length=toys.WINDOW)
+        with torch.no_grad():
+            own = clip.get_text_features(**pieces).pooler_output[0]
+        if len(words(text)["input_ids"]) <= toys.WINDOW:
+            torch.testing.assert_close(batch.features["clip_text"][row], F.normalize(own, dim=-1))
+
+
+def test_a_killed_run_ends_with_the_same_weights(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = over(place, ALL["attention"])
+    finetune(config, BRIEF, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
+        with pytest.raises(Killed):
+            finetune(config, BRIEF, tmp_path / "killed")
+    finetune(config, BRIEF, tmp_path / "killed")
+    whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
+    assert whole == killed and len(whole) >= 2
+
+
+# -- mistakes ------------------------------------------------------------
+
+
+def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
+    with pytest.raises(InputError) as told:
+        finetune(changed(config, **changes), BRIEF, out)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher_images": ""}, "--adapter mlp needs --teacher-images FOLDER"),
+        ({"regions": "store"}, "of whole pictures and texts alone; leave --regions out"),
+        ({"join": "uniter"}, "leave --join out"),
+        ({"objectives": ("td_text",), "teacher": "x"}, "leave --teacher out"),
+        ({"inner": "villa"}, "leave --inner out"),
+        ({"td_weight": 1.0}, "CLIP-TD's other settings say nothing"),
+        ({"space": "pre_projection"}, "CLIP-TD's other settings say nothing"),
+        ({"adapter_layers": 2}, "--adapter-layers 2: expected 1 or 3"),
+        ({"adapter": "none"}, "--adapter-layers and --fusion are settings of --adapter"),
+        ({"adapter": "attention"}, "leave --adapter-layers and --fusion out"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    changes: dict[str, Any], message: str, place: Path, tmp_path: Path
+) -> None:
+    assert message in refusal(over(place), tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_that_are_no_clip(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    homes.student(tmp_path / "bert")
+    assert "has no CLIP-like image side" in refusal(over(place), out, model=str(tmp_path / "bert"))
+    clip = CLIPModel.from_pretrained(place / "clip")
+    vision = homes.home(tmp_path / "vision", clip.vision_model, None)
+    CLIPImageProcessorPil().save_pretrained(vision)
+    told = refusal(over(place), out, model=str(vision))
+    assert "weights are missing, the first is visual_projection.weight" in told
+    cut = shutil.copytree(place / "clip", tmp_path / "cut")
+    weights = load_file(cut / "model.safetensors")
+    del weights["text_projection.weight"]
+    save_file(weights, cut / "model.safetensors", {"format": "pt"})
+    told = refusal(over(place), out, model=str(cut))
+    assert "weights are missing, the first is text_projection.weight" in told
+    told = refusal(over(place, teacher_images=str(tmp_path / "cut")), out)
+    assert "images are missing, the first is 'movie/0'" in told
+
+
+def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
+    finetune(over(place), BRIEF, tmp_path / "out")
+    folder = tmp_path / "out/seed-0/model"
+    plain = over(place, Adapting(), model=str(folder))
+    told = refusal(plain, tmp_path / "no", adapter="mlp")
+    assert told == f"{folder}: an adapter over CLIP already; leave --adapter out"
+    told = refusal(plain, tmp_path / "no", teacher_images="")
+    assert told.startswith(f"--model {folder} needs --teacher-images FOLDER")
+    about = json.loads((folder / "adapter.json").read_text())
+    for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": "3"}, {"fusion": None}):
+        put(folder / "adapter.json", json.dumps(about | change))
+        assert "does not say what adapter it is" in refusal(plain, tmp_path / "no")
+    put(folder / "adapter.json", json.dumps(about)[:-9])
+    assert "not valid JSON" in refusal(plain, tmp_path / "no")
+    put(folder / "adapter.json", json.dumps(about | {"adapter_layers": 1}))
+    assert "not the weights of this adapter" in refusal(plain, tmp_path / "no")
+    put(folder / "adapter.json", json.dumps(about))
+    whole = (folder / "adapter.safetensors").read_bytes()
+    for damaged in (whole[:-7], b""):
+        (folder / "adapter.safetensors").write_bytes(damaged)
+        assert "not the weights of this adapter" in refusal(plain, tmp_path / "no")
+    put(folder / "adapter.json", json.dumps(about | {"weights": {"image": "0", "text": "1"}}))
+    assert "its weights differ" in refusal(plain, tmp_path / "no")
+    put(folder / "adapter.json", json.dumps(about | {"clip": str(tmp_path / "gone")}))
+    assert "gone" in refusal(plain, tmp_path / "no")

@@ -1,0 +1,366 @@
+"""CLIP-TD's protocols with few labels: unlabelled examples beside labelled ones, and adaptive finetuning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import vcr_files
+from homes import STEPS, Killed, digests, log_of
+from PIL import Image
+from test_end_to_end import resnet
+from test_pretrain import store
+from transformers import CLIPImageProcessorPil, CLIPModel
+
+from groundling.batch import IGNORE, collate
+from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
+from groundling.data.regions import RegionStore
+from groundling.errors import InputError
+from groundling.feed import Source
+from groundling.find import named
+from groundling.keyed import generator
+from groundling.objectives import Objective
+from groundling.recipes import finetune as tuning
+from groundling.recipes import pretrain as pretraining
+from groundling.recipes.finetune import finetune
+from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
+from groundling.recipes.regions import regions
+from groundling.shift.partitions import left_over, manifest, write_manifest
+from groundling.tasks import Task
+
+BRIEF = replace(STEPS, batch=4, steps=3)
+NAIVE = ("td_image", "td_text")
+
+
+class NeedsLabels(Objective):
+    """Scores labels, so that nothing is left for what has none."""
+
+    name = "needs_labels"
+    needs = ("labels.label",)
+
+
+SHOTS = 7
+"""Examples of the partition, one of each category, of 21."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """VCR's files, pictures, regions, a CLIP, a BERT, and a partition of one question per category."""
+    folder = tmp_path_factory.mktemp("few")
+    vcr_files.folder(folder / "vcr")
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        colour = tuple(int(value) for value in rng.integers(0, 256, 3))
+        homes.picture(folder / f"photos/movie/{number}.png", colour, (24, 16))
+    names = [f"movie/{number}" for number in range(3)]
+    store(folder / "store", names, objects=len(vcr_files.OBJECTS))
+    square = {"height": 16, "width": 16}
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
+    processor.save_pretrained(homes.teacher(folder / "clip"))
+    homes.student(folder / "bert")
+    resnet(folder / "resnet")
+    shots(folder / "vcr", folder / "shots.json")
+    return folder
+
+
+def shots(data: Path, path: Path, per: int = 1, name: str = "vcr/answer") -> Path:
+    write_manifest(path, manifest(named("tasks", Task, name), data, per=per, seed=0))
+    return path
+
+
+def few(place: Path, **changes: Any) -> FinetuneConfig:
+    """UNITER on the partition, all the others without labels beside it."""
+    settings: dict[str, Any] = {
+        "model": str(place / "bert"),
+        "join": "uniter",
+        "task": "vcr/answer",
+        "data": str(place / "vcr"),
+        "regions": str(place / "store"),
+        "partition": str(place / "shots.json"),
+        "unlabelled": 1,
+        "objectives": NAIVE,
+        "teacher": str(place / "clip"),
+        "teacher_images": str(place / "photos"),
+        "max_length": 32,
+        "save_model": True,
+    }
+    return configured(FinetuneConfig, **(settings | changes))
+
+
+# -- unlabelled examples beside labelled ones ------------------------------------------------------------------------
+
+
+def test_every_step_has_both_and_result_tells_the_ratio(place: Path, tmp_path: Path) -> None:
+    config = few(place, unlabelled=2, seeds=2, td_gate="question")
+    result = finetune(config, BRIEF, tmp_path / "out")
+    assert result["unlabelled"] == {"examples": 21 - SHOTS, "beside_each": 2}
+    assert result["seeds"] == [0, 1]
+    one, other = (log_of(tmp_path / f"out/seed-{seed}") for seed in range(2))
+    assert {"task", "td_image", "td_text", "td_text_gate_open"} < one[0].keys()
+    assert one != other
+
+
+def test_nothing_depends_on_labels_outside_the_partition(place: Path, tmp_path: Path) -> None:
+    """Other answers are right of all that the partition does not hold: the same weights."""
+    inside = set(json.loads((place / "shots.json").read_text())["ids"])
+    rows = [json.loads(line) for line in (place / "vcr/train.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["annot_id"] not in inside:
+            row["answer_label"] = 3 - row["answer_label"]
+    vcr_files.write(tmp_path / "vcr/train.jsonl", rows)
+    (tmp_path / "vcr/val.jsonl").write_bytes((place / "vcr/val.jsonl").read_bytes())
+    drawn = shots(tmp_path / "vcr", tmp_path / "shots.json")
+    assert set(json.loads(drawn.read_text())["ids"]) == inside
+    finetune(few(place), BRIEF, tmp_path / "one")
+    other = few(place, data=str(tmp_path / "vcr"), partition=str(drawn))
+    finetune(other, BRIEF, tmp_path / "other")
+    models = [digests(tmp_path / name / "seed-0/model") for name in ("one", "other")]
+    assert models[0] == models[1]
+    # and without the unlabelled ones they are others
+    finetune(few(place, unlabelled=0), BRIEF, tmp_path / "none")
+    assert digests(tmp_path / "none/seed-0/model") != models[0]
+
+
+def learned_from(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, out: Path) -> Source:
+    """What `finetune` passes to `train`."""
+    passed: list[Source] = []
+    real = tuning.train
+
+    def train(student: Any, objectives: Any, data: Any, *arguments: Any, **options: Any) -> Any:
+        passed.extend(data)
+        return real(student, objectives, data, *arguments, **options)
+
+    monkeypatch.setattr(tuning, "train", train)
+    finetune(config, replace(BRIEF, steps=1), out)
+    return passed[0]
+
+
+def test_the_labelled_are_the_partitions_and_the_rest_has_no_label(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = learned_from(monkeypatch, few(place), tmp_path / "out")
+    inside = json.loads((place / "shots.json").read_text())["ids"]
+    assert sorted(source.samples.ids) == sorted(f"vcr-answer-{name}" for name in inside)
+    rest = source.beside
+    assert rest is not None and len(rest) == 21 - SHOTS
+    assert not set(rest.ids) & set(source.samples.ids)
+    assert len(rest.lengths) == len(rest.images) == len(rest.sizes) == len(rest)
+    batch = collate(rest.get(range(len(rest)), [generator(name) for name in rest.ids]))
+    assert (batch.labels["label"] == IGNORE).all()
+    assert {"clip_image", "clip_text"} <= batch.features.keys() and batch.regions is not None
+
+
+def test_pixels_and_flips(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VL-BERT end to end, whose own term beside the task's needs classes of regions, too."""
+    config = few(
+        place,
+        join="vlbert",
+        images=str(place / "photos"),
+        backbone=str(place / "resnet"),
+        side=32,
+        beside=False,
+    )
+    source = learned_from(monkeypatch, config, tmp_path / "out")
+    assert source.beside is not None
+    (sample,) = source.beside.get([0], [generator(0)])
+    assert sample.pixels is not None and sample.labels["label"] == IGNORE
+    assert {"td_image", "task"} < log_of(tmp_path / "out/seed-0")[0].keys()
+
+
+def test_a_killed_run_ends_with_the_same_weights(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = few(place, unlabelled=2)
+    finetune(config, BRIEF, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
+        with pytest.raises(Killed):
+            finetune(config, BRIEF, tmp_path / "killed")
+    finetune(config, BRIEF, tmp_path / "killed")
+    whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
+    assert whole == killed and len(whole) > 3
+
+
+def test_rationales_without_labels_stand_after_every_answer(place: Path) -> None:
+    task = named("tasks", Task, "vcr/rationale")
+    examples = task.read(place / "vcr", "train")
+    rest = left_over(examples, examples[:20], task, place / "vcr")
+    assert [one.official for one in rest] == [f"train-20-a{answer}" for answer in range(4)]
+    assert len({one.text for one in rest}) == 4 and not any(one.label for one in rest)
+
+
+def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
+    def refusal(**changes: Any) -> str:
+        with pytest.raises(InputError) as told:
+            finetune(few(place, **changes), BRIEF, tmp_path / "out")
+        assert "\n" not in str(told.value)
+        return str(told.value)
+
+    assert "outside a partition; pass --partition FILE, too" in refusal(partition="")
+    assert refusal(unlabelled=-1) == "--unlabelled -1: expected at least 0"
+    told = refusal(objectives=(), teacher="", teacher_images="")
+    assert told.startswith("--unlabelled 1: no objective scores what has no label; name one")
+    assert "leave --td-choices out" in refusal(td_choices="right")
+    whole = shots(place / "vcr", tmp_path / "all.json", per=3)
+    told = refusal(partition=str(whole))
+    assert told.endswith(
+        "takes all 21 training examples of vcr/answer, so that none is left without a label"
+    )
+    supervised = f"{__name__}:NeedsLabels"
+    told = refusal(objectives=(supervised,), teacher="", teacher_images="")
+    assert told == f"--unlabelled 1: all of --objectives {supervised} need labels"
+
+
+# -- adaptive finetuning -----------------------------------------------------------------------------------------------
+
+
+def adapting(place: Path, model: str, **changes: Any) -> PretrainConfig:
+    settings: dict[str, Any] = {
+        "model": model,
+        "student": str(place / "bert"),
+        "task": "vcr/answer",
+        "data": str(place / "vcr"),
+        "regions": str(place / "store"),
+        "objectives": NAIVE,
+        "teacher": str(place / "clip"),
+        "teacher_images": str(place / "photos"),
+        "max_length": 32,
+    }
+    return configured(PretrainConfig, **(settings | changes))
+
+
+@pytest.mark.parametrize("answers", ["right", "any"])
+@pytest.mark.parametrize(
+    ("model", "own"),
+    [
+        ("vlbert", {"mlm", "masked_regions"}),
+        ("uniter", {"mlm", "masked_regions", "regress_regions"}),
+        ("visualbert", {"mlm"}),
+    ],
+)
+def test_each_model_is_adapted_with_its_own_terms_and_clips(
+    model: str, own: set[str], answers: str, place: Path, tmp_path: Path
+) -> None:
+    config = adapting(place, model, task_answers=answers)
+    steps = replace(BRIEF, steps=8, save_every=8)
+    pretrain(config, steps, tmp_path / "out")
+    log = log_of(tmp_path / "out")
+    terms = {term for line in log for term in line}
+    assert own | set(NAIVE) <= terms and "sentence_image" not in terms
+    # its baseline: the same stage without the teacher; then few-shot fine-tuning of either
+    plain = adapting(
+        place, model, task_answers=answers, objectives=(), teacher="", teacher_images=""
+    )
+    pretrain(plain, steps, tmp_path / "plain")
+    alone = log_of(tmp_path / "plain")
+    terms = {term for line in alone for term in line}
+    assert own <= terms and not terms & set(NAIVE)
+    distilled = 0.05 * sum(log[0][term] for term in NAIVE)
+    assert log[0]["loss"] - alone[0]["loss"] == pytest.approx(distilled, rel=1e-3)
+    tuned = few(place, model=str(tmp_path / "out/model"), join="", unlabelled=0)
+    finetune(tuned, BRIEF, tmp_path / "tuned")
+
+
+def test_labels_that_were_told_are_noted(place: Path, tmp_path: Path) -> None:
+    def notes(**changes: Any) -> list[str]:
+        config = adapting(place, "visualbert", **changes)
+        result = pretrain(config, BRIEF, tmp_path / str(len(list(tmp_path.iterdir()))))
+        found: list[str] = result["notes"]
+        return [note for note in found if "right answers" in note]
+
+    (note,) = notes()
+    assert note.startswith(
+        "this model has read the right answers of all training examples of vcr/answer"
+    )
+    assert notes(task_answers="any") == []
+    assert notes(partition=str(place / "shots.json")) == []
+
+
+@pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
+def test_texts_of_a_partition(name: str, place: Path) -> None:
+    task = named("tasks", Task, name)
+    inside = json.loads((place / "shots.json").read_text())["ids"]
+    right = task_texts(task, place / "vcr", partition=str(place / "shots.json"))
+    assert sorted(one.id for one in right) == sorted(
+        f"{name.replace('/', '-')}-{i}" for i in inside
+    )
+    drawn = unlabelled_texts(task, place / "vcr", partition=str(place / "shots.json"))
+    assert {some[0].id.removesuffix("-a0") for some in drawn} == {one.id for one in right}
+    assert {len(some) for some in drawn} == {4 if name == "vcr/rationale" else 1}
+
+
+def test_a_killed_stage_ends_with_the_same_weights(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = adapting(place, "vlbert", task_answers="any", partition=str(place / "shots.json"))
+    pretrain(config, BRIEF, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining, "train", homes.training_with(homes.dying(2)))
+        with pytest.raises(Killed):
+            pretrain(config, BRIEF, tmp_path / "killed")
+    pretrain(config, BRIEF, tmp_path / "killed")
+    whole, killed = (digests(tmp_path / name / "model") for name in ("whole", "killed"))
+    assert whole == killed
+
+
+def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
+    captions = homes.put(tmp_path / "some.token.txt", "movie/0.jpg#0\ta dog\n")
+    config = adapting(place, "uniter", task="", data="", captions=str(captions))
+    with pytest.raises(InputError, match=r"--partition x\.json: captions have none; pass --task"):
+        pretrain(changed(config, partition="x.json"), BRIEF, tmp_path / "out")
+    gated = adapting(place, "uniter", td_gate="question")
+    with pytest.raises(InputError, match="--td-gate question compares answers to a task"):
+        pretrain(gated, BRIEF, tmp_path / "gated")
+
+
+# -- CLIP's grid as the visual input (CLIP-ViL) ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cells(place: Path) -> Path:
+    """A store of the tiny CLIP's 2 x 2 patches."""
+    config = RegionsConfig(
+        images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
+    )
+    regions(config, place / "grid")
+    return place / "grid"
+
+
+def test_a_grid_of_clip_holds_its_last_patch_states_unprojected(place: Path, cells: Path) -> None:
+    store_of_cells = RegionStore(cells)
+    row = store_of_cells["movie/1"]
+    assert row.boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]  # fmt: skip
+    tower = CLIPModel.from_pretrained(place / "clip").eval().vision_model
+    with Image.open(place / "photos/movie/1.png") as image:
+        square = np.asarray(image.resize((16, 16), Image.Resampling.BICUBIC), np.float32)
+    about = json.loads((place / "clip/preprocessor_config.json").read_text())
+    pixels = (square / 255 - np.array(about["image_mean"])) / np.array(about["image_std"])
+    with torch.no_grad():
+        given = torch.tensor(pixels, dtype=torch.float32).permute(2, 0, 1)[None]
+        states = tower(pixel_values=given).last_hidden_state[0, 1:]
+    assert store_of_cells.width == states.shape[1] == tower.config.hidden_size
+    # RoIAlign reads between the centres of patches: a cell of a 2 x 2 map has some of its neighbours in it.
+    weight = np.interp((np.arange(14) + 0.5) / 14 - 0.5, [0, 1], [0, 1]).mean()
+    mix = torch.tensor([[1 - weight, weight], [weight, 1 - weight]], dtype=torch.float32)
+    expected = torch.kron(mix, mix) @ states
+    torch.testing.assert_close(torch.tensor(row.features), expected, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("model", ["visualbert", "uniter", "vlbert"])
+def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_path: Path) -> None:
+    """Of VCR, whose texts name annotated objects that a grid does not hold."""
+    config = few(place, join=model, regions=str(cells), unlabelled=0, beside=False)
+    with pytest.raises(InputError, match=r"names objects of .* or pass --no-tags"):
+        finetune(config, BRIEF, tmp_path / "tagged")
+    finetune(changed(config, tags=False), BRIEF, tmp_path / "out")
+    if model == "uniter":
+        stage = adapting(
+            place, model, regions=str(cells), tags=False, region_classes="none", task_answers="any"
+        )
+        pretrain(stage, BRIEF, tmp_path / "stage")
