@@ -540,6 +540,7 @@ def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
         ("Table 5", 11, ["VE 3000", "VE 30000", "VE full"], ("VE, VILLA", "VE full (test)", 79.32)),
         ("Table 6", 8, ["VQA 100", "VQA 1000", "VQA full"], ("VQA, UNITER-L", "VQA 1000", 64.43)),
         ("Table 8", 15, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, CW", "VCR 7000", 58.93)),
+        ("Table 11", 5, ["VCR 700", "VCR 7000", "VCR full"], ("CLIP, attention", "VCR 700", 34.41)),
         ("Table 10", 4, ["VCR full"], ("UNITER-B", "VCR full (EM)", 69.42)),
     ],
 )
