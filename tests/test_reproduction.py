@@ -381,7 +381,8 @@ def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixt
     assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "groundling: data:vcr: nowhere/vcr is not there; get it: https://visualcommonsense.com\n"
+        "groundling: data:vcr: nowhere/vcr is not there; get it: https://visualcommonsense.com "
+        "(2 more are missing: --plan)\n"
     )
     assert not Path("out").exists()
 

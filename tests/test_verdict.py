@@ -492,6 +492,20 @@ def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, me
         assert "\n" not in str(caught.value)
 
 
+def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
+    for name in ("few", "full"):
+        folder = write(tmp_path / "a" / name, both(0.0)[0])
+        for path in folder.rglob("result.json"):
+            result = json.loads(path.read_text())
+            path.write_text(json.dumps(result | {"called": f"RTE {name}"}))
+    collected = collect("a", tmp_path / "a")
+    assert list(collected) == ["RTE few", "RTE full"]
+    assert {metric.name for _, metric in collected.values()} == {"accuracy"}
+    path.write_text(json.dumps(result | {"called": 3}))
+    with pytest.raises(InputError, match="'called' is 3, expected a text"):
+        collect("a", tmp_path / "a")
+
+
 @pytest.mark.parametrize("numbers", ["NaN, 0", "0, NaN", "Infinity, 1"])
 def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: str) -> None:
     prediction, label = numbers.split(", ")

@@ -73,8 +73,11 @@ def miniature(
 def _run(
     what: Sweep, steps: Sequence[Step], out: Path, processes: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    for source in missing(Plan(what, steps)):
-        raise InputError(f"{source.name}: {source.path} is not there; get it: {source.get}")
+    absent = missing(Plan(what, steps))
+    if absent:
+        first = absent[0]
+        more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
+        raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
     # Variants, tasks and seeds may grow: each run checks its own settings.
     folder = open_run(out, "sweep", {}, {})
     run_jobs([_job(step, what) for step in steps], processes, say)
