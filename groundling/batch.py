@@ -93,6 +93,13 @@ class Row:
     part: np.ndarray | None = None
     """(T,) int64: which part of a text of several it belongs to (question 0, answer 1, rationale 2); None: no parts."""
 
+    def take(self, places: np.ndarray) -> Row:
+        """Some of the pieces, by their numbers; every field is cut alike."""
+        fields_of_pieces = {
+            name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)
+        }
+        return replace(self, **{name: each[places] for name, each in fields_of_pieces.items()})
+
 
 @dataclass(frozen=True)
 class RegionRow:

@@ -202,6 +202,10 @@ in pre-training."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
+        for name in ("most_regions", "budget"):
+            value = self.__dict__[name]
+            if value < 0:
+                raise InputError(f"--{_flag(name)} {value}, expected at least 0")
 
 
 @dataclass(frozen=True)

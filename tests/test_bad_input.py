@@ -29,9 +29,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertTokenizer
 
 from groundling import checkpoint
+from groundling.batch import Example
 from groundling.cli import main
 from groundling.config import AdaptConfig, FinetuneConfig, changed, configured
 from groundling.data.corpora import corpus
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError, first_line, in_one_line
 from groundling.models.loading import load_tokenizer
 from groundling.recipes import adapt as adapting
@@ -378,6 +380,27 @@ TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"
         ),
         (["data", "world", "--nouns", "3"], "nouns is 3; expected 4 to 1000"),
         (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),
+        (
+            ["pretrain", "--student", "STUDENT", "--regions", "R", "--budget", "-1"],
+            "--budget -1, expected at least 0",
+        ),
+        (
+            ["finetune", "--model", "STUDENT", "--data", "GLUE", "--most-regions", "-1"],
+            "--most-regions -1, expected at least 0",
+        ),
+        (
+            [
+                "finetune",
+                "--model",
+                "STUDENT",
+                "--data",
+                "GLUE",
+                "--task",
+                "cola",
+                "--max-train=-1",
+            ],
+            "--max-train -1, expected at least 0",
+        ),
     ],
 )
 def test_settings_that_are_missing_or_unknown(
@@ -398,6 +421,22 @@ def test_a_length_that_leaves_no_room_for_text(
 ) -> None:
     monkeypatch.setattr("groundling.data.corpora.fitting", never)  # with no room it would never end
     assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
+
+
+@pytest.mark.parametrize(
+    ("pair", "length"), [(None, -1), (None, 0), (None, 1), (None, 2), ("a cat", 2), ("a cat", 3)]
+)
+def test_a_text_is_never_longer_than_it_may_be(pair: str | None, length: int) -> None:
+    """Without room, the tokenizers' truncation silently keeps the whole text."""
+
+    def made() -> None:
+        TextSamples([Example("a", "a dog", pair=pair)], TextInput(toys.bert_words(), length)).get(
+            [0]
+        )
+
+    with pytest.raises(InputError, match=f"--max-length {length}: no room") as told:
+        made()
+    assert "\n" not in str(told.value)
 
 
 # -- text longer than the encoder ------------------------------------------------------------------------------------

@@ -78,6 +78,18 @@ def test_mean_of_softmax(data: Path, tmp_path: Path) -> None:
     assert len(result["members"]) == 3
 
 
+def test_a_split_that_a_member_learned_from_is_marked(data: Path, tmp_path: Path) -> None:
+    rows = said(np.random.default_rng(0).normal(size=(14, 4)))
+    runs = [member(tmp_path / name, "vcr/answer", rows) for name in ("held", "learned")]
+    done = {"task": "vcr/answer", "seed": 0, "trained_on": ["val"]}
+    put(runs[1] / "seed-0/result.json", json.dumps(done))
+    config = EnsembleConfig(tuple(map(str, runs)), "vcr/answer", str(data))
+    assert ensemble(config, tmp_path / "out")["trained_on"] == ["val"]
+    assert json.loads((tmp_path / "out/seed-0/result.json").read_text())["trained_on"] == ["val"]
+    both_held = replace(config, runs=(str(runs[0]), str(runs[0])))
+    assert "trained_on" not in ensemble(both_held, tmp_path / "none")
+
+
 def test_an_ensemble_is_a_run_of_one_seed(data: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     for task in ("answer", "rationale"):

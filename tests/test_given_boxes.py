@@ -130,6 +130,11 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
         ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "no category_id"),
         ([], "holds no detections"),
         ([detection(1, [1, 1, 9], 0.5)], "entry 0: not enough values"),
+        ([detection(1, "1199", 0.5)], "entry 0: box is no list"),  # type: ignore[arg-type]
+        (
+            [detection(1, [1, 1, 9, 9], 0.5, category_name="cow")],
+            "class 18 is 'cow' here and 'dog' elsewhere",
+        ),
         ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: 'int' object"),
         ([detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)], "entry 1: image_id"),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]

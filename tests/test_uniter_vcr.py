@@ -20,6 +20,7 @@ from transformers import BertConfig, BertModel
 
 from groundling.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, VcrConfig, changed, configured
+from groundling.data.paired import within
 from groundling.data.parts import PartInput
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.errors import InputError
@@ -200,6 +201,21 @@ def test_too_long_a_text_loses_pieces_of_its_longest_part(place: Path) -> None:
         TextSamples([example], two).get([0])
     (row_of_plain,) = TextSamples([Example("a", "a dog")], two).get([0])  # no parts: one
     assert row_of_plain.text is not None and not row_of_plain.text.part.any()  # type: ignore[union-attr]
+
+
+def test_a_text_cut_to_a_budget_keeps_the_parts_of_its_pieces(place: Path) -> None:
+    text, _ = ready().inputs(60)
+    (whole,) = TextSamples([rationale(place)], text).get([0])
+    cut, regions = within(whole, toys.regions(0, 10), 20)
+    for short, long in zip(cut.rows, whole.rows, strict=True):
+        assert short.text is not None and long.text is not None
+        kept = [*range(len(short.text.ids) - 1), len(long.text.ids) - 1]
+        for field in ("ids", "special", "word", "types", "region", "part"):
+            expected = vars(long.text)[field][kept]
+            assert np.array_equal(vars(short.text)[field], expected), field
+    batch = collate([cut.each_row(lambda row: replace(row, regions=regions))])
+    assert batch.text is not None and batch.text.part is not None
+    assert batch.text.part.shape == batch.text.ids.shape
 
 
 def test_only_tags_of_persons_become_words() -> None:
@@ -503,7 +519,13 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         "--step-mix 2 1: expected a number above 0 for each of uniter's kinds of steps here: masked_lm, "
         "regress_regions, masked_regions or hard_regions"
     )
-    assert "--step-mix 1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
+    for wrong in (0.0, float("nan"), float("inf")):
+        told = refusal(step_mix=(1.0, wrong, 1.0))
+        assert f"--step-mix 1 {wrong:g} 1: expected a number above 0" in told
+    assert "--caption-splits train: a task's own texts have none" in refusal(
+        caption_splits=("train",)
+    )
+    assert "--listing list.txt: a task's own texts have none" in refusal(listing="list.txt")
     told = refusal(student=str(place / "bert"), model="visualbert", step_mix=(1.0,))
     assert told.endswith("visualbert's kinds of steps here: none, one step has all")
     captions: dict[str, object] = {

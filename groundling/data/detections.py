@@ -57,6 +57,8 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
             category = row.get("category_id", 0)
             if type(image) is not int or type(category) is not int:
                 raise ValueError("image_id and category_id are whole numbers")
+            if not isinstance(row["box"], list):
+                raise ValueError("box is no list of x, y, width and height")
             box = corners_of(row["box"])
             score = float(row["score"])
             found.append(Detection(image, box, score, category, str(row.get("category_name", ""))))

@@ -239,15 +239,7 @@ def _shortened(row: Sample, pieces: int) -> Sample:
     if text is None or len(text.ids) <= pieces:
         return row
     places = np.append(np.arange(pieces - 1), len(text.ids) - 1)
-    shorter = replace(
-        text,
-        ids=text.ids[places],
-        special=text.special[places],
-        word=text.word[places],
-        types=text.types[places],
-        region=None if text.region is None else text.region[places],
-    )
-    return replace(row, text=shorter)
+    return replace(row, text=text.take(places))
 
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:

@@ -130,9 +130,14 @@ class TextInput:
     """Rows for a text encoder: special tokens, segment ids, truncation to what the encoder can read."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in pieces, special tokens included; raises InputError for a tokenizer without pieces."""
+        """`max_length` in pieces, special tokens included.
+
+        Raises InputError for a tokenizer without pieces, or a length below 1.
+        """
         self.engine = backend(tokenizer)
         self.max_length = max_length
+        if max_length < 1:
+            raise InputError(f"--max-length {max_length}: no room for any text")
         self.pad = _pad_id(tokenizer)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
@@ -142,7 +147,10 @@ class TextInput:
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[Row, int]]:
-        """A row for each example and the number of pieces cut off its end; `words` (K, 2) are each text's spans."""
+        """A row for each example and the number of pieces cut off its end; `words` (K, 2) are each text's spans.
+
+        Raises InputError for a text of which nothing would be left.
+        """
         texts = [texts_of(example) for example in examples]
         plain = [parts if len(parts) == 2 else parts[0] for parts in texts]
         out = []
@@ -155,7 +163,13 @@ class TextInput:
         return out
 
     def _cut(self, parts: tuple[str, ...]) -> Encoding:
-        return self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
+        kept = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
+        # Without room for a piece beside the special ones, the engine may leave a text as long as it is.
+        if len(kept.ids) > self.max_length or set(kept.sequence_ids) == {None}:
+            raise InputError(
+                f"--max-length {self.max_length}: no room for {parts[0][:40]!r} beside special pieces; raise it"
+            )
+        return kept
 
     def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> Row:
         segment = np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int64)

@@ -61,8 +61,18 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
             scores[split] = answers.metrics | official
     done = {"seed": 0, "task": task.name, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
+    result = {"task": task.name, "members": done["members"], "scores": scores}
+    learned = [split for split in splits if any(_learned(member, split) for member in members)]
+    if learned:
+        done["trained_on"] = learned
+        result["trained_on"] = learned
     write_json(place / "result.json", done)
-    return run.finish({"task": task.name, "members": done["members"], "scores": scores})
+    return run.finish(result)
+
+
+def _learned(member: Path, split: str) -> bool:
+    """Whether a member learned from a split, so that its scores there are not of held-out data."""
+    return split in (finished(member) or {}).get("trained_on", [])
 
 
 def members_of(run: str, task: Task) -> list[Path]:

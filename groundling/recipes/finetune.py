@@ -130,6 +130,8 @@ def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> 
     _check_regions_given(config)
     if config.seeds < 1:
         raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
+    if config.max_train < 0:
+        raise InputError(f"--max-train {config.max_train}, expected at least 0; 0 means all")
     if config.teacher and not (config.objectives or config.inner):
         raise InputError(
             f"finetune: nothing reads --teacher {config.teacher}; name an objective that does, such as "

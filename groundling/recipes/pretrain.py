@@ -142,6 +142,12 @@ def _check(config: PretrainConfig) -> None:
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
+    for flag, given in (
+        ("--listing", config.listing),
+        ("--caption-splits", " ".join(config.caption_splits)),
+    ):
+        if config.task and given:
+            raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
     if config.task_answers != "right" and not config.task:
         raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
     if config.partition and not config.task:
@@ -271,7 +277,9 @@ def _phase(design: Design, config: PretrainConfig) -> Phase:
     if not config.step_mix:
         return phase
     kinds = [names for _, names in phase.mix]
-    if len(config.step_mix) != len(kinds) or min(config.step_mix) <= 0:
+    if len(config.step_mix) != len(kinds) or not all(
+        0 < ratio < float("inf") for ratio in config.step_mix
+    ):
         told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
         given = " ".join(f"{ratio:g}" for ratio in config.step_mix)
         raise InputError(

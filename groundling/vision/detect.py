@@ -245,6 +245,8 @@ class _Known:
                 raise InputError(f"{where}: image {one.image} is not among the annotations' images")
             if has_annotations and one.category not in self.names:
                 raise InputError(f"{where}: class {one.category} is not among the annotations'")
+            if has_annotations and one.name:
+                self._add_class(path, one.category, one.name)
             if not has_annotations:
                 self._add_class(path, one.category, one.name or str(one.category))
                 file = f"COCO_train2014_{one.image:012d}.jpg"
