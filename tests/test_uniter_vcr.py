@@ -25,7 +25,7 @@ from groundling.data.parts import PartInput
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.find import instances, named
-from groundling.forms import Choose
+from groundling.forms import Answer, Choose, Classify, Pick
 from groundling.joins import Design
 from groundling.joins.uniter import PERSONS, ChoiceRightOrWrong, UniterJoin, ready_for_vcr, uniter
 from groundling.joins.visualbert import visualbert
@@ -306,6 +306,16 @@ def test_every_part_has_a_masked_piece(place: Path) -> None:
     rng = np.random.default_rng(0)
     labels = often.corrupt(row, rng, lambda: row).labels["masked_lm"]
     assert (labels != IGNORE).sum() > len(drawn[0]) + 5
+
+
+@pytest.mark.parametrize("task", ["vqa", "snli-ve", "vcr", "refcoco+"])
+def test_heads_have_no_dropout_as_in_the_release(task: str) -> None:
+    """model/vqa.py, ve.py, vcr.py and re.py: the layers of the encoder alone drop out."""
+    form = {"vqa": Answer(("a", "b")), "refcoco+": Pick("regions", "ce")}.get(task)
+    form = form or (Choose(("0", "1")) if task == "vcr" else Classify(("n", "y")))
+    head = named("joins", Design, "uniter").heads[task](Reading(tiny().sizes, form)).train()
+    rates = [part.p for part in head.modules() if isinstance(part, torch.nn.Dropout)]
+    assert not any(rates)
 
 
 def test_pairs_of_images_are_pooled_as_released() -> None:

@@ -174,24 +174,23 @@ def _uniter_join(model: SingleStream) -> UniterJoin:
 
 
 class _PooledTwiceAsWide(TaskHead):
-    """Pooler, Linear of twice the width, activation, LayerNorm, dropout, Linear."""
+    """Pooler, Linear of twice the width, activation, LayerNorm, Linear; no dropout (release)."""
 
     activation: type[nn.Module] = nn.GELU
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: Reading) -> None:
         """Raises InputError if the model has no pooler."""
         super().__init__()
         width = reading.sizes.pooled
         if not width:
             raise InputError("UNITER's heads read BERT's pooler, and this BERT has none")
         self.between = block(width, 2 * width, self.activation())
-        self.dropout = nn.Dropout(dropout)
         self.classify = answer(2 * width, self.trained_on(reading.form).outputs)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """(N, outputs) of the pooled first position."""
         pooled = needed(encoded.pooled, "pooled", "a UNITER head")
-        outputs: Tensor = self.classify(self.dropout(self.between(pooled)))
+        outputs: Tensor = self.classify(self.between(pooled))
         return outputs
 
 
@@ -209,10 +208,14 @@ class ChoiceRightOrWrong(_PooledTwiceAsWide):
 
 
 class RegionAmongAll(EachRegionTransformed):
-    """RefCOCO+: Linear, GELU, LayerNorm, dropout, Linear; one softmax over the regions (release, model/re.py)."""
+    """RefCOCO+: Linear, GELU, LayerNorm, Linear; one softmax over the regions (release, model/re.py)."""
 
     loss = "ce"
     norm = True
+
+    def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
+        """`dropout` before the last Linear, of which the release has none."""
+        super().__init__(reading, dropout)
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
