@@ -15,7 +15,9 @@ from test_data_check import one
 from test_regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
 
 from groundling.check.folder import check
+from groundling.config import ShiftConfig
 from groundling.data.regions import RegionWriter
+from groundling.recipes.shift import shift
 from groundling.world import World, WorldConfig
 from groundling.world.tasks import write_tasks
 
@@ -238,6 +240,13 @@ def test_lxmerts_lists_of_vqa(tmp_path: Path) -> None:
 def test_faults_of_lines(file: str, edit: Callable[[Any], Any], complaint: str, data: Path) -> None:
     path = change(data / file, edit)
     one(check(data), str(path.parent), complaint)
+
+
+def test_the_logs_of_a_shift_are_no_lines_of_vcr(data: Path, tmp_path: Path) -> None:
+    shift(ShiftConfig(data=str(data / "vcr"), kind="none"), tmp_path / "shifted")
+    put(tmp_path / "shifted/losses.jsonl", '{"annot_id": "val-0", "answer_losses": [[1.0]]}\n')
+    told = check(tmp_path / "shifted")
+    assert not told.problems, told.problems
 
 
 def test_metadata_of_vcr(data: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import homes
 import numpy as np
@@ -37,7 +40,7 @@ from groundling.data.clusters import kmeans_1d
 from groundling.data.keywords import Keyword
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.selection import select, select_random, token_scores
-from groundling.data.shards import ShardStore
+from groundling.data.shards import Record, ShardStore
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify
@@ -472,6 +475,52 @@ def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path)
     text = long[0].text
     whole = [e <= end and text[s].isalnum() and text[s:e] != "s" for s, e in spans(text)]
     assert there == sum(whole) < len(whole) - 6, "a word that was cut off is no candidate"
+
+
+@pytest.mark.parametrize("first", [["clip_text"], ["clip_words"], ["clip_text", "clip_words"]])
+@pytest.mark.parametrize("second", [["clip_text"], ["clip_words"], ["clip_text", "clip_words"]])
+def test_kept_features_do_not_change_what_is_counted(first, second, place, tmp_path):
+    long = [replace(examples()[5], id=f"l{n}", images=(f"some/{n}",)) for n in range(2)]
+    wrapped(teacher(place, wants=first), long, tmp_path)
+    again = wrapped(teacher(place, wants=second), long, tmp_path)
+    assert again.dropped == wrapped(teacher(place, wants=second), long, tmp_path, limit=0).dropped
+
+
+def test_a_scorer_of_texts_does_not_hide_what_the_towers_cut(place, tmp_path):
+    long = [replace(examples()[5], images=("some/1",))]
+    apart = {"teacher_text": str(place / "other"), "teacher_scorer": str(place / "clip")}
+    one = teacher(place, wants=["clip_words", "clip_similarity"], **apart)
+    batch, live = kept_and_live(one, long, tmp_path)
+    assert batch.dropped == live.dropped > collate(samples(long).get([0])).dropped
+
+
+def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
+    """A process that keeps some records, each its id's number, in shards of two, slowly."""
+    kept.SHARD = 2
+
+    def make(some: Sequence[str]) -> list[Record]:
+        time.sleep(0.3)
+        return [Record(one, {"number": np.full(2, int(one), np.float32)}) for one in some]
+
+    disk = kept.OnDisk(folder, {"key": 1})
+    disk.fill(ids, make)
+    told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
+
+
+def test_two_runs_add_to_one_folder_one_after_the_other(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    wanted = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7, 8]}
+    runs = [
+        context.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
+        for name, numbers in wanted.items()
+    ]
+    for run in runs:
+        run.start()
+    assert dict(told.get(timeout=120) for _ in runs) == wanted
+    for run in runs:
+        run.join()
+    assert sorted(ShardStore(tmp_path).ids) == [str(n) for n in range(9)]
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):

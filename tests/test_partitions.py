@@ -180,6 +180,8 @@ def test_a_short_stratum(data: Path) -> None:
     assert told == (
         "stratum 'activity' has 3 examples, fewer than --per 4; pass --allow-fewer to take all (7 such)"
     )
+    with pytest.raises(InputError, match="none of 1 examples is in a stratum"):
+        draw({"train-0": "unmatched"}, 1, seed=0)
     assert refusal(task="vcr/answer", data=str(data), per=-1) == "--per -1: expected at least 1"
     assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per"
 
@@ -239,6 +241,10 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     assert told(text.replace('"ids": [', '"ids": ["x", ')).endswith(damaged)
     assert "expected a file of `groundling data partition`" in told('{"ids": []}')
     assert "not valid JSON" in told(text[:-20])
+    other = text.replace('"task": "vcr/answer"', '"task": "vqa"')
+    assert told(other).endswith("a partition of vqa, expected one of vcr/answer")
+    bare = json.dumps({**json.loads(text), "files": {}})
+    assert "does not tell the files" in told(bare)
     with (data / "train.jsonl").open("a") as file:
         file.write(json.dumps(vcr_files.row(99, split="train")) + "\n")
     assert "drawn from train.jsonl, but" in told(text) and "another file of that name" in told(text)

@@ -61,7 +61,7 @@ def _has_vqa(folder: Path, split: str) -> bool:
 
 def vcr_lines(place: Place, report: Report) -> Match | None:
     """Lines of VCR, and the metadata of their images, if that is there."""
-    files = place.with_fields(".jsonl", "annot_id")
+    files = place.with_fields(".jsonl", "annot_id", "img_fn")  # not a log of `data shift`
     if not files:
         return None
     for path in place.heads:  # a damaged one is not told by its fields

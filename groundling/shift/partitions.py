@@ -141,6 +141,10 @@ def draw(of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False) 
     for name, stratum in of.items():
         if stratum not in NEVER:
             members.setdefault(stratum, []).append(name)
+    if not members:
+        raise InputError(
+            f"none of {len(of):,} examples is in a stratum that is drawn from; --by total takes the split as one"
+        )
     short = [
         f"stratum {stratum!r} has {len(names):,} examples, fewer than --per {per:,}; pass --allow-fewer to take all"
         for stratum, names in sorted(members.items())
@@ -217,9 +221,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: no partition; expected a file of `groundling data partition`")
     ids: Any = content.get("ids")
     is_list = isinstance(ids, list) and ids and all(isinstance(name, str) for name in ids)
-    has_files = isinstance(content.get("files"), dict)
-    if not is_list or not has_files or _hash(ids) != content.get("sha256"):
+    if not is_list or _hash(ids) != content.get("sha256"):
         raise InputError(f"{path}: its ids are not those of its sha256; damaged or edited")
+    if not isinstance(content.get("files"), dict) or not isinstance(content.get("task"), str):
+        raise InputError(f"{path}: does not tell its task, or the files that it was drawn from")
     return content
 
 
@@ -230,7 +235,11 @@ def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> 
         InputError: The manifest is damaged or of other files, or names an example that is not there.
     """
     content = read_manifest(path)
+    if content["task"].partition("/")[0] != task.name.partition("/")[0]:
+        raise InputError(f"{path}: a partition of {content['task']}, expected one of {task.name}")
     here = files_of(task, folder)
+    if here and not content["files"]:
+        raise InputError(f"{path}: does not tell the files that it was drawn from; draw it again")
     for name, digest in content["files"].items():
         if here.get(name) != digest:
             found = "another file" if name in here else "no such file"

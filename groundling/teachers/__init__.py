@@ -34,6 +34,9 @@ class Teacher:
     epoch; never: they follow from other features in no time.
     """
 
+    counts: bool = True
+    """Whether pieces that it cuts off are counted for it; of several parts that read the same text, one counts."""
+
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """What it reads of some rows, made from their `example`; equal inputs have equal ids, others different ones."""
         raise NotImplementedError

@@ -202,8 +202,14 @@ class ClipTeacher(Teacher):
                 part.name = name
                 part.wants = tuple(sorted(group & asked))
                 part.keeps = keeps
+                part.counts = name != "clip_words" or not self._read_before_words(asked)
                 parts.append(part)
         return parts
+
+    def _read_before_words(self, asked: Collection[str]) -> bool:
+        """Whether the part for texts reads with the towers what the part for words reads again."""
+        own = {"clip_text"} if self.scorer is not self.towers else {"clip_text", SCORED_TEXT}
+        return not own.isdisjoint(asked)
 
     def key(self) -> dict[str, Any]:
         """Weights, preprocessing, tokenizers, and the settings on which what is asked for depends."""
@@ -291,8 +297,7 @@ class ClipTeacher(Teacher):
             Sample(name, features={feature: row.features[feature] for feature in known})
             for name, row in zip(self.ids(rows), rows, strict=True)
         ]
-        told = not {"clip_text", SCORED_TEXT}.isdisjoint(rows[0].features)
-        inputs = self._with_texts(inputs, texts, lacking, told)
+        inputs = self._with_texts(inputs, texts, lacking)
         return self._with_pictures(inputs, examples, lacking)
 
     def _carried(self) -> set[str]:
@@ -300,16 +305,16 @@ class ClipTeacher(Teacher):
         return self._lacking(()) | {"clip_similarity", SCORED_IMAGE, SCORED_TEXT, self.scored_image}
 
     def _with_texts(
-        self, inputs: list[Sample], texts: Sequence[str], lacking: set[str], told: bool
+        self, inputs: list[Sample], texts: Sequence[str], lacking: set[str]
     ) -> list[Sample]:
-        """Inputs with their texts, and what is needed to select words; `told`: cut pieces are counted already."""
+        """Inputs with their texts, and what is needed to select words."""
         words = "clip_words" in lacking
         own = words or "clip_text" in lacking
         scored = SCORED_TEXT in lacking or (words and self._ranks)
         if own or (scored and self.scorer is self.towers):
             rows = self.towers.rows(texts)
             inputs = [
-                replace(one, clip=row, dropped=0 if told else dropped)
+                replace(one, clip=row, dropped=dropped)
                 for one, (row, dropped) in zip(inputs, rows, strict=True)
             ]
         if scored and self.scorer is not self.towers:

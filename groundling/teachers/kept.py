@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +18,8 @@ from groundling.data.shards import Facts, Part, Record, ShardStore, ShardWriter,
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
+LOCK = "lock"
+"""File that a run holds while it adds records."""
 SCALAR = "_as_row"
 """Ends the names of single numbers, which a store holds as arrays of one."""
 
@@ -75,9 +81,15 @@ class OnDisk:
     def fill(self, ids: Sequence[str], make: Make) -> None:
         """Compute the records of ids that are not there, every process its share of the shards.
 
-        Goes on where a killed run stopped. Raises InputError if the folder holds records of another key.
+        Goes on where a killed run stopped, and waits for another run that is adding. Raises InputError if the folder
+        holds records of another key.
         """
         state = PartialState()
+        with _alone(self.folder, state):
+            self._fill(ids, make, state)
+        self.store = ShardStore(self.folder, "input of a teacher")
+
+    def _fill(self, ids: Sequence[str], make: Make, state: PartialState) -> None:
         part = Part(state.process_index, state.num_processes)
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.written()
@@ -93,7 +105,6 @@ class OnDisk:
             writer.write(numbers[place], [_rows(record) for record in make(chunks[place])])
         if chunks or not closed:
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
-        self.store = ShardStore(self.folder, "input of a teacher")
 
     def number(self, record_id: str) -> int:
         """Where a record is; raises InputError if it is not there."""
@@ -113,6 +124,36 @@ class OnDisk:
         """Whether the manifest speaks of all shards that are there."""
         manifest = self.folder / "manifest.json"
         return manifest.is_file() and load_json(manifest).get("shards") == shards
+
+
+@contextmanager
+def _alone(folder: Path, state: PartialState) -> Iterator[None]:
+    """As the only run that adds to a folder: two would write shards of the same numbers, one over the other.
+
+    The main process holds the lock for all of its run; the system takes it from a killed one.
+    """
+    if not state.is_main_process:
+        state.wait_for_everyone()
+        yield
+        return
+    lock = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note = f"note: {folder}: another run is adding features; waiting for it"
+            print(note, file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        pass  # a folder that nobody can write to, or a disk without locks
+    try:
+        state.wait_for_everyone()
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _rows(record: Record) -> Record:

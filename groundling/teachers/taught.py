@@ -76,15 +76,18 @@ class Taught:
         told = sample.each_row(
             lambda row: replace(row, features={**row.features, **next(each).arrays})
         )
-        cut = sum(record.facts.get("dropped", 0) for record in records)
-        return replace(told, dropped=told.dropped + cut)
+        return self._cut(told, [record.facts.get("dropped", 0) for record in records])
+
+    def _cut(self, sample: Sample, dropped: Sequence[int]) -> Sample:
+        """A sample with what was cut off its rows, unless another part of the teacher counts that."""
+        return replace(sample, dropped=sample.dropped + sum(dropped) * self.teacher.counts)
 
     def _beside(self, sample: Sample) -> Sample:
         inputs = self.teacher.inputs(sample.rows)
         each = iter(inputs)
         name = self.teacher.name
         beside = sample.each_row(lambda row: replace(row, asides={**row.asides, name: next(each)}))
-        return replace(beside, dropped=beside.dropped + sum(one.dropped for one in inputs))
+        return self._cut(beside, [one.dropped for one in inputs])
 
     def _read(self) -> None:
         """Every different input, in the order in which it first stands in the data."""
