@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
@@ -44,7 +43,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.lifecycle import Run, write_result
+from groundling.recipes.lifecycle import Run, say_notes, write_result
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
@@ -92,9 +91,7 @@ def finetune(
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(own) if isinstance(own, OwnReader) else []
     notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
-    if run.state.is_main_process:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+    say_notes(notes)
     splits: dict[str, list[Example]] = {}
     room: Classroom | None = None  # its teachers are the same for all seeds
     runs = []
@@ -278,10 +275,11 @@ def one_run(
     if config.pixels.flip and _looks(student, config):
         mirror = samples
         if head.turns_words:
-            learned = {task.train: _of_mirrored(asked[task.train], task.form)}
-            mirror, _ = _samples(learned, student, task, config, head.apart, room)
+            turned = {task.train: _of_mirrored(asked[task.train], task.form)}
+            mirror, _ = _samples(turned, student, task, config, head.apart, room)
         samples[task.train] = Mirrored(samples[task.train], mirror[task.train])
     notes = _lacking(head, student, task, config)
+    say_notes(notes)
     objectives = [objective, *_beside(student, task, objective.form, config, room, training.seed)]
     if student.sizes.visual:
         for layer, name in [start for one in objectives for start in one.starts()]:
@@ -291,22 +289,18 @@ def one_run(
     trained = train(
         student, objectives, [learning], training, folder, teachers=teachers, inner=inner
     )
-    scores = {}
-    for split in samples:
-        if split != task.train:
-            answers = evaluate(student, objective, task, samples[split])
-            if PartialState().is_main_process:
-                write_answers(answers, task, split, folder)
-            if answers.labels is not None:
-                scores[split] = _scored(answers, task, split, Path(config.data))
+    held_out = {split: some for split, some in samples.items() if split != task.train}
+    scores = _evaluated(student, objective, task, held_out, folder, config)
     done = {"seed": training.seed, "task": task.name if not config.task else config.task}
     if config.called:
         done["called"] = config.called
     done |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
     watched, remarks = watched_terms(objectives, folder, trained)
+    say_notes(remarks)
     notes = [*notes, *remarks]
+    learned = trained_on(task, config)
     done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
-    done |= {"trained_on": trained_on(task, config)} if trained_on(task, config) else {}
+    done |= {"trained_on": learned} if learned else {}
     done |= {"watched": watched} if watched else {}
     if learning.beside is not None:
         done["unlabelled"] = {"examples": len(learning.beside), "beside_each": learning.each}
@@ -319,6 +313,25 @@ def one_run(
 
     write_result(folder, done, save)
     return done
+
+
+def _evaluated(
+    student: Student,
+    objective: Supervised,
+    task: Task,
+    samples: Mapping[str, Samples],
+    folder: Path,
+    config: FinetuneConfig,
+) -> dict[str, dict[str, float]]:
+    """Answers of every split, written to `folder`; the scores of those with labels."""
+    scores = {}
+    for split, some in samples.items():
+        answers = evaluate(student, objective, task, some)
+        if PartialState().is_main_process:
+            write_answers(answers, task, split, folder)
+        if answers.labels is not None:
+            scores[split] = _scored(answers, task, split, Path(config.data))
+    return scores
 
 
 def _learning(
@@ -447,8 +460,6 @@ def _lacking(head: TaskHead, student: Student, task: Task, config: FinetuneConfi
         f"{stores.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
         "objects fill of them, which `groundling regions --boxes vcr1images` stores"
     )
-    if PartialState().is_main_process:
-        print(f"note: {note}", file=sys.stderr)
     return [note]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ from accelerate import PartialState
 from groundling.checkpoint import Checkpoints
 from groundling.find import is_outside, source_of
 from groundling.runs import disk_errors, finished, open_run, write_json
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """Tell the user, a line each and once for all processes, what a reader of the result must know, too."""
+    if PartialState().is_main_process:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
 
 
 class Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
@@ -117,9 +116,9 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     )
     result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
     watched, remarks = watched_terms(every, run.folder, result)
-    notes = [*data.notes, *_notes(phase, objectives, task, config)]
-    _say(notes)
-    result |= {"left_out": data.left_out, "notes": [*notes, *remarks]}
+    notes = [*data.notes, *_notes(phase, objectives, task, config), *remarks]
+    say_notes(notes)
+    result |= {"left_out": data.left_out, "notes": notes}
     if config.captions:
         result["epoch_of"] = config.epoch_of
     if watched:
@@ -155,11 +154,6 @@ def _check(config: PretrainConfig) -> None:
             f"--partition {config.partition}: captions have none; pass --task and --data"
         )
     check_parts(config.objectives, config.teacher, "pretrain")
-
-
-def _say(notes: Sequence[str]) -> None:
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
 
 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:

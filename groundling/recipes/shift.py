@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from groundling.config import ShiftConfig, need
 from groundling.errors import InputError
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.runs import finished, read_json
 from groundling.shift.attack import Attack
 from groundling.shift.confidence import groups
@@ -160,8 +159,7 @@ def _losses(config: ShiftConfig, lines: list[Line], run: Run) -> dict[str, Losse
         attack = Attack(Path(source), part, config.max_length, run.state.device)
         losses, cut = attack.losses(lines)
         if cut:
-            note = f"note: {cut:,} texts of {part}s were cut to {config.max_length} pieces"
-            print(note, file=sys.stderr)
+            say_notes([f"{cut:,} texts of {part}s were cut to {config.max_length} pieces"])
         for row, of_line in zip(rows, losses, strict=True):
             row[f"{part}_losses"] = of_line
     path = run.folder / LOSSES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -321,7 +320,7 @@ def watched_terms(
 ) -> tuple[dict[str, list[float]], list[str]]:
     """The mean of every watched term in each epoch of a finished training, and what is to be said of them, once.
 
-    `trained` is what `train` returned, and `folder` where it wrote its log; what is said is printed, too.
+    `trained` is what `train` returned, and `folder` where it wrote its log.
     """
     terms = [term for objective in objectives for term in objective.watched]
     if not terms:
@@ -331,9 +330,6 @@ def watched_terms(
     means = means_by_epoch(folder / "log.jsonl", terms, epoch)
     # Terms that share a gate say the same of it.
     notes = list(dict.fromkeys(line for one in objectives for line in one.remarks(means)))
-    if PartialState().is_main_process:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
     return means, notes
 
 

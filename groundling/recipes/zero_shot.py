@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from groundling.evaluate import Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.metrics import collapsed
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
 from groundling.recipes.regions_of import manifests
 from groundling.runs import disk_errors, write_json
@@ -142,7 +141,6 @@ class _Answering:
         self.task = task
         self.fitted: Clusters | None = None
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
-        self.speaks = run.state.is_main_process
         self.match: Matcher
         if config.regions:
             self.match = ByMatchHead(config, run.state.device)
@@ -171,8 +169,7 @@ class _Answering:
 
     def _note(self, note: str) -> None:
         self.told["notes"].append(note)
-        if self.speaks:
-            print(f"note: {note}", file=sys.stderr)
+        say_notes([note])
 
     def _chosen(self, split: str, examples: Sequence[Example]) -> Scores:
         """The choice that fits the image best; of equals the first."""

@@ -10,7 +10,7 @@ from typing import Any
 import homes
 import pytest
 import torch
-from homes import Killed, log_of
+from homes import Killed, dying, log_of
 from torch import Tensor, nn
 
 from groundling.batch import Batch, Sizes
@@ -21,7 +21,7 @@ from groundling.feed import Source
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.optimizers import BertAdam
-from groundling.train import MicroStep, Once, train
+from groundling.train import Once, train
 
 SIZES = Sizes(text=32)
 CPU = TrainConfig(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)
@@ -214,19 +214,6 @@ def test_everything_may_decay(ran: Any) -> None:
 # -- a killed run ------------------------------------------------------------------------------------------------------
 
 
-class Dying(Once):
-    """The ordinary step, at whose `at`-th call the process is gone."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, micro: MicroStep) -> Any:
-        self.left -= 1
-        if not self.left:
-            raise Killed
-        return super().__call__(micro)
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "bertadam"])
 def test_a_killed_run_resumes_bit_equal(
     optimizer: str, student: Any, text_only: Any, tmp_path: Path
@@ -242,7 +229,7 @@ def test_a_killed_run_resumes_bit_equal(
 
     whole = resume(tmp_path / "whole", Once())
     with pytest.raises(Killed):
-        resume(tmp_path / "killed", Dying(at=4))
+        resume(tmp_path / "killed", dying(4))
     again = resume(tmp_path / "killed", Once())
     assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from homes import Killed, log_of
+from homes import Killed, dying, log_of
 from torch import Tensor
 
 from groundling.batch import Batch, Example, collate
@@ -28,7 +28,7 @@ from groundling.feed import Feed, Source, TokenEpochs, planned
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.train import MicroStep, Once, train
+from groundling.train import train
 
 TOKENS = 150
 CONFIG = TrainConfig(
@@ -229,26 +229,13 @@ def test_no_samples_are_refused() -> None:
 # -- training on them --------------------------------------------------------------------------------------------------
 
 
-class Dying(Once):
-    """The ordinary step, at whose `at`-th call the process is gone."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, micro: MicroStep) -> Any:
-        self.left -= 1
-        if not self.left:
-            raise Killed
-        return super().__call__(micro)
-
-
 def trained(
     student: Any, data: Any, config: TrainConfig, out: Path, at: int = 0
 ) -> dict[str, Tensor]:
     model = student()
     torch.manual_seed(4)
     objective = MaskedLM(model.sizes, mask_id=4)
-    train(model, [objective], data, config, out, inner=Dying(at))
+    train(model, [objective], data, config, out, inner=dying(at))
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
