@@ -853,6 +853,8 @@ class TasksConfig:
     """Most examples of a training split."""
     held: int = 1000
     """Most examples of a held-out split."""
+    shortcut: float = 0.0
+    """Share of VCR's questions, 0 to 1, whose wrong answers speak of the other thing, so that their text tells."""
 
 
 @dataclass(frozen=True)

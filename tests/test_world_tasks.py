@@ -323,6 +323,26 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
     )
 
 
+def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None:
+    labels, shares = [], {}
+    for share in (0.0, 0.5, 1.0):
+        write_tasks(WORLD, tmp_path / str(share), 400, 40, ["vcr"], share)
+        read = vcr.items(tmp_path / str(share) / "vcr", "train")
+        told = []
+        for item in read:
+            things = [str(answer[0]) for answer in item.answers]
+            right = things.pop(item.answer or 0)
+            assert len(set(things)) == 1
+            told.append(right not in things)
+        labels.append([item.answer for item in read])
+        shares[share] = sum(told) / len(told)
+    assert labels[0] == labels[1] == labels[2]
+    assert shares[0.0] == 0 and shares[1.0] == 1
+    assert 0.4 < shares[0.5] < 0.6
+    with pytest.raises(InputError, match="shortcut is 2; expected a share from 0 to 1"):
+        write_tasks(WORLD, tmp_path, 4, 4, shortcut=2)
+
+
 def _stills(folder: Path) -> list[vcr.Item]:
     return [item for split in ("train", "val") for item in vcr.items(folder / "vcr", split)]
 

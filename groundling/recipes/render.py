@@ -41,7 +41,7 @@ def render_tasks(
 
     folder = Path(out)
     with disk_errors(folder):
-        counts = write_tasks(World(world), folder, tasks.train, tasks.held)
+        counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
         say(json.dumps(counts, indent=2))
         new_encoder(
             folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS

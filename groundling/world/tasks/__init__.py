@@ -42,19 +42,23 @@ def write_tasks(
     train: int = 4000,
     held: int = 1000,
     names: Container[str] = WRITERS,
+    shortcut: float = 0.0,
 ) -> dict[str, int]:
     """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
 
-    `names` are those of `WRITERS` to write, if not all.
+    `names` are those of `WRITERS` to write, if not all. `shortcut` is the share of VCR's questions whose wrong answers
+    speak of the other thing than the right one, which gives them away to a reader of the text.
 
     `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
     pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number
-    is negative.
+    is negative, or the share is none.
     """
     for name, most in (("train", train), ("held", held)):
         if most < 0:
             raise InputError(f"{name} is {most}; expected 0 or more examples a split")
-    files = TaskFiles(world, Path(folder), train, held)
+    if not 0 <= shortcut <= 1:
+        raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
+    files = TaskFiles(world, Path(folder), train, held, shortcut)
     for name, write in WRITERS.items():
         if name in names:
             write(files)

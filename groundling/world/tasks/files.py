@@ -49,9 +49,13 @@ class Round(Generic[AnyClaim]):
 class TaskFiles:
     """A folder of data sets while it is written; it knows which images and texts they have asked for."""
 
-    def __init__(self, world: World, folder: Path, train: int, held: int) -> None:
+    def __init__(
+        self, world: World, folder: Path, train: int, held: int, shortcut: float = 0.0
+    ) -> None:
         """`train`, `held`: most examples of a training split, and of any other."""
         self.world = world
+        self.shortcut = shortcut
+        """Share of the questions of VCR whose text tells the answer."""
         self.folder = folder
         self.train = train
         self.held = held

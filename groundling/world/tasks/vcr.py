@@ -68,11 +68,12 @@ def _rows(files: TaskFiles, split: str, each: Round[Still], first: int) -> list[
     """The four lines of a round, numbered from `first`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
     turn = each.rng.permutation(4).tolist()  # of the lines
+    told = each.rng.random(4) < files.shortcut
     rows = []
     for number, right in enumerate(turn, first):
         scene = each.scenes[right]
         still = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0"
-        answers = _answers(each.claim, right)
+        answers = _answers(each.claim, right, bool(told[right]))
         rationales = _rationales(each.claim, right, order)
         files.texts.update(answers.words())
         files.texts.update(rationales.words())
@@ -126,8 +127,12 @@ class _Choices:
         }
 
 
-def _answers(claim: Still, right: int) -> _Choices:
-    texts = [f"{claim.thing} is {answer} ." for answer, _ in claim.answers]
+def _answers(claim: Still, right: int, told: bool) -> _Choices:
+    """The four answers of the round; if the text is to tell the right one, the others speak of the other thing."""
+    texts = []
+    for place, (answer, _) in enumerate(claim.answers):
+        thing = 1 - claim.thing if told and place != right else claim.thing
+        texts.append(f"{thing} is {answer} .")
     return _Choices(texts, [0, 1, 2, 3], right)
 
 
