@@ -618,6 +618,50 @@ def test_damaged_features_give_one_line(place, tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def flipped(path: Path) -> None:
+    """One bit of the last number is another."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    put(path, bytes(content))
+
+
+def test_a_flipped_bit_of_kept_features_is_noticed_and_computed_anew(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "SHARD", 2)
+    one = teacher(place, wants=["clip_image", "clip_text"])
+    wrapped(one, examples(), tmp_path)
+    whole = digests(tmp_path)
+    flipped(tmp_path / "clip_texts/clip_text-00001.npy")
+    unread = wrapped(one, examples()[:2], tmp_path)
+    assert unread.rows == 2, "of a shard that nobody reads, nothing is said"
+    with pytest.raises(InputError) as caught:
+        wrapped(one, examples(), tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/clip_texts/clip_text-00001.npy: changed since it was written (SHA-256); remove "
+        f"{tmp_path}/clip_texts/index-00001.json, and its features are computed anew"
+    )
+    (tmp_path / "clip_texts/index-00001.json").unlink()
+    wrapped(one, examples(), tmp_path)
+    assert digests(tmp_path) == whole
+    index = tmp_path / "clip_images/index-00000.json"
+    ids = ShardStore(tmp_path / "clip_images").indices[0].ids
+    put(index, index.read_text().replace(ids[0], "x" + ids[0][1:]))
+    with pytest.raises(InputError, match="index-00000.json: changed since it was written"):
+        wrapped(one, examples(), tmp_path)
+
+
+def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
+    one = teacher(place, wants=["clip_image", "clip_text"])
+    wrapped(one, examples(), tmp_path)
+    hashed: list[Path] = []
+    told = kept.changed
+    monkeypatch.setattr(
+        kept, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
+    )
+    for _ in range(3):  # as of several splits and seeds
+        wrapped(one, examples(), tmp_path)
+    assert sorted(path.name for path in hashed) == ["clip_images", "clip_texts"]
+
+
 def test_data_that_does_not_fit_is_named(place, tmp_path):
     def refused(example: Example, **changes: object) -> str:
         with pytest.raises(InputError) as caught:
