@@ -335,6 +335,22 @@ def test_confidence_of_answers(place, tmp_path):
     assert sure._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
 
 
+def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):
+    form = Answer(("yes", "no", "a dog"))
+    own = ["clip_image", "clip_text"]
+    wrapped(teacher(place, wants=own), examples(), tmp_path)
+    kept_before = digests(tmp_path)
+    reads = Reads(monkeypatch)
+    sure = wrapped(
+        teacher(place, wants=[*own, "clip_confidence"], form=form), examples(), tmp_path
+    )
+    assert reads.seen["pictures"] == 0
+    assert "clip_confidence" in sure.features
+    others = Answer(("yes", "no"))
+    wrapped(teacher(place, wants=[*own, "clip_confidence"], form=others), examples(), tmp_path)
+    assert digests(tmp_path) == kept_before
+
+
 def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     form = Classify(("entailment", "neutral", "contradiction"))
     wants = ["clip_confidence", "clip_similarity"]

@@ -189,11 +189,12 @@ class ClipTeacher(Teacher):
     def parts(self) -> Sequence[Teacher]:
         """One for images, one for texts, one for words, and one for what follows from these; as are needed."""
         asked = self._lacking(())
+        # How sure it is follows from the image in no time; kept with it, a gate would need images of its own.
         groups: list[tuple[str, set[str], Literal["always", "fixed", "never"]]] = [
-            ("clip_images", self._of_image(), "always"),
+            ("clip_images", {"clip_image", SCORED_IMAGE}, "always"),
             ("clip_texts", {"clip_text", SCORED_TEXT}, "fixed"),
             ("clip_words", {"clip_words", "clip_word"}, "fixed"),
-            ("clip_scores", {"clip_similarity", "clip_confidence"} - self._of_image(), "never"),
+            ("clip_scores", {"clip_similarity", "clip_confidence"}, "never"),
         ]
         parts = []
         for name, group, keeps in groups:
