@@ -337,9 +337,20 @@ optimizer step has --accumulate of them on every process (UNITER); 0: --batch co
 Numbers = Callable[[float], bool]
 
 EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
-    ("at least 1", lambda value: value >= 1, ("batch", "accumulate", "save_every", "log_every")),
-    ("more than 0", lambda value: 0 < value < math.inf, ("epochs", "epsilon")),
-    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup",)),
+    (
+        "at least 1",
+        lambda value: value >= 1,
+        (
+            *("batch", "accumulate", "save_every", "log_every"),
+            *("words", "cross_layers", "adversarial_passes"),
+        ),
+    ),
+    (
+        "more than 0",
+        lambda value: 0 < value < math.inf,
+        ("epochs", "epsilon", "temperature", "td_temperature"),
+    ),
+    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate")),
     ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum")),
     (
         "at least 0",
@@ -347,21 +358,31 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
+            *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
+            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions"),
         ),
     ),
+    ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
 )
-"""What numbers a training's settings may be: in words, as a test, and which settings."""
+"""What numbers settings may be: in words, as a test, and which settings, of training, objectives and teachers."""
+
+
+def check_numbers(config: object) -> None:
+    """Raises InputError naming the flag of a number that is out of its range, in whichever group it stands."""
+    expected = {name: (words, fits) for words, fits, names in EXPECTED for name in names}
+    for group, one in flat(config):
+        value = vars(group)[one.name]
+        if one.name not in expected:
+            continue
+        words, fits = expected[one.name]
+        every = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(number, (int, float)) and fits(number) for number in every):
+            raise InputError(f"--{_flag(one.name)} = {_spelt(value)}, expected {words}")
 
 
 def check_training(config: TrainConfig) -> None:
     """Raises InputError naming the flag of a setting that is out of its range or without effect."""
-    values = asdict(config)
-    for words, fits, names in EXPECTED:
-        for name in names:
-            value = values[name]
-            every = value if isinstance(value, tuple) else (value,)
-            if not all(isinstance(one, (int, float)) and fits(one) for one in every):
-                raise InputError(f"--{_flag(name)} = {_spelt(value)}, expected {words}")
+    check_numbers(config)
     if len(config.betas) != 2:
         raise InputError(f"--betas = {_spelt(config.betas)}, expected two numbers")
     milestones = config.milestones

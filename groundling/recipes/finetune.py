@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example, Sizes
-from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_training, need
+from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_numbers, check_training, need
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
@@ -137,6 +137,7 @@ def _check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> 
     _check_unlabelled(config)
     _check_adapter(config, training)
     check_parts(config.objectives, config.teacher, "finetune")
+    check_numbers(config)
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from groundling.batch import Example
-from groundling.config import PretrainConfig, TrainConfig, check_training, need
+from groundling.config import PretrainConfig, TrainConfig, check_numbers, check_training, need
 from groundling.data.captions import (
     Captioned,
     has_splits,
@@ -64,6 +64,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     Raises InputError for settings that do not fit.
     """
     _check(config)
+    check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     settings = {**asdict(config), "train": asdict(training)}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.batch import Example
-from groundling.config import ZeroShotConfig, need
+from groundling.config import ZeroShotConfig, check_numbers, need
 from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.samples import thinned
 from groundling.errors import InputError
@@ -48,6 +48,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     need(config, "zero-shot", "model", "task", "data")
     if not config.regions:
         need(config, "zero-shot with a CLIP", "images")
+    check_numbers(config)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     kind = _kind(task)
