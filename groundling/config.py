@@ -451,7 +451,7 @@ class AdaptConfig:
     """Files to adapt on: plain text, COCO captions json, Flickr8k token.txt."""
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
-contrastive, or MODULE:NAME of your own."""
+contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
     form: Literal["lines", "blocks"] = "lines"
     """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
     max_length: int = 128

@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from groundling.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.cli import main
 from groundling.config import (
     AdaptConfig,
     FinetuneConfig,
@@ -918,3 +919,22 @@ def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
         adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
     result = adapt(config, BRIEF, tmp_path / "out")
     assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
+
+
+def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
+    homes.text(tmp_path / "text.txt", 12)
+    config = configured(
+        AdaptConfig,
+        student=tune.model,
+        teacher=tune.teacher,
+        text=(str(tmp_path / "text.txt"),),
+        arm="mlm+td_text+td_words",
+        select="random",
+    )
+    assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["last"].keys()
+    with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
+        adapt(changed(config, select="top"), BRIEF, tmp_path / "top")
+    with pytest.raises(SystemExit):
+        main(["adapt", "--help"])
+    told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
+    assert "td_text, td_words (with --select random" in " ".join(told.split())

@@ -142,6 +142,8 @@ def _check(config: PretrainConfig) -> None:
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
+    if config.captions and config.data:
+        raise InputError(f"--data {config.data}: captions have none; pass --task with it")
     for flag, given in (
         ("--listing", config.listing),
         ("--caption-splits", " ".join(config.caption_splits)),
@@ -161,7 +163,7 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
     inputs: dict[str, str | Path] = {
         "student": config.student,
         **manifests(config.regions.regions),
-        "data": "" if config.captions else config.data,
+        "data": config.data,
         "partition": config.partition,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
