@@ -233,6 +233,32 @@ def test_words_are_numbered_as_the_students(place, tmp_path):
         assert tokenizer.decode(pieces).replace(" ", "") == there[word].replace("é", "e")
 
 
+def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
+    # methods A2: a candidate has a piece on both sides after truncation
+    def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
+        short = TextSamples(examples(), TextInput(homes.words(), length))
+        return by_row(*Classroom([teacher(place, **changes)], limit, folder).wrap(short))
+
+    def words(batch: Batch, row: int) -> set[int]:
+        return set(batch.text.word[row].tolist())
+
+    for select in ("top", "random"):
+        whole = chosen(60, tmp_path / select, select=select)
+        before = len(ShardStore(tmp_path / select / "clip_words"))
+        cut = chosen(9, tmp_path / select, select=select)
+        live = chosen(9, tmp_path / "none", limit=0.0, select=select)
+        assert torch.equal(cut.features["clip_word"], live.features["clip_word"])
+        for row in range(6):
+            assert {-1} < set(cut.features["clip_word"][row].tolist()) | {-1} <= words(cut, row)
+            if words(cut, row) == words(whole, row):
+                for name in ("clip_word", "clip_words"):
+                    assert torch.equal(cut.features[name][row], whole.features[name][row])
+        lost = [row for row in range(6) if words(cut, row) != words(whole, row)]
+        assert not torch.equal(cut.features["clip_word"][lost], whole.features["clip_word"][lost])
+        # what was not cut for the student is kept once for both
+        assert len(ShardStore(tmp_path / select / "clip_words")) == before + len(lost)
+
+
 def test_a_heads_mask_is_not_read(place, bert_tokenizer):
     reading = Reading(Sizes(text=32), Answer(("yes",)), bert_tokenizer, torch.zeros(999, 32))
     plain = Example("q", "is it red ?", images=("some/0",))
