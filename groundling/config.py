@@ -697,7 +697,8 @@ class ZeroShotConfig:
     images: str = ""
     """Folder of the images, whose ids are paths there without the ending; for a CLIP, and VL-BERT end to end."""
     regions: tuple[str, ...] = ()
-    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
+    """Region stores of the images, which a single-stream model reads, each STORE or NAME=STORE; the first that has an \
+image counts. A NAME is a split of the task, or one of --also, which then reads the stores of its name alone."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     other_regions: bool = False

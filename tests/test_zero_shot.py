@@ -393,6 +393,26 @@ def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
     assert chosen(tmp_path / "claims", "dev") == (2 - kmeans_1d(shares, 3).labels).tolist()
 
 
+def test_splits_may_have_region_stores_of_their_own(
+    place: Path, seen: Path, tmp_path: Path
+) -> None:
+    given = {"model": str(seen), "images": "", "also": (f"again={place / 'vcr'}",)}
+    whole = str(place / "regions")
+    zero_shot(settings(place, "vcr/answer", regions=(whole,), **given), tmp_path / "one")
+    other = str(store(tmp_path / "other", [f"movie/{n}" for n in (2, 1, 0)], objects=5))
+    named = (f"val={whole}", f"again={other}")
+    zero_shot(settings(place, "vcr/answer", regions=named, **given), tmp_path / "two")
+    assert (outputs(tmp_path / "one", "val") == outputs(tmp_path / "two", "val")).all()
+    assert not np.allclose(outputs(tmp_path / "one", "again"), outputs(tmp_path / "two", "again"))
+    for regions, message in (
+        ((f"dev={whole}",), "no split of vcr/answer is called 'dev'; there are: train, val, again"),
+        ((f"val={whole}",), "no store for the split of vcr/answer 'again'; add again=STORE"),
+    ):
+        out = tmp_path / "refused"
+        assert message in refusal(settings(place, "vcr/answer", regions=regions, **given), out)
+        assert not out.exists()
+
+
 def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
     regions = store(tmp_path / "regions", [str(number) for number in range(3)])
     captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
