@@ -368,9 +368,7 @@ def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_
     wrapped(teacher(place, wants=own), examples(), tmp_path)
     kept_before = digests(tmp_path)
     reads = Reads(monkeypatch)
-    sure = wrapped(
-        teacher(place, wants=[*own, "clip_confidence"], form=form), examples(), tmp_path
-    )
+    sure = wrapped(teacher(place, wants=[*own, "clip_confidence"], form=form), examples(), tmp_path)
     assert reads.seen["pictures"] == 0
     assert "clip_confidence" in sure.features
     others = Answer(("yes", "no"))

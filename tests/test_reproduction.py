@@ -221,7 +221,10 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
             ('task = "vcr/answer"\ndata = "data:vcr"\nwith', 'task = "vrc"\nwith'),
             r"\[pretrain.\"task\"\]: no task is called 'vrc'",
         ),
-        (('task = "vcr/answer", data', 'task = "vqa2", data'), r"\[data.\S+: no task is called 'vqa2'"),
+        (
+            ('task = "vcr/answer", data', 'task = "vqa2", data'),
+            r"\[data.\S+: no task is called 'vqa2'",
+        ),
         (('"few (IM)" = 50.0', '"few" = "x"'), "expected a number for each task|not valid TOML"),
         (('["48", "code", "rounder"]', '["48"]'), r"paper: batch = \['48'\], expected \[\"value"),
         (('["48", "code", "rounder"]', "48"), "paper: batch = 48, expected"),

@@ -13,7 +13,14 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example, Sizes
-from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_numbers, check_training, need
+from groundling.config import (
+    FinetuneConfig,
+    Targeted,
+    TrainConfig,
+    check_numbers,
+    check_training,
+    need,
+)
 from groundling.data.mirror import Mirror
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
