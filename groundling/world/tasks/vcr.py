@@ -128,7 +128,7 @@ class _Choices:
 
 
 def _answers(claim: Still, right: int, told: bool) -> _Choices:
-    """The four answers of the round; if the text is to tell the right one, the others are of no kind that was asked for."""
+    """The round's four answers; if the text is to tell, the wrong ones are of a kind that was not asked for."""
     texts = []
     for place, (asked, other) in enumerate(claim.answers):
         value = other if told and place != right else asked
