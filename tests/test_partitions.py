@@ -274,7 +274,7 @@ def test_numbers_that_do_not_draw_the_ids(
     text = shots.read_text()
     assert before in text
     shots.write_text(text.replace(before, after, 1))
-    with pytest.raises(InputError, match="shots.json: by .*edited, draw it again") as told:
+    with pytest.raises(InputError, match=r"shots\.json: by .*edited, draw it again") as told:
         taken(task.read(data, "train"), shots, task, data)
     assert "\n" not in str(told.value)
 

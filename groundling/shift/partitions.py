@@ -255,7 +255,8 @@ def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> 
 
 def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
     """Raises InputError for numbers that no longer draw a manifest's ids, on which alone its hash is."""
-    by, per, seed = (content.get(name) for name in ("by", "per", "seed"))
+    by: Any = content.get("by")
+    per, seed = content.get("per"), content.get("seed")
     if by not in get_args(By) or type(per) is not int or type(seed) is not int:
         raise InputError(
             f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
