@@ -11,7 +11,7 @@ import torch
 from scipy.special import expit
 
 from groundling.batch import Example, collate, needed
-from groundling.config import Targeted, ZeroShotConfig
+from groundling.config import Targeted, WinogroundConfig, ZeroShotConfig
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples
@@ -107,7 +107,7 @@ class ByMatchHead:
 
     measure = "log-odds of a match"
 
-    def __init__(self, config: ZeroShotConfig, device: torch.device) -> None:
+    def __init__(self, config: ZeroShotConfig | WinogroundConfig, device: torch.device) -> None:
         """Raises InputError for another model, one without such a head, or regions of another kind."""
         model = load_student(config.model)
         if not isinstance(model, SingleStream):
