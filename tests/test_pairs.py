@@ -214,7 +214,7 @@ def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Pat
     head = LMHead(32, (len(tokenizer), 32))
     assert head.load(folder, "bert")
     homes.home(tmp_path, whole.bert, tokenizer)
-    with pytest.raises(InputError, match="weights are missing.*expected a masked language model"):
+    with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
         LanguageModel(tmp_path, CPU)
     save_heads(tmp_path, {LM_HEAD: head})
     texts = [Text(text) for text in TEXTS]

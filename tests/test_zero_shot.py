@@ -462,7 +462,11 @@ def by_rule(scores: np.ndarray) -> dict[str, list[bool]]:
     """Scores (N, image, caption) as the paper's equations have it."""
     text = [s[0, 0] > s[0, 1] and s[1, 1] > s[1, 0] for s in scores]
     image = [s[0, 0] > s[1, 0] and s[1, 1] > s[0, 1] for s in scores]
-    return {"text": text, "image": image, "group": [a and b for a, b in zip(text, image)]}
+    return {
+        "text": text,
+        "image": image,
+        "group": [a and b for a, b in zip(text, image, strict=True)],
+    }
 
 
 def test_winoground_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:

@@ -173,10 +173,7 @@ class LanguageModel:
 
 
 def _with_words(row: Row) -> Row:
-    """A row in which a piece without a raw word, a space by itself, belongs to the word after it, as its tokenizer has it.
-
-    Behind the last word it belongs to one more.
-    """
+    """A row in which a piece without a raw word (a space by itself) belongs to the word after it, as tokenizers say."""
     none = row.word < 0
     following = np.where(none, row.word.max() + 1, row.word)
     next_word = np.minimum.accumulate(following[::-1])[::-1]
