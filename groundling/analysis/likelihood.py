@@ -92,7 +92,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def score(self, texts: Sequence[Text], masking: Masking = "within-word") -> Likelihoods:
-        """The (pseudo-)log-likelihood of every text's scored words given all that is before them, special pieces too.
+        """The (pseudo-)log-likelihood of every text's scored words; what stands before them is given.
 
         Of a masked model: the sum over pieces of the log-probability of the piece where it is masked (Salazar et al.
         2020, Eq. 1), and with it, unless `masking` is `original`, the later pieces of its word (Kauf and Ivanova 2023,
@@ -101,10 +101,11 @@ class LanguageModel:
         """
         rows = self._rows(texts)
         # What reads alike is read once, so that it scores alike, too.
-        first: dict[tuple[bytes, bytes], int] = {}
+        first: dict[tuple[bytes, ...], int] = {}
         same = np.arange(len(texts))
         for number, (row, scored) in enumerate(rows):
-            same[number] = first.setdefault((row.ids.tobytes(), scored.tobytes()), number)
+            read = tuple(part.tobytes() for part in (row.ids, row.word, scored))
+            same[number] = first.setdefault(read, number)
         sums = np.zeros(len(texts))
         pieces = np.zeros(len(texts), np.int64)
         order = sorted(first.values(), key=lambda number: len(rows[number][0].ids))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import PartialState
 
 from groundling.analysis.likelihood import LanguageModel
@@ -54,7 +55,8 @@ def pairs(config: PairsConfig, out: str | Path) -> dict[str, Any]:
         _say(run.result)
         return run.result
     sources = [config.model, *([config.other] if config.other else [])]
-    told, scores = zip(*(_scored(config, source, items) for source in sources), strict=True)
+    found = [_scored(config, source, items, run.state.device) for source in sources]
+    told, scores = zip(*found, strict=True)
     items, scored, left_out = _whole(config, items, np.stack(scores))
     rules = EWOK if items[0].of_ewok else PAIR
     result: dict[str, Any] = {
@@ -65,8 +67,9 @@ def pairs(config: PairsConfig, out: str | Path) -> dict[str, Any]:
     }
     if config.other:
         result["other"] |= told[1]
-    _write_items(run.folder / ITEMS, items, scored, rules)
-    _write_answers(run.folder, config, items, scored, rules)
+    if run.state.is_main_process:
+        _write_items(run.folder / ITEMS, items, scored, rules)
+        _write_answers(run.folder, config, items, scored, rules)
     result = run.finish(result)
     _say(result)
     return result
@@ -81,10 +84,10 @@ def _few(items: Sequence[MinimalPair], most: int) -> list[MinimalPair]:
 
 
 def _scored(
-    config: PairsConfig, source: str, items: Sequence[MinimalPair]
+    config: PairsConfig, source: str, items: Sequence[MinimalPair], device: torch.device
 ) -> tuple[dict[str, Any], np.ndarray]:
     """What is to be told of a model, and what it gives each item's texts, (N, S)."""
-    model = LanguageModel(source, PartialState().device, config.max_length)
+    model = LanguageModel(source, device, config.max_length)
     found = model.score([text for item in items for text in item.texts], config.pll)
     values = found.sums
     if config.reduce == "mean":

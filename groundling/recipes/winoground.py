@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate import PartialState
 
 from groundling.analysis.preferences import WINOGROUND, as_json, estimate
 from groundling.batch import Example
@@ -111,6 +112,8 @@ def _write_items(
 
 def _say(result: dict[str, Any]) -> None:
     """Print what was found, in points."""
+    if not PartialState().is_main_process:
+        return
     rows = [{"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND}]
     for name, found in result["scores"].items():
         row = {"": name, "items": f"{found['items']:,}"}
