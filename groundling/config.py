@@ -804,6 +804,56 @@ class AskConfig:
 
 
 @dataclass(frozen=True)
+class PairsConfig:
+    """Which language model judges which minimal pairs, and how."""
+
+    model: str = ""
+    """Masked or causal language model: hub id or folder."""
+    data: str = ""
+    """Folder or file of BLiMP, of EWoK, or your own .csv, .tsv or .jsonl with columns good and bad (and group, id)."""
+    other: str = ""
+    """Another model, on the same pairs: its accuracy, and how far it is above --model, paired by item."""
+    pll: Literal["within-word", "original"] = "within-word"
+    """What is masked while a piece is scored: it and the later pieces of its word (Kauf and Ivanova 2023), or it \
+alone (Salazar et al. 2020)."""
+    reduce: Literal["sum", "mean"] = "sum"
+    """A text's score: the sum over its pieces, or their mean."""
+    most_pairs: int = 0
+    """At most so many pairs of each paradigm, evenly spaced; 0: all."""
+    max_length: int = 0
+    """Most pieces of a text; 0: what the model can take."""
+    skip_long: bool = False
+    """Leave out pairs with a text that is longer, for both models, and count them; otherwise they are an error."""
+    model_seed: int = 0
+    """The seed that the model was trained with, under which `verdict` finds the answers."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@dataclass(frozen=True)
+class WinogroundConfig:
+    """Which model tells Winoground's images and captions apart."""
+
+    model: str = ""
+    """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
+    data: str = ""
+    """Winoground's folder, or its examples.jsonl."""
+    images: str = ""
+    """Folder of the images; empty: `images` in the data's folder. Of models with --regions only VL-BERT end to end \
+needs it."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+    max_length: int = 128
+    """Pieces per caption of a single-stream model; a CLIP's own window cuts its captions."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@dataclass(frozen=True)
 class SimilarityConfig:
     """Whose word embeddings are compared."""
 

@@ -11,7 +11,7 @@ import torch
 from scipy.special import expit
 
 from groundling.batch import Example, collate, needed
-from groundling.config import Targeted, ZeroShotConfig
+from groundling.config import Targeted, WinogroundConfig, ZeroShotConfig
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples
@@ -109,7 +109,10 @@ class ByMatchHead:
     measure = "log-odds of a match"
 
     def __init__(
-        self, config: ZeroShotConfig, stores: Mapping[str, SeveralStores], device: torch.device
+        self,
+        config: ZeroShotConfig | WinogroundConfig,
+        stores: Mapping[str, SeveralStores],
+        device: torch.device,
     ) -> None:
         """`stores` by split. Raises InputError for another model, one without such a head, or other regions."""
         model = load_student(config.model)
