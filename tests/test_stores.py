@@ -20,10 +20,10 @@ from groundling.data.samples import TextSamples
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.forms import Classify
-from groundling.load import load_student
 from groundling.metrics import ACCURACY
 from groundling.recipes.finetune import _read, finetune, seen
 from groundling.recipes.regions_of import Shelf, manifests
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.vqa import VQA
 

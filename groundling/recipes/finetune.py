@@ -28,7 +28,6 @@ from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import generator, seed_of
-from groundling.load import design_of, join_to, load_student
 from groundling.metrics import collapsed
 from groundling.models.adapters import (
     AdapterHead,
@@ -62,6 +61,7 @@ from groundling.recipes.teaching import (
 from groundling.runs import finished
 from groundling.shift.beside import with_others
 from groundling.shift.partitions import left_over, taken
+from groundling.students import design_of, join_to, load_student
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.table import OwnReader, own_notes, own_task
