@@ -16,9 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import groundling
-from groundling import config
 from groundling.cli import COMMANDS
-from groundling.config import flat
 from groundling.documented import fields_told, summary_of
 from groundling.functions import Setting, settings_of
 
@@ -32,10 +30,10 @@ What a program may use, from the docstrings: `python docs/make_api.py` writes th
 section, and what is called `groundling.NAME` below, come with `import groundling`; the rest is in the modules that are
 named. `help()` says the same of each of them. Letters in shapes are the same everywhere: """
 FUNCTIONS = """
-Each is the command of its name: keywords are flags, with `_` for `-`, and all settings of the classes listed and of
-their groups are keywords. A setting of several texts takes a lone one, too, and a path stands for its text; `out` is
-the run folder. A function returns what `result.json` holds there, and raises `InputError` where the command would name
-a mistake. Settings are checked as those of the command are."""
+Each is the command of its name, with its flags as keywords, with `_` for `-`; `help(groundling.adapt)` explains them as
+`--help` does. A setting of several texts takes a lone one, too, and a path stands for its text. A function returns what
+the command prints, which is what `result.json` holds of a run, and raises `InputError` where the command would name a
+mistake."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
@@ -58,6 +56,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.train": "train",
         "groundling.evaluate": "evaluate Scores",
         "groundling.feed": "Source",
+        "groundling.config": "TrainConfig",
     },
     "Models and teachers": {
         "groundling.students": "load_student join_to",
@@ -75,7 +74,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Mistakes": {"groundling.errors": "InputError"},
 }
-"""The public classes and functions, by module. Commands, and settings, which commands name, are found by themselves."""
+"""The public classes and functions, by module; commands are found by themselves."""
 
 SECTION = re.compile(r"(Args|Returns|Raises|Source):")
 
@@ -99,10 +98,6 @@ def page() -> str:
         for path, names in places.items():
             module = importlib.import_module(path)
             parts += [_entry(module, name) for name in names.split()]
-    parts.append("## Settings\n")
-    parts += [
-        _entry(importlib.import_module(kind.__module__), kind.__name__) for kind in _settings()
-    ]
     return "\n".join(parts)
 
 
@@ -115,37 +110,13 @@ def _commands() -> Iterator[str]:
     yield "## Commands as functions\n"
     yield _filled(FUNCTIONS)
     for name in commands():
-        command = COMMANDS[name]
-        lines = [f"### `{name}`\n", f"{_sentence(command.summary)}\n"]
-        for settings in command.settings.values():
-            lines.append(f"- {_link(type(settings))}{_other_defaults(settings)}")
-        yield "\n".join(lines) + "\n"
+        yield f"- `{name}`: {_sentence(COMMANDS[name].summary)}"
+    yield ""
 
 
 def _filled(text: str) -> str:
     """A paragraph in lines."""
     return textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) + "\n"
-
-
-def _other_defaults(settings: object) -> str:
-    """Where a command's settings start from other values than their class."""
-    plain = {one.name: vars(group)[one.name] for group, one in flat(type(settings)())}
-    own = {one.name: vars(group)[one.name] for group, one in flat(settings)}
-    other = [f"`{name}={value!r}`" for name, value in own.items() if value != plain[name]]
-    return f", with {', '.join(other)}" if other else ""
-
-
-def _settings() -> list[type[Any]]:
-    """The classes of all commands' settings and of their groups, in the order of the source."""
-    found: set[object] = set()
-    for name in commands():
-        for settings in COMMANDS[name].settings.values():
-            found |= {type(settings), *(type(group) for group, _ in flat(settings))}
-    return [kind for kind in vars(config).values() if isinstance(kind, type) and kind in found]
-
-
-def _link(kind: type[Any]) -> str:
-    return f"[{kind.__name__}](#{kind.__name__.lower()})"
 
 
 def _entry(module: ModuleType, name: str) -> str:

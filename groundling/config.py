@@ -99,7 +99,8 @@ def _check_value(group: Any, name: str, value: object, where: str) -> None:
     wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")
-    hint = hints(type(group))[name]
+    kind: Any = type(group)
+    hint = hints(kind)[name]
     if isinstance(value, tuple):
         _check_members(get_args(hint), name, value, where)
     if get_origin(hint) is Literal and value not in get_args(hint):
@@ -946,7 +947,7 @@ class TasksConfig:
     held: int = 1000
     """Most examples of a held-out split."""
     shortcut: float = 0.0
-    """Share of VCR's questions, 0 to 1, whose wrong answers speak of the other thing, so that their text tells."""
+    """Share of VCR's questions, 0 to 1, whose wrong answers are of no kind that was asked for: their text tells."""
 
 
 @documented
