@@ -7,10 +7,13 @@ file every setting is called by its own name alone (`configured` and `changed` d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from groundling.documented import documented
 from groundling.errors import InputError
 
 Settings = TypeVar("Settings")
@@ -58,6 +61,73 @@ def configured(kind: type[Settings], /, **values: object) -> Settings:
     return changed(kind(), **values)
 
 
+def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
+    """Configurations with some settings other than the default; each name belongs to the one that has it.
+
+    Raises InputError, which begins with `where`, for a name that there is not, and for a value that does not fit.
+    """
+    holders = {
+        one.name: (place, group)
+        for place, config in enumerate(defaults)
+        for group, one in flat(config)
+    }
+    new: list[dict[str, object]] = [{} for _ in defaults]
+    for name, value in values.items():
+        if name not in holders:
+            near = get_close_matches(name, holders, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(
+                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{hint}"
+            )
+        place, group = holders[name]
+        _check_value(group, name, value, where)
+        new[place][name] = value
+    pairs = zip(defaults, new, strict=True)
+    settings = [changed(config, **some) if some else config for config, some in pairs]
+    try:
+        for config in settings:
+            check_numbers(config)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return settings
+
+
+@cache
+def hints(kind: Any) -> dict[str, Any]:
+    """The types of a configuration's settings by name."""
+    return get_type_hints(kind)
+
+
+def _check_value(group: Any, name: str, value: object, where: str) -> None:
+    """Raises InputError for a value of another type than the setting's default, or none of its choices."""
+    before = vars(group)[name]
+    kinds = (int, float) if isinstance(before, float) else (type(before),)
+    wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
+    if not isinstance(value, kinds) or wrong_bool:
+        raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")
+    kind: Any = type(group)
+    hint = hints(kind)[name]
+    if isinstance(value, tuple):
+        _check_members(get_args(hint), name, value, where)
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise InputError(
+            f"{where}: {name} = {value!r}, expected one of {', '.join(get_args(hint))}"
+        )
+
+
+def _check_members(
+    members: Sequence[object], name: str, value: tuple[object, ...], where: str
+) -> None:
+    """Raises InputError for a list of others than the texts or numbers that belong there, or too many or few."""
+    kinds = (str,) if members[0] is str else (int, float)
+    word = "texts" if members[0] is str else "numbers"
+    if Ellipsis not in members:
+        word = f"{len(members)} {word}"
+    fits = all(isinstance(one, kinds) and not isinstance(one, bool) for one in value)
+    if not fits or (Ellipsis not in members and len(value) != len(members)):
+        raise InputError(f"{where}: {name} = {list(value)!r}, expected a list of {word}")
+
+
 def need(config: object, command: str, *names: str) -> None:
     """Raises InputError naming the first of a command's settings that is empty and must not be."""
     values = {one.name: group.__dict__[one.name] for group, one in flat(config)}
@@ -66,6 +136,7 @@ def need(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs --{_flag(name)}")
 
 
+@documented
 @dataclass(frozen=True)
 class Masking:
     """How pieces of text are masked."""
@@ -78,6 +149,7 @@ class Masking:
     """Mask all pieces of a word together, with one fate, and no word at all where none is drawn (VL-BERT's code)."""
 
 
+@documented
 @dataclass(frozen=True)
 class CrossModalOptions:
     """XDBERT's cross-modal encoder and its objectives."""
@@ -94,6 +166,7 @@ class CrossModalOptions:
     """Also keep the whole cross-modal model, in `joint`: for full-model fine-tuning and attention maps."""
 
 
+@documented
 @dataclass(frozen=True)
 class Distilling:
     """What is distilled from a frozen teacher, and how."""
@@ -127,6 +200,7 @@ def _list_lone_texts(config: object, *names: str) -> None:
             object.__setattr__(config, name, (value,) if value else ())  # the class is frozen
 
 
+@documented
 @dataclass(frozen=True)
 class Targeted:
     """CLIP Targeted Distillation (CLIP-TD): its teacher, and the objectives td_image, td_text and td_words."""
@@ -166,6 +240,7 @@ run ends."""
     """CLIP-TD: T of that comparison; the larger, the more often the teacher is taken for the surer one."""
 
 
+@documented
 @dataclass(frozen=True)
 class Adapting:
     """Layers trained over a frozen CLIP (CLIP-TD, Table 11)."""
@@ -179,6 +254,7 @@ or one attention layer."""
     """--adapter mlp: of both features as one vector, or of each by itself, compared by their cosine."""
 
 
+@documented
 @dataclass(frozen=True)
 class RegionInput:
     """Where a model's regions come from."""
@@ -208,6 +284,7 @@ in pre-training."""
                 raise InputError(f"--{_flag(name)} {value}, expected at least 0")
 
 
+@documented
 @dataclass(frozen=True)
 class Pixels:
     """How a model that reads pixels looks at its pictures."""
@@ -224,6 +301,7 @@ new one. VL-BERT: 1000, on VCR 1200."""
 texts of tasks whose paper does that."""
 
 
+@documented
 @dataclass(frozen=True)
 class OwnFile:
     """Which columns of your own csv, tsv or json file (--data) make a task."""
@@ -242,6 +320,7 @@ class OwnFile:
     """Your own file: column whose equal values are held out together; empty: the image's, or the text's."""
 
 
+@documented
 @dataclass(frozen=True)
 class Adversarial:
     """VILLA's adversarial passes, of `--inner villa`; defaults are those of its VCR run with BERT-base.
@@ -266,6 +345,7 @@ SNLI-VE and NLVR2."""
 alone, which halves it."""
 
 
+@documented
 @dataclass(frozen=True)
 class TrainConfig:
     """How `train` optimises."""
@@ -401,6 +481,7 @@ def _spelt(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+@documented
 @dataclass(frozen=True)
 class TeachConfig:
     """How a small CLIP teacher is built and trained from scratch; for testbeds and small studies."""
@@ -439,6 +520,7 @@ class TeachConfig:
     """Stop before training: a control teacher that knows nothing."""
 
 
+@documented
 @dataclass(frozen=True)
 class AdaptConfig:
     """How a text encoder is adapted; the arms and the options of their objectives."""
@@ -467,6 +549,7 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     adversarial: Adversarial = field(default_factory=Adversarial)
 
 
+@documented
 @dataclass(frozen=True)
 class PretrainConfig:
     """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
@@ -532,6 +615,7 @@ papers), or no classes."""
         _list_lone_texts(self, "captions")
 
 
+@documented
 @dataclass(frozen=True)
 class FinetuneConfig:
     """How an encoder is fine-tuned on a task."""
@@ -596,6 +680,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     adversarial: Adversarial = field(default_factory=Adversarial)
 
 
+@documented
 @dataclass(frozen=True)
 class ProbeConfig:
     """How an encoder is asked what it knows of a rendered world's nouns."""
@@ -610,6 +695,7 @@ class ProbeConfig:
     """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
 
 
+@documented
 @dataclass(frozen=True)
 class CompareConfig:
     """Arms side by side: each is adapted, then fine-tuned or probed; the control `mlm` always takes part."""
@@ -632,6 +718,7 @@ class CompareConfig:
     """Runs side by side, one thread each."""
 
 
+@documented
 @dataclass(frozen=True)
 class SweepConfig:
     """A list of runs over variants, tasks and seeds, from a TOML file."""
@@ -654,6 +741,7 @@ class SweepConfig:
     """Run everything in a minute, two steps a job, on small stand-ins for the data and weights that the file names."""
 
 
+@documented
 @dataclass(frozen=True)
 class VerdictConfig:
     """Which runs are compared."""
@@ -664,6 +752,7 @@ class VerdictConfig:
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
 
 
+@documented
 @dataclass(frozen=True)
 class VcrConfig:
     """Which runs on VCR's two tasks are scored together."""
@@ -680,6 +769,7 @@ class VcrConfig:
     """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
 
 
+@documented
 @dataclass(frozen=True)
 class ZeroShotConfig:
     """What a model answers without any training on a task, and how it is asked."""
@@ -721,6 +811,7 @@ training split's."""
     """Stay on the CPU even where there is an accelerator."""
 
 
+@documented
 @dataclass(frozen=True)
 class ShiftConfig:
     """How VCR's choices are edited or its items chosen, so that shortcuts of the text no longer help."""
@@ -758,6 +849,7 @@ where an attack model loses most, or everywhere else; em: synonyms for shared wo
     """Stay on the CPU even where there is an accelerator."""
 
 
+@documented
 @dataclass(frozen=True)
 class PartitionConfig:
     """Which training examples a few-shot partition takes."""
@@ -777,6 +869,7 @@ question-type and answer are VQA's."""
     """Take all of a stratum that has fewer."""
 
 
+@documented
 @dataclass(frozen=True)
 class EnsembleConfig:
     """Which finished runs are averaged."""
@@ -789,6 +882,7 @@ class EnsembleConfig:
     """Folder with the task's official files."""
 
 
+@documented
 @dataclass(frozen=True)
 class AskConfig:
     """How an encoder is asked for what things look like."""
@@ -803,6 +897,7 @@ class AskConfig:
     """Pieces per sentence; a longer one is an error."""
 
 
+@documented
 @dataclass(frozen=True)
 class PairsConfig:
     """Which language model judges which minimal pairs, and how."""
@@ -869,6 +964,7 @@ class SimilarityConfig:
     """Seed of the pairings."""
 
 
+@documented
 @dataclass(frozen=True)
 class GroundedConfig:
     """Which runs are split into improved and worsened examples."""
@@ -891,6 +987,7 @@ class GroundedConfig:
     """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
 
 
+@documented
 @dataclass(frozen=True)
 class AttentionConfig:
     """Which cross-modal models' attention maps are compared."""
@@ -907,6 +1004,7 @@ class AttentionConfig:
     """Pieces per sentence."""
 
 
+@documented
 @dataclass(frozen=True)
 class CountsConfig:
     """Which captions are counted."""
@@ -917,6 +1015,7 @@ class CountsConfig:
     """Tokenizer whose pieces are counted: hub id or folder."""
 
 
+@documented
 @dataclass(frozen=True)
 class TasksConfig:
     """A rendered world as six vision-and-language data sets with captions, boxes, and a small untrained BERT."""
@@ -929,6 +1028,7 @@ class TasksConfig:
     """Share of VCR's questions, 0 to 1, whose wrong answers are of no kind that was asked for: their text tells."""
 
 
+@documented
 @dataclass(frozen=True)
 class InfoConfig:
     """Which model is described."""
@@ -939,6 +1039,7 @@ class InfoConfig:
     """Print one JSON object."""
 
 
+@documented
 @dataclass(frozen=True)
 class CheckConfig:
     """Which folder is looked through."""
@@ -947,6 +1048,7 @@ class CheckConfig:
     """Folder of data in any layout that the library reads."""
 
 
+@documented
 @dataclass(frozen=True)
 class QuickstartConfig:
     """The whole path on a rendered world, offline, from nothing."""
@@ -959,6 +1061,7 @@ class QuickstartConfig:
     """Multiplies every number of steps; below 1 nothing is learned, which is for trying the machinery."""
 
 
+@documented
 @dataclass(frozen=True)
 class RegionsConfig:
     """Which images, boxes and features become a region store; or which existing files do."""
@@ -1027,6 +1130,7 @@ DEV_IMAGES = 10**9
 """Added to the ids of a world's dev images, so that no number of training scenes reaches them."""
 
 
+@documented
 @dataclass(frozen=True)
 class WorldConfig:
     """How large a world to render, and from which seed."""
