@@ -117,6 +117,12 @@ COMMANDS = {
         "groundling.recipes.zero_shot:zero_shot",
         {"_own": config.ZeroShotConfig()},
     ),
+    "retrieve": Command(
+        "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
+        "groundling.recipes.retrieve:retrieve",
+        {"_own": config.RetrieveConfig()},
+        speaks=True,
+    ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
         "groundling.recipes.similarity:similarity",
