@@ -30,6 +30,7 @@ SMALLER = {
     ],
     "sweep": ["--processes", "1"],
     "zero-shot": ["--cpu"],
+    "retrieve": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,

@@ -25,7 +25,6 @@ from groundling.analysis.retrieval import TO_IMAGE, TO_TEXT, chance, compared, r
 from groundling.cli import main
 from groundling.config import RetrieveConfig
 from groundling.data.captions import joined
-from groundling.errors import InputError
 from groundling.models.clip import ClipImage
 from groundling.recipes.retrieve import retrieve
 
@@ -150,30 +149,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, count in zip(NAMES, COUNTS, strict=True):
         lines += [f"{name}#{number}\t{next(texts)}" for number in range(count)]
     put(folder / "captions.txt", "\n".join(lines) + "\n")
-    sentence_encoder(folder / "student", 24)
+    homes.sentence_encoder(folder / "student", 24)
     return folder
-
-
-def sentence_encoder(folder: Path, width: int) -> None:
-    """As sentence-transformers lays it out."""
-    homes.home(folder, toys.poolerless(len(homes.words())), homes.words())
-    modules = []
-    names = ("", "1_Pooling", "2_Dense", "3_Normalize")
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
-    for number, (path, kind) in enumerate(zip(names, kinds, strict=True)):
-        about = {"idx": number, "name": str(number), "path": path}
-        modules.append(about | {"type": f"sentence_transformers.models.{kind}"})
-    put(folder / "modules.json", json.dumps(modules))
-    put(folder / "sentence_bert_config.json", '{"max_seq_length": 40, "do_lower_case": false}')
-    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
-    pooling = {f"pooling_mode_{mode}": mode == "mean_tokens" for mode in modes}
-    put(folder / "1_Pooling/config.json", json.dumps({"word_embedding_dimension": 32, **pooling}))
-    dense = {"in_features": 32, "out_features": width, "bias": True}
-    dense["activation_function"] = "torch.nn.modules.linear.Identity"
-    put(folder / "2_Dense/config.json", json.dumps(dense))
-    torch.manual_seed(3)
-    weights = {"linear.weight": torch.randn(width, 32), "linear.bias": torch.randn(width)}
-    save_file(weights, folder / "2_Dense/model.safetensors")
 
 
 def config_of(place: Path, **changes: object) -> RetrieveConfig:
@@ -365,7 +342,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
 @pytest.mark.usefixtures("in_process")
 def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
-    sentence_encoder(tmp_path / "narrow", 8)
+    homes.sentence_encoder(tmp_path / "narrow", 8)
     said = refused(place, out, capsys, "--student", str(tmp_path / "narrow"))
     assert "its vectors have 8 numbers, but the space of" in said and "has 24" in said
     said = refused(place, out, capsys, "--student", str(place / "clip"))

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from groundling.batch import Example, collate, needed
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 from groundling.models.text import load_text_encoder
 from groundling.runs import read_json
 
 BATCH = 64
 """Texts that are read at a time."""
+ACTIVATIONS: dict[str, type[nn.Module]] = {"Tanh": nn.Tanh, "Identity": nn.Identity}
+"""Of a Dense layer."""
 
 
 class SentenceVectors:
@@ -72,46 +76,78 @@ class SentenceVectors:
         return vectors, dropped
 
 
-# -- to be replaced by models/sentence_folder.py -------------------------------------------------------------------
+# -- the folder ------------------------------------------------------------------------------------------------------
 
 
-class Modules:
-    def __init__(self, pool: str, dense: nn.Sequential, max_length: int, lower: bool) -> None:
-        self.pool = pool
-        self.dense = dense
-        self.max_length = max_length
-        self.lower = lower
+class Modules(NamedTuple):
+    """What a folder of sentence-transformers says of its vectors."""
+
+    pool: str
+    """`mean` of all pieces, special ones too, or `cls`, the first."""
+    dense: nn.Sequential
+    """What follows: (N, E) from (N, D)."""
+    max_length: int
+    """Pieces of a text, special ones included; 0: as many as the encoder takes."""
+    lower: bool
+    """Texts are lower-cased first."""
 
 
 def read_modules(folder: Path) -> Modules:
-    if not (folder / "modules.json").is_file():
+    """Pooling, Dense layers and settings; raises InputError, naming the file, for what is not known here."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
         raise InputError(
-            f"{folder}: no folder of sentence-transformers, modules.json is missing; `adapt --keep-projection` writes one"
+            f"{folder}: no folder of sentence-transformers, modules.json is missing; `adapt --keep-projection` "
+            "writes one"
         )
     pool = "mean"
     layers: list[nn.Module] = []
-    for module in read_json(folder / "modules.json"):
+    for module in read_json(listed):
         kind = module["type"].rpartition(".")[2]
         place = folder / module["path"]
         if kind == "Pooling":
-            config = read_json(place / "config.json")
-            pool = "cls" if config.get("pooling_mode_cls_token") else "mean"
+            pool = _pool(place / "config.json")
         elif kind == "Dense":
-            config = read_json(place / "config.json")
-            linear = nn.Linear(config["in_features"], config["out_features"], config["bias"])
-            weights = load_file(place / "model.safetensors")
-            linear.load_state_dict({k.removeprefix("linear."): v for k, v in weights.items()})
-            activation = config["activation_function"].rpartition(".")[2]
-            layers += [linear, {"Tanh": nn.Tanh, "Identity": nn.Identity}[activation]()]
+            layers += _dense(place)
         elif kind not in ("Transformer", "Normalize"):
-            raise InputError(f"{folder}: unknown module {kind}")
+            raise InputError(f"{listed}: module {module['type']} is not known here")
     about = folder / "sentence_bert_config.json"
     settings = read_json(about) if about.is_file() else {}
     length = settings.get("max_seq_length") or 0
     return Modules(pool, nn.Sequential(*layers), length, bool(settings.get("do_lower_case")))
 
 
+def _pool(file: Path) -> str:
+    config = read_json(file)
+    modes = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    if len(modes) != 1 or modes[0] not in known:
+        raise InputError(
+            f"{file}: pooling {', '.join(modes)} is not known here; expected mean or cls"
+        )
+    return known[modes[0]]
+
+
+def _dense(folder: Path) -> list[nn.Module]:
+    config = read_json(folder / "config.json")
+    activation = str(config["activation_function"]).rpartition(".")[2]
+    if activation not in ACTIVATIONS:
+        raise InputError(f"{folder}/config.json: activation {activation} is not known here")
+    linear = nn.Linear(config["in_features"], config["out_features"], config["bias"])
+    try:
+        weights = load_file(folder / "model.safetensors")
+        linear.load_state_dict(
+            {name.removeprefix("linear."): value for name, value in weights.items()}
+        )
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(
+            f"{folder}/model.safetensors: cannot be loaded ({first_line(error)})"
+        ) from None
+    return [linear, ACTIVATIONS[activation]()]
+
+
 def pooled_states(states: Tensor, mask: Tensor, pool: str) -> Tensor:
+    """(N, D) from states (N, T, D) under a mask (N, T) of all pieces."""
     if pool == "cls":
         return states[:, 0]
     inside = mask.unsqueeze(-1)
