@@ -50,7 +50,7 @@ COMMANDS = {
     "adapt": Command(
         "adapt a text encoder with a CLIP-like teacher (or without: the control)",
         "groundling.recipes.adapt:adapt",
-        {"_own": config.AdaptConfig(), "_train": config.TrainConfig()},
+        {"_own": config.AdaptConfig(), "_train": config.ADAPTING},
     ),
     "regions": Command(
         "regions of your own images, or of others' region files, as a store",
@@ -84,7 +84,7 @@ COMMANDS = {
         {
             "_own": config.CompareConfig(),
             "adapt": config.AdaptConfig(),
-            "train": config.TrainConfig(),
+            "train": config.ADAPTING,
             "tune": config.TUNING,
         },
         speaks=True,
