@@ -17,13 +17,13 @@ from typing import Any
 import torch
 import toys
 from PIL import Image
-from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import groundling.train
 from groundling.cli import COMMANDS
 from groundling.config import TrainConfig
 from groundling.errors import InputError
+from groundling.models.text import load_text_encoder
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
@@ -117,31 +117,17 @@ def _type(layout: int, base: str, head: str, kind: str) -> str:
     return f"{head if kind == 'Pooling' else base}{kind.lower()}.{kind}"
 
 
+def speaking_encoder(folder: Path, width: int) -> Path:
+    """A sentence encoder whose vectors a Dense takes to another space."""
+    text = load_text_encoder(sentence_encoder(folder))
+    torch.manual_seed(3)
+    text.speaks(text.sentence.projected(torch.nn.Linear(32, width)))
+    text.export(folder)
+    return folder
+
+
 def teacher(folder: Path) -> Path:
     return home(folder, toys.clip(pieces()), pieces())
-
-
-def sentence_encoder(folder: Path, width: int) -> Path:
-    """As sentence-transformers lays it out: a mean of 32 numbers, a Dense to `width`, unit length; 40 pieces a text."""
-    home(folder, toys.poolerless(len(words())), words())
-    modules = []
-    names = ("", "1_Pooling", "2_Dense", "3_Normalize")
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
-    for number, (path, kind) in enumerate(zip(names, kinds, strict=True)):
-        about = {"idx": number, "name": str(number), "path": path}
-        modules.append(about | {"type": f"sentence_transformers.models.{kind}"})
-    put(folder / "modules.json", json.dumps(modules))
-    put(folder / "sentence_bert_config.json", '{"max_seq_length": 40, "do_lower_case": false}')
-    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
-    pooling = {f"pooling_mode_{mode}": mode == "mean_tokens" for mode in modes}
-    put(folder / "1_Pooling/config.json", json.dumps({"word_embedding_dimension": 32, **pooling}))
-    dense = {"in_features": 32, "out_features": width, "bias": True}
-    dense["activation_function"] = "torch.nn.modules.linear.Identity"
-    put(folder / "2_Dense/config.json", json.dumps(dense))
-    torch.manual_seed(3)
-    weights = {"linear.weight": torch.randn(width, 32), "linear.bias": torch.randn(width)}
-    save_file(weights, folder / "2_Dense/model.safetensors")
-    return folder
 
 
 def put(path: Path, text: str | bytes) -> Path:

@@ -58,7 +58,6 @@ def shelf(folder: Path) -> Path:
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
     quickstart(common, results / "quickstart")
-    homes.sentence_encoder(folder / "retrieval.md/runs/speaking/model", 24)
     return folder
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import toys
 from homes import put
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from test_clip_teacher import image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
@@ -149,7 +149,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, count in zip(NAMES, COUNTS, strict=True):
         lines += [f"{name}#{number}\t{next(texts)}" for number in range(count)]
     put(folder / "captions.txt", "\n".join(lines) + "\n")
-    homes.sentence_encoder(folder / "student", 24)
+    homes.speaking_encoder(folder / "student", 24)
     return folder
 
 
@@ -188,16 +188,15 @@ def clip_texts(place: Path, texts: list[str]) -> np.ndarray:
 
 def student_texts(place: Path, texts: list[str]) -> np.ndarray:
     """Transformer, mean of all pieces, Dense, Normalize."""
-    model = AutoModel.from_pretrained(place / "student", add_pooling_layer=False).eval()
+    model = AutoModel.from_pretrained(place / "student").eval()
     tokenizer = AutoTokenizer.from_pretrained(place / "student")
-    inputs = tokenizer(texts, padding=True, truncation=True, max_length=40, return_tensors="pt")
+    inputs = tokenizer(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
     with torch.no_grad():
         states = model(**inputs).last_hidden_state
     mask = inputs["attention_mask"].unsqueeze(-1)
     mean = (states * mask).sum(1) / mask.sum(1)
-    torch.manual_seed(3)
-    weight, bias = torch.randn(24, 32), torch.randn(24)
-    return F.normalize(mean @ weight.T + bias, dim=-1).numpy()
+    dense = load_file(place / "student/2_Dense/model.safetensors")
+    return F.normalize(F.linear(mean, dense["linear.weight"], dense["linear.bias"]), dim=-1).numpy()
 
 
 def short(place: Path, folder: Path) -> str:
@@ -342,10 +341,11 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
 @pytest.mark.usefixtures("in_process")
 def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
-    homes.sentence_encoder(tmp_path / "narrow", 8)
+    homes.speaking_encoder(tmp_path / "narrow", 8)
     said = refused(place, out, capsys, "--student", str(tmp_path / "narrow"))
     assert "its vectors have 8 numbers, but the space of" in said and "has 24" in said
-    said = refused(place, out, capsys, "--student", str(place / "clip"))
+    plain = homes.student(tmp_path / "bert")
+    said = refused(place, out, capsys, "--student", str(plain))
     assert "modules.json is missing" in said
     assert "--join-captions 0: expected at least 1" in refused(
         place, out, capsys, "--join-captions", "0"
@@ -353,8 +353,7 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     assert "--windows -1: expected at least 0" in refused(place, out, capsys, "--windows", "-1")
     assert "--max-length is for --student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
-    blind = homes.student(tmp_path / "bert")
-    assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(blind))
+    assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(plain))
     weights = tmp_path / "nan"
     shutil.copytree(place / "student", weights)
     nothing = {"linear.weight": torch.full((24, 32), torch.nan), "linear.bias": torch.zeros(24)}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from groundling.analysis.retrieval import (
     RANKS,
@@ -23,7 +24,7 @@ from groundling.analysis.retrieval import (
     ranks,
     recall,
 )
-from groundling.analysis.sentences import SentenceVectors
+from groundling.analysis.sentences import reads, sentence_vectors
 from groundling.batch import Example
 from groundling.config import RetrieveConfig, Targeted, need
 from groundling.data.captions import (
@@ -37,6 +38,8 @@ from groundling.data.captions import (
 from groundling.data.samples import Samples, TextSamples
 from groundling.errors import InputError
 from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.sentence import Sentence
+from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.recipes.lifecycle import Run
 from groundling.report import table
 from groundling.teachers import Teacher
@@ -91,7 +94,9 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
     _check(config)
     # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
     captioned, gaps = _captioned(config)
-    towers, student = _models(config)
+    image = load_clip_image(config.model)
+    towers = Towers(image, None)
+    student = _student(config, image.width)
     run = Run(out, "retrieve", asdict(config), _inputs(config), config.cpu)
     result = run.result
     if result is None:
@@ -130,18 +135,41 @@ def _inputs(config: RetrieveConfig) -> dict[str, str | Path]:
     }
 
 
-def _models(config: RetrieveConfig) -> tuple[Towers, SentenceVectors | None]:
-    """The model's image side, and the student; raises InputError if its vectors have another width than the images'."""
-    image = load_clip_image(config.model)
+class SentenceEncoder(NamedTuple):
+    """A text encoder that says sentence vectors."""
+
+    text: TextEncoder
+    sentence: Sentence
+    max_length: int
+    """Pieces of a text that it reads."""
+
+    def read(self, texts: Sequence[str], source: str) -> Read:
+        """The texts as it reads them; raises InputError, naming its `source`, for what is no number."""
+        vectors, dropped = sentence_vectors(self.text, self.sentence, texts, self.max_length)
+        if not torch.isfinite(vectors).all():
+            raise InputError(f"{source}: its sentence vectors are not finite numbers")
+        return Read(F.normalize(vectors.float(), dim=-1).numpy(), dropped)
+
+
+def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
+    """The student, if there is one; raises InputError if its vectors are not `width` numbers."""
     if not config.student:
-        return Towers(image, None), None
-    student = SentenceVectors(config.student, config.max_length)
-    if student.width != image.width:
+        return None
+    text = load_text_encoder(config.student)
+    if text.sentence is None:
         raise InputError(
-            f"{config.student}: its vectors have {student.width} numbers, but the space of {config.model} has "
-            f"{image.width}; expected what `adapt --keep-projection` made with this very teacher"
+            f"{config.student}: no folder of sentence-transformers, modules.json is missing; "
+            "`adapt --keep-projection` writes one"
         )
-    return Towers(image, None), student
+    any_states = torch.zeros(1, 1, text.sizes.text)
+    own = text.sentence.vectors(any_states, torch.ones(1, 1, dtype=torch.bool)).shape[1]
+    if own != width:
+        raise InputError(
+            f"{config.student}: its vectors have {own} numbers, but the space of {config.model} has {width}; "
+            "expected what `adapt --keep-projection` made with this very teacher"
+        )
+    length = min(config.max_length or reads(text, text.sentence), text.max_length)
+    return SentenceEncoder(text, text.sentence, length)
 
 
 def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], int]:
@@ -179,7 +207,7 @@ def _gallery(captioned: Sequence[Captioned], towers: Towers, folder: str, cache:
 
 def _texts(
     texts: Sequence[str],
-    student: SentenceVectors | None,
+    student: SentenceEncoder | None,
     config: RetrieveConfig,
     device: torch.device,
     cache: Path,
@@ -190,7 +218,8 @@ def _texts(
     read = {"model": _own_texts(texts, own, cache / own.name)}
     told = {"model": {"window": own.windows.limit, "windows": config.windows}}
     if student is not None:
-        read["student"] = Read(*student(texts, device))
+        student.text.to(device)
+        read["student"] = student.read(texts, config.student)
         told["student"] = {"max_length": student.max_length}
     return read, told
 
