@@ -403,7 +403,10 @@ def test_published_sweeps_do_not_follow_the_defaults() -> None:
 def test_sentence_transformers_loads_what_was_adapted(
     settings: AdaptConfig, tmp_path: Path, layout: int
 ) -> None:
-    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer
+    package = pytest.importorskip("sentence_transformers")
+    if layout > int(package.__version__.partition(".")[0]):
+        pytest.skip("its versions read older layouts, not newer ones")
+    theirs = package.SentenceTransformer
     student = homes.sentence_encoder(tmp_path / "student", layout)
     texts = toys.sentences()[:4]
     for keep in (False, True):
