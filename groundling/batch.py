@@ -419,6 +419,8 @@ class Encoded:
     """(N, T, D): the text encoder alone, last layer; this is what gets exported."""
     pooled: Tensor | None = None
     """(N, D): the text encoder's own pooler."""
+    sentence: Tensor | None = None
+    """(N, S): the text encoder's states, pooled as its sentence-transformers folder says."""
     visual: Tensor | None = None
     """(N, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it."""
     joint_text: Tensor | None = None
@@ -455,6 +457,8 @@ class Sizes(NamedTuple):
     """Vocabulary and width of the CLIP side's input embeddings."""
     pooled: int = 0
     """Width of the model's own pooler."""
+    sentence: int = 0
+    """S of the sentence vector that a sentence-transformers folder pools."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
     teacher_image: int = 0

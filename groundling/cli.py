@@ -57,7 +57,7 @@ COMMANDS = {
     "adapt": Command(
         "adapt a text encoder with a CLIP-like teacher (or without: the control)",
         "groundling.recipes.adapt:adapt",
-        {"_own": config.AdaptConfig(), "_train": config.TrainConfig()},
+        {"_own": config.AdaptConfig(), "_train": config.ADAPTING},
     ),
     "regions": Command(
         "regions of your own images, or of others' region files, as a store",
@@ -103,7 +103,7 @@ COMMANDS = {
         {
             "_own": config.CompareConfig(),
             "adapt": config.AdaptConfig(),
-            "train": config.TrainConfig(),
+            "train": config.ADAPTING,
             "tune": config.TUNING,
         },
         speaks=True,
@@ -135,6 +135,12 @@ COMMANDS = {
         "what a CLIP, or a pre-trained model's match head, answers without training on a task",
         "groundling.recipes.zero_shot:zero_shot",
         {"_own": config.ZeroShotConfig()},
+    ),
+    "retrieve": Command(
+        "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
+        "groundling.recipes.retrieve:retrieve",
+        {"_own": config.RetrieveConfig()},
+        speaks=True,
     ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",

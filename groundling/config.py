@@ -181,8 +181,9 @@ class Distilling:
     """Share of the word term."""
     temperature: float = 0.07
     """Temperature of the contrastive terms."""
-    pool: Literal["cls", "mean"] = "cls"
-    """Student's sentence feature."""
+    pool: Literal["own", "cls", "mean"] = "own"
+    """Student's sentence feature: as its sentence-transformers folder says, else its first position (own); its first \
+position (cls); the mean of its states, special pieces left out (mean)."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
     max_windows: int = 0
@@ -390,7 +391,10 @@ optimizer step has --accumulate of them on every process (UNITER); 0: --batch co
     head_lr: float = 1.0
     """Learning rate of the objectives' heads, as a multiple of `lr`."""
     head_start: int = 0
-    """Steps in which only the heads are trained; warm-up of everything else begins after them."""
+    """Steps in which only the heads are trained; warm-up of everything else begins after them; 0: --head-share \
+counts."""
+    head_share: float = 0.0
+    """The same as a share of the schedule's steps."""
     clip: float = 1.0
     """Largest gradient norm; 0: gradients are not clipped."""
     clip_each: bool = False
@@ -431,7 +435,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         ("epochs", "epsilon", "temperature", "td_temperature"),
     ),
     ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate")),
-    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum")),
+    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum", "head_share")),
     (
         "at least 0",
         lambda value: 0 <= value < math.inf,
@@ -534,6 +538,8 @@ class AdaptConfig:
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
+    masked_lm: bool = True
+    """l1 and contrastive: train masked LM, too, as the control does; turn off to leave it out."""
     form: Literal["lines", "blocks"] = "lines"
     """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
     max_length: int = 128
@@ -547,6 +553,13 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     inner: str = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
+    keep_projection: bool = False
+    """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
+with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
+teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
+    retention: str = ""
+    """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
+or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
 
 
 @documented
@@ -807,6 +820,42 @@ training split's."""
     """At most so many examples of a split, evenly spaced; 0: all."""
     teacher_cache: str = ""
     """Folder in which a CLIP's features stay for other runs; empty: in the run folder, until the run ends."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@documented
+@dataclass(frozen=True)
+class RetrieveConfig:
+    """Which captioned images are searched, by which CLIP, and whose texts stand beside its own."""
+
+    model: str = ""
+    """CLIP-like model with both sides: hub id or folder."""
+    captions: str = ""
+    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt."""
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `test`."""
+    images: str = ""
+    """Folder of the images."""
+    listing: str = ""
+    """File that lists the images to use, one name a line, or as karpathy_test_images.txt does; empty: all."""
+    skip_missing: bool = False
+    """Leave captions out whose image is missing, and count the images."""
+    student: str = ""
+    """Sentence encoder whose vectors are to be found among the model's images: a folder of sentence-transformers, as \
+`adapt --keep-projection` writes it."""
+    join_captions: int = 1
+    """Captions of an image that make one text, one after the other; more than 1 makes long texts. The last text of an \
+image has what is left."""
+    windows: int = 1
+    """Windows of a long text that the model's own text side reads, as a mean; 1: cut after the first, as CLIP does; \
+0: all."""
+    max_length: int = 0
+    """Pieces of a text that the student reads; 0: as many as its folder says."""
+    seed: int = 0
+    """Draws the resamples of the intervals."""
+    teacher_cache: str = ""
+    """Folder in which the model's features stay for other runs; empty: in the run folder, until the run ends."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
 
@@ -1115,6 +1164,12 @@ vcr1images; only their images count."""
 
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
+
+ADAPTING = TrainConfig(lr=2e-5, head_share=0.2, head_lr=20.0)
+"""Adaptation that keeps what an encoder knows: new heads learn fast and first, the encoder slowly (docs/results.md).
+
+XDBERT's paper trains everything at 1e-4 from the first step (Appendix C.1).
+"""
 
 TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
 """A small CLIP from scratch."""

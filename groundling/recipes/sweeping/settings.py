@@ -7,6 +7,7 @@ from typing import Any
 
 from groundling import config
 from groundling.config import (
+    ADAPTING,
     PRETRAINING,
     TUNING,
     AdaptConfig,
@@ -15,7 +16,6 @@ from groundling.config import (
     PretrainConfig,
     RegionsConfig,
     ShiftConfig,
-    TrainConfig,
 )
 from groundling.errors import InputError
 
@@ -23,7 +23,7 @@ Filled = tuple[Any, Any]
 """A command's settings, and those of its training; None in the second place of a command that trains nothing."""
 
 DEFAULTS: dict[str, Filled] = {
-    "adapt": (AdaptConfig(), TrainConfig()),
+    "adapt": (AdaptConfig(), ADAPTING),
     "pretrain": (PretrainConfig(), PRETRAINING),
     "finetune": (FinetuneConfig(), TUNING),
     "regions": (RegionsConfig(), None),
