@@ -974,6 +974,7 @@ alone (Salazar et al. 2020)."""
     """Stay on the CPU even where there is an accelerator."""
 
 
+@documented
 @dataclass(frozen=True)
 class WinogroundConfig:
     """Which model tells Winoground's images and captions apart."""
@@ -997,6 +998,7 @@ needs it."""
     """Stay on the CPU even where there is an accelerator."""
 
 
+@documented
 @dataclass(frozen=True)
 class SimilarityConfig:
     """Whose word embeddings are compared."""

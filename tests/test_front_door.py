@@ -8,7 +8,7 @@ import inspect
 import pydoc
 import subprocess
 import sys
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import groundling
 from groundling import batch, config, functions
 from groundling.batch import Batch, Sizes, Tokens
 from groundling.cli import COMMANDS, main
-from groundling.config import AdaptConfig, TrainConfig, configured
+from groundling.config import ADAPTING, AdaptConfig, TrainConfig, configured
 from groundling.documented import documented, fields_told, summary_of
 from groundling.errors import InputError
 from groundling.objectives import Objective
@@ -128,7 +128,7 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
     (config, training, folder), (several, *_), (none, *_) = called
     wanted = {"student": "s", "text": ("a.txt",), "arm": "l1", "pool": "mean"}
     assert config == configured(AdaptConfig, **wanted)
-    assert training == TrainConfig(betas=(0.9, 0.98), lr=1)
+    assert training == replace(ADAPTING, betas=(0.9, 0.98), lr=1)
     assert folder == "here"
     assert (several.text, none.text) == (("a.txt", "b.txt"), ())
 
@@ -137,10 +137,10 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
     ("values", "message"),
     [
         ({"studnt": "s"}, r"unknown key 'studnt'; expected one of .*; did you mean student\?"),
-        ({"lr": "1e-4"}, "lr = '1e-4', expected a value like 0.0001"),
+        ({"lr": "1e-4"}, "lr = '1e-4', expected a value like 2e-05"),
         ({"steps": 1.5}, r"steps = 1\.5, expected a value like 0"),
         ({"steps": True}, "steps = True, expected a value like 0"),
-        ({"pool": "max"}, "pool = 'max', expected one of cls, mean"),
+        ({"pool": "max"}, "pool = 'max', expected one of own, cls, mean"),
         ({"text": [1]}, r"text = \[1\], expected a list of texts"),
         ({"betas": (0.9,)}, r"betas = \[0\.9\], expected a list of 2 numbers"),
         ({"student": None}, "student = None, expected a value like ''"),
