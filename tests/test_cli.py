@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import homes
@@ -18,6 +19,7 @@ import pytest
 import groundling
 from groundling.cli import COMMANDS, main
 from groundling.config import (
+    ADAPTING,
     PROBING,
     TUNING,
     AdaptConfig,
@@ -236,7 +238,7 @@ def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixt
     assert config == configured(
         AdaptConfig, student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True
     )
-    assert training == TrainConfig(lr=3e-4, steps=7, cpu=True)
+    assert training == replace(ADAPTING, lr=3e-4, steps=7, cpu=True)
     assert out == "here"
     assert json.loads(capsys.readouterr().out) == {"said": 1}
 

@@ -239,7 +239,7 @@ def _notes(
     """What a new masked-LM head costs, and what was taken where paper and user may want different things."""
     notes = []
     pace = _pace(training)
-    if heads.get("mlm") == "new":
+    if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
         chance = math.log(text.sizes.word_table[0])
         notes.append(
             f"masked LM: {config.student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
