@@ -31,6 +31,8 @@ SMALLER = {
     "sweep": ["--processes", "1"],
     "zero-shot": ["--cpu"],
     "retrieve": ["--cpu"],
+    "pairs": ["--cpu"],
+    "winoground": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from groundling.analysis.retention import Retention, read_pairs
-from groundling.config import AdaptConfig, Distilling, TrainConfig, check_training
+from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
@@ -90,6 +90,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     """
     arm = arm_of(config.arm, config.masked_lm)
     _check(config, arm)
+    check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
