@@ -426,7 +426,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes"),
+            *("words", "cross_layers", "adversarial_passes", "join_captions"),
         ),
     ),
     (
@@ -443,7 +443,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
-            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions"),
+            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),

@@ -347,10 +347,10 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     plain = homes.student(tmp_path / "bert")
     said = refused(place, out, capsys, "--student", str(plain))
     assert "modules.json is missing" in said
-    assert "--join-captions 0: expected at least 1" in refused(
+    assert "--join-captions = 0, expected at least 1" in refused(
         place, out, capsys, "--join-captions", "0"
     )
-    assert "--windows -1: expected at least 0" in refused(place, out, capsys, "--windows", "-1")
+    assert "--windows = -1, expected at least 0" in refused(place, out, capsys, "--windows", "-1")
     assert "--max-length is for --student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
     assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(plain))

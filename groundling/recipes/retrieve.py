@@ -26,7 +26,7 @@ from groundling.analysis.retrieval import (
 )
 from groundling.analysis.sentences import reads, sentence_vectors
 from groundling.batch import Example
-from groundling.config import RetrieveConfig, Targeted, need
+from groundling.config import RetrieveConfig, Targeted, check_numbers, need
 from groundling.data.captions import (
     Captioned,
     joined,
@@ -91,7 +91,9 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
             student's vectors have not the width of the model's space.
     """
     need(config, "retrieve", "model", "captions", "images")
-    _check(config)
+    check_numbers(config)
+    if config.max_length and not config.student:
+        raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
     # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
     captioned, gaps = _captioned(config)
     image = load_clip_image(config.model)
@@ -113,16 +115,6 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         print(_told(result))
     return result
-
-
-def _check(config: RetrieveConfig) -> None:
-    least = {"join-captions": 1, "windows": 0, "max-length": 0}
-    values = (config.join_captions, config.windows, config.max_length)
-    for (flag, lowest), value in zip(least.items(), values, strict=True):
-        if value < lowest:
-            raise InputError(f"--{flag} {value}: expected at least {lowest}")
-    if config.max_length and not config.student:
-        raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
 
 
 def _inputs(config: RetrieveConfig) -> dict[str, str | Path]:
