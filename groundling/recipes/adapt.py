@@ -17,6 +17,8 @@ from groundling.errors import InputError
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.heads import LMHead
+from groundling.models.lm_folder import save_with_lm_head
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives import Given, Objective, part_named
@@ -40,6 +42,13 @@ ARMS = {
     "contrastive": "mlm+contrastive",
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
+
+FILLS_MASKS = {
+    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
+    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
+    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
+}
+"""What a model's card says of masks, by whose head its folder has."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
 
     def save(folder: Path) -> None:
         text.export(folder / "model")
+        result["fills_masks"] = _save_lm_head(folder / "model", objectives, config.student, text)
         save_objectives(folder / "model", objectives)
         if config.crossing.save_joint and isinstance(model, CrossModal):
             model.export(folder / "joint")
@@ -159,6 +169,27 @@ def _start_heads(
     return origins
 
 
+def _save_lm_head(
+    folder: Path, objectives: Sequence[Objective], student: str, text: TextEncoder
+) -> str:
+    """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
+
+    Where no masked LM read the encoder's own states, the student's head is handed on as it was.
+    """
+    origin = "this run's"
+    heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
+    if not heads:
+        origin = "the student's"
+        heads = [
+            LMHead(
+                text.sizes.text, text.sizes.word_table, text.sizes.activation, text.sizes.epsilon
+            )
+        ]
+        if start_lm_head(heads[0], student, text.encoder.config.model_type) == "new":
+            return "none"
+    return origin if save_with_lm_head(folder, text.encoder, heads[0]) else "none"
+
+
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
@@ -173,6 +204,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with `AutoModel.from_pretrained`.
+{FILLS_MASKS[result["fills_masks"]]}
 
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`
