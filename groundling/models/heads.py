@@ -44,7 +44,7 @@ ACTIVATIONS = {
     "distilbert": "activation",
     "modernbert": "classifier_activation",
 }
-"""Which setting names the activation inside a family's head; RoBERTa's, MPNet's and ELECTRA's heads are exact GELU always."""
+"""Which setting names the activation inside a family's head; RoBERTa's, MPNet's and ELECTRA's are exact GELU always."""
 
 
 def lm_head_style(config: Any) -> tuple[str, float]:

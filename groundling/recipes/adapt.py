@@ -174,20 +174,25 @@ def _save_lm_head(
 ) -> str:
     """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
 
-    Where no masked LM read the encoder's own states, the student's head is handed on as it was.
+    Without masked LM the student's own head is handed on as it was. A joint one took its place and says nothing of the
+    encoder alone.
     """
+    trained = [one for one in objectives if isinstance(one, MaskedLM)]
     origin = "this run's"
-    heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
-    if not heads:
+    heads = [one.head for one in trained if not one.joint]
+    if not trained:
         origin = "the student's"
-        heads = [
-            LMHead(
-                text.sizes.text, text.sizes.word_table, text.sizes.activation, text.sizes.epsilon
-            )
-        ]
-        if start_lm_head(heads[0], student, text.encoder.config.model_type) == "new":
-            return "none"
-    return origin if save_with_lm_head(folder, text.encoder, heads[0]) else "none"
+        heads = _own_head(student, text)
+    written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
+    return origin if any(written) else "none"
+
+
+def _own_head(student: str, text: TextEncoder) -> list[LMHead]:
+    """The student's masked-LM head, if it has one."""
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+    origin = start_lm_head(head, student, text.encoder.config.model_type)
+    return [] if origin == "new" else [head]
 
 
 def _count(module: nn.Module) -> int:
