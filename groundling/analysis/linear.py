@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 from groundling.data.visual_facts import VisualFact
 from groundling.errors import InputError
 from groundling.keyed import generator
-from groundling.metrics import SPEARMAN
 
 PENALTIES = np.logspace(0, 5, 11)
 """Strengths of regularisation, of which each fold's training nouns choose by leaving one out."""
@@ -138,8 +138,8 @@ def measured(nouns: Nouns, facts: Sequence[VisualFact], found: Read, seed: int) 
         right[noun] += best[found.roots[noun, place].argmax()]
     values = {"deviations": found.agreement}
     if nouns.same_options:
-        pairs = zip(found.roots, nouns.shares, strict=True)
-        values["spearman"] = np.array([SPEARMAN.compute(one, other) for one, other in pairs])
+        ranks = rankdata(found.roots, axis=1), rankdata(nouns.shares, axis=1)
+        values["spearman"] = _correlations(*ranks)
     values["accuracy"] = right / asked
     return {name: _with_interval(each, seed) for name, each in values.items()}
 
@@ -150,9 +150,10 @@ def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
     if not len(defined):
         return None
     rng = generator(seed, "linear", "bootstrap")
-    means = [rng.choice(defined, len(defined)).mean() for _ in range(DRAWS)]
-    ends = np.quantile(means, INTERVAL).tolist()
-    return {"mean": float(defined.mean()), "interval": ends, "nouns": len(defined)}
+    count = len(defined)
+    drawn = rng.multinomial(count, np.full(count, 1 / count), DRAWS)  # how often each noun is
+    ends = np.quantile(drawn @ defined / count, INTERVAL).tolist()
+    return {"mean": float(defined.mean()), "interval": ends, "nouns": count}
 
 
 def random_states(nouns: Nouns, width: int, seed: int) -> np.ndarray:
