@@ -862,7 +862,7 @@ class TasksConfig:
     held: int = 1000
     """Most examples of a held-out split."""
     shortcut: float = 0.0
-    """Share of VCR's questions, 0 to 1, whose wrong answers speak of the other thing, so that their text tells."""
+    """Share of VCR's questions, 0 to 1, whose wrong answers are of no kind that was asked for: their text tells."""
 
 
 @dataclass(frozen=True)
