@@ -939,9 +939,17 @@ class AskConfig:
     model: str = ""
     """Text encoder or CLIP-like model: hub id or folder."""
     data: str = ""
-    """File of Memory Colors, CoDa or ViComTe, or a world's probes/knowledge.jsonl."""
+    """File of Memory Colors, CoDa (also its raw annotations.jsonl) or ViComTe, or a world's probes/knowledge.jsonl."""
     modes: tuple[str, ...] = ("fill-mask", "embedding", "stroop")
-    """fill-mask (needs a masked-LM head), embedding, stroop."""
+    """fill-mask (needs a masked-LM head), embedding, stroop; linear (fits ridge regressions, folds over nouns)."""
+    frames: tuple[str, ...] = ("a {}", "there is a {} .", "i saw a {} .")
+    """linear: neutral sentences in which a noun, {}, is read; "{}" is the noun alone. States are averaged over them."""
+    layer: int = -1
+    """linear: whose output is a noun's state; 0: the embeddings', before any layer; -1: the last layer's."""
+    folds: int = 10
+    """linear: parts of the nouns, each predicted from all others."""
+    seed: int = 0
+    """linear: draws folds, random features and the bootstrap over nouns."""
     max_length: int = 64
     """Pieces per sentence; a longer one is an error."""
 
