@@ -23,6 +23,7 @@ from homes import home, put, table
 from PIL import Image
 
 from groundling.cli import main
+from groundling.data.coda import COLOURS
 from groundling.data.regions import Found, RegionWriter
 from groundling.recipes.quickstart import new_encoder
 
@@ -44,6 +45,7 @@ def shelf(folder: Path) -> Path:
     common = folder / "all"
     models(common)
     texts(common)
+    looks(common)
     glue(common)
     own_images(common)
     pairs(common)
@@ -120,6 +122,27 @@ def texts(folder: Path) -> None:
     passages = toys.sentences()[:80]
     rows = [(f"p{number}", text, number / 10) for number, text in enumerate(passages)]
     put(folder / "clear/train.csv", table(("id", "excerpt", "target"), *rows))
+
+
+def looks(folder: Path) -> None:
+    """CoDa's raw files and a distribution of ViComTe's, of as many nouns as there are folds."""
+    nouns = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
+    objects = [
+        {"class_id": noun, "ngram": noun, "object_s": noun, "areis_s": "is"}
+        | {"object_pl": None, "areis_pl": None}
+        for noun in nouns
+    ]
+    answers = [
+        {"class_id": noun, "action": "submitted", "included": True}
+        | {colour: (number + place) % 5 for place, colour in enumerate(COLOURS)}
+        for number, noun in enumerate(nouns)
+    ]
+    for name, rows in (("objects", objects), ("annotations", answers)):
+        put(folder / f"coda/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    templates = [{"name": "text-masked", "templates": ["This {object_areis_s} [MASK]."]}]
+    put(folder / "coda/templates.yaml", json.dumps({"templates": templates}))
+    counts = {noun: [number % 3, 1, *[0] * 9, number] for number, noun in enumerate(nouns)}
+    put(folder / "vicomte/distributions/color-dist.jsonl", json.dumps(counts) + "\n")
 
 
 def glue(folder: Path) -> None:
