@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import hashlib
 import importlib
@@ -183,6 +184,28 @@ class Here(ThreadPoolExecutor):
     def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
         call, arguments = pickle.loads(pickle.dumps((call, arguments)))
         return super().submit(call, *arguments)
+
+
+class Copies:
+    """`from_pretrained` of transformers' classes, which reads a folder once and gives copies while it stays as it is.
+
+    Runs of whole documents and papers load the same few tiny models hundreds of times.
+    """
+
+    def __init__(self, load: Callable[..., Any]) -> None:
+        """`load`: the function under the class method."""
+        self.load = load
+        self.made: dict[Any, Any] = {}
+
+    def __call__(self, kind: type, source: Any, *more: Any, **options: Any) -> Any:
+        if not Path(source).is_dir():
+            return self.load(kind, source, *more, **options)
+        files = ((file.name, file.stat()) for file in sorted(Path(source).iterdir()))
+        state = tuple((name, about.st_ino, about.st_mtime_ns) for name, about in files)
+        key = (kind, Path(source).resolve(), state, repr((more, sorted(options.items()))))
+        if key not in self.made:
+            self.made[key] = self.load(kind, source, *more, **options)
+        return copy.deepcopy(self.made[key])
 
 
 def note(path: str, name: str) -> str:
