@@ -9,12 +9,14 @@ import importlib
 import io
 import json
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import toys
 from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -166,6 +168,31 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
         return groundling.train.train(*arguments, **{**options, "inner": inner})
 
     return call
+
+
+def kill(
+    recipe: Callable[..., Any], config: Any, steps: TrainConfig, out: Path, at: int = 2
+) -> None:
+    """Leaves what a run leaves that is killed after the backward pass of its `at`-th micro-batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[recipe.__module__], "train", training_with(dying(at)))
+        with pytest.raises(Killed):
+            recipe(config, steps, out)
+
+
+def whole_and_resumed(
+    recipe: Callable[..., Any],
+    config: Any,
+    steps: TrainConfig,
+    folder: Path,
+    model: str,
+    at: int = 2,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Digests of the folder `model` of a run that nothing stopped, and of one that was killed and started again."""
+    recipe(config, steps, folder / "whole")
+    kill(recipe, config, steps, folder / "killed", at)
+    recipe(config, steps, folder / "killed")
+    return digests(folder / "whole" / model), digests(folder / "killed" / model)
 
 
 def never(*_: Any, **__: Any) -> Any:
