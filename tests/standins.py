@@ -46,6 +46,7 @@ def shelf(folder: Path) -> Path:
     texts(common)
     glue(common)
     own_images(common)
+    pairs(common)
     flickr8k(common)
     coco(common)
     others_regions(common)
@@ -129,6 +130,32 @@ def glue(folder: Path) -> None:
             put(folder / name / "CoLA" / f"{split}.tsv", "\n".join(rows) + "\n")
     rows = [(text, "yes", number % 2) for number, text in enumerate(toys.sentences()[:20])]
     put(folder / "my.csv", table(("question", "answer", "y"), *rows))
+
+
+def pairs(folder: Path) -> None:
+    """Minimal pairs as BLiMP, EWoK and a table have them, and two examples of Winoground."""
+    texts = toys.sentences()[:2]
+    for paradigm, field in (("causative", "syntax"), ("wh_island", "syntax")):
+        rows = []
+        for number, text in enumerate(texts):
+            bad = " ".join(reversed(text.split()))
+            row = {"sentence_good": text, "sentence_bad": bad, "UID": paradigm, "field": field}
+            rows.append(row | {"linguistics_term": paradigm, "pairID": str(number)})
+        lines(folder / f"blimp/{paradigm}.jsonl", rows)
+    ewok = {"Context1": "a dog", "Context2": "a cat", "Domain": "animals"}
+    lines(folder / "ewok/animals.jsonl", [ewok | {"Target1": texts[0], "Target2": texts[1]}])
+    put(folder / "my_pairs.csv", table(("good", "bad"), ("a red dog", "dog red a")))
+    rows = []
+    for number in range(2):
+        images = {f"image_{side}": f"ex_{number}_img_{side}" for side in (0, 1)}
+        for name in images.values():
+            photo(folder / f"winoground/images/{name}.png")
+        rows.append({"id": number, **images, "caption_0": "a dog", "caption_1": "dog a"})
+    lines(folder / "winoground/examples.jsonl", rows)
+
+
+def lines(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    put(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def own_images(folder: Path) -> None:

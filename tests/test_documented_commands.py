@@ -30,6 +30,8 @@ SMALLER = {
     ],
     "sweep": ["--processes", "1"],
     "zero-shot": ["--cpu"],
+    "pairs": ["--cpu"],
+    "winoground": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,

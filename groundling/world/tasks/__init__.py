@@ -47,7 +47,7 @@ def write_tasks(
     """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
 
     `names` are those of `WRITERS` to write, if not all. `shortcut` is the share of VCR's questions whose wrong answers
-    speak of the other thing than the right one, which gives them away to a reader of the text.
+    are of no kind that was asked for (a shape, not a colour), which gives them away to a reader of the text.
 
     `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
     pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number

@@ -128,11 +128,11 @@ class _Choices:
 
 
 def _answers(claim: Still, right: int, told: bool) -> _Choices:
-    """The four answers of the round; if the text is to tell the right one, the others speak of the other thing."""
+    """The round's four answers; if the text is to tell, the wrong ones are of a kind that was not asked for."""
     texts = []
-    for place, (answer, _) in enumerate(claim.answers):
-        thing = 1 - claim.thing if told and place != right else claim.thing
-        texts.append(f"{thing} is {answer} .")
+    for place, (asked, other) in enumerate(claim.answers):
+        value = other if told and place != right else asked
+        texts.append(f"{claim.thing} is {value} .")
     return _Choices(texts, [0, 1, 2, 3], right)
 
 
