@@ -41,7 +41,8 @@ def _seeded() -> None:
 def processes():
     """A multiprocessing context whose processes start from one server that has imported everything, and run nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["toys", "groundling.train"])
+    recipes = [f"groundling.recipes.{name}" for name in ("adapt", "finetune", "regions")]
+    context.set_forkserver_preload(["toys", "homes", *recipes])
     here = Path(__file__).parent
     with pytest.MonkeyPatch.context() as patch:
         # The server of Python 3.11 ignores this process's sys.path.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import time
 from collections import Counter
@@ -547,12 +546,11 @@ def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
     told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
 
 
-def test_two_runs_add_to_one_folder_one_after_the_other(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
+def test_two_runs_add_to_one_folder_one_after_the_other(processes, tmp_path):
+    told = processes.Queue()
     wanted = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7, 8]}
     runs = [
-        context.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
+        processes.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
         for name, numbers in wanted.items()
     ]
     for run in runs:
