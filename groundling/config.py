@@ -19,11 +19,17 @@ from groundling.errors import InputError
 Settings = TypeVar("Settings")
 
 
+@cache  # the plan of a paper asks for them a hundred thousand times
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
 def flat(config: object) -> Iterator[tuple[object, Field[Any]]]:
     """Every single setting of a configuration, those of its groups too, with the group that holds it."""
     if not is_dataclass(config):
         return
-    for one in fields(config):
+    kind: Any = type(config)
+    for one in _fields(kind):
         value = config.__dict__[one.name]
         if is_dataclass(value):
             yield from flat(value)
@@ -47,7 +53,8 @@ def changed(config: Settings, /, **values: object) -> Settings:
 
 def _changed(config: Any, values: dict[str, object]) -> Any:
     new = {}
-    for one in fields(config):
+    kind: Any = type(config)
+    for one in _fields(kind):
         value = config.__dict__[one.name]
         if is_dataclass(value):
             new[one.name] = _changed(value, values)
