@@ -30,7 +30,9 @@ class Command:
     positional: str = ""
     """The flag that the first bare word means, as in `groundling regions my_photos`."""
     out: bool = True
-    """Whether it has a run folder."""
+    """Whether it has a run folder, or writes a file."""
+    file: str = ""
+    """The file that it writes, if nobody says which; empty: a run folder."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
 
@@ -67,6 +69,18 @@ COMMANDS = {
         "fine-tune an encoder on a task, over seeds",
         "groundling.recipes.finetune:finetune",
         {"_own": config.FinetuneConfig(), "_train": config.TUNING},
+    ),
+    "predict": Command(
+        "what a fine-tuned model answers to new data: your own file with its answers, best first",
+        "groundling.recipes.predict:predict",
+        {"_own": config.PredictConfig()},
+        file="answers.csv",
+    ),
+    "evaluate": Command(
+        "score a fine-tuned model on labelled data, without any training",
+        "groundling.recipes.evaluate:evaluate",
+        {"_own": config.EvaluateConfig()},
+        out=False,
     ),
     "probe": Command(
         "ask an encoder what it knows of a rendered world's nouns",
@@ -270,8 +284,11 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         members.append((prefix.lstrip("_"), kind, field(default=start)))
     if command.out:
         about = "Run folder; the same command again resumes from its last checkpoint."
+        if command.file:
+            about = "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
         out = Annotated[str, tyro.conf.arg(help=about)]
-        members.append(("out", out, field(default=f"runs/{name.replace(' ', '-')}")))
+        place = command.file or f"runs/{name.replace(' ', '-')}"
+        members.append(("out", out, field(default=place)))
     options = make_dataclass("Options", members, frozen=True)
     parsed: Any = tyro.cli(
         options, prog=f"groundling {name}", description=command.summary, args=list(arguments)

@@ -15,7 +15,7 @@ from accelerate import PartialState
 from groundling.batch import Example, Sizes
 from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_training, need
 from groundling.data.mirror import Mirror
-from groundling.data.paired import RegionSamples, Seeing
+from groundling.data.paired import RegionSamples
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
 from groundling.data.several_stores import SeveralStores
@@ -23,15 +23,22 @@ from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate, write_answers
 from groundling.feed import Source
-from groundling.find import is_outside, named
+from groundling.find import is_outside, named, source_of
 from groundling.forms import Answer, Classify, Form
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import generator, seed_of
-from groundling.load import design_of, join_to, load_student
+from groundling.load import (
+    ADAPTER,
+    PLAIN,
+    design_of,
+    head_of,
+    join_to,
+    load_student,
+    seeing_of,
+)
 from groundling.metrics import collapsed
 from groundling.models.adapters import (
-    AdapterHead,
     ClipAdapter,
     check_adapter,
     is_adapter,
@@ -40,9 +47,10 @@ from groundling.models.adapters import (
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
-from groundling.models.task_heads import Reading, TaskHead, plain_head
+from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
+from groundling.predicting.description import Described, Reads, facts_of
 from groundling.recipes.lifecycle import Run, say_notes, write_result
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
@@ -59,7 +67,7 @@ from groundling.recipes.teaching import (
     watched_terms,
     with_teachers,
 )
-from groundling.runs import finished
+from groundling.runs import finished, sha256_of
 from groundling.shift.beside import with_others
 from groundling.shift.partitions import left_over, taken
 from groundling.tasks import Task
@@ -310,9 +318,41 @@ def one_run(
         if config.save_model:
             student.export(where / "model")
             save_objectives(where / "model", objectives)
+            about = _about(student, task, splits, config)
+            about.write(where / "model")
 
     write_result(folder, done, save)
     return done
+
+
+def _about(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> Described:
+    """What the model's folder must say of itself, for `predict` and `evaluate`."""
+    modules = {}
+    for name in (config.task, config.join, config.kind):
+        if is_outside(name) and source_of(name):
+            modules[name] = sha256_of(Path(source_of(name)))
+    reads = Reads(
+        max_length=config.max_length,
+        images=_most_images(splits),
+        regions=bool(config.regions.regions),
+        most_regions=config.regions.most_regions,
+        budget=config.regions.budget,
+        tags=config.regions.tags,
+        blind=config.blind,
+    )
+    return Described(
+        task=config.task or task.name,
+        form=task.form,
+        version=task.version,
+        head=_head_name(student, task, config),
+        loss="" if config.head_loss == "paper" else config.head_loss,
+        reads=reads,
+        own=replace(config.own, dev="") if config.own.label else None,
+        design=config.join if is_outside(config.join) else "",
+        kind=config.kind,
+        modules=modules,
+        regions=facts_of(_boxes(task, config)) if reads.regions else {},
+    )
 
 
 def _evaluated(
@@ -420,22 +460,29 @@ def _student(config: FinetuneConfig, seed: int, task: Task) -> Student:
 
 def _head(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
     """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
+    name = _head_name(student, task, config)
+    if isinstance(student, SingleStream):
+        student.see(_most_images(splits))
+        if not config.plain_head:
+            design_of(student, config.join).ready(student, splits[task.train], False)
+    return head_of(student, task.form, name, config.join)
+
+
+def _head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
+    """The head that answers: the adapter's, the paper's for this task, or the plain one; as `head_of` names them."""
     if isinstance(student, ClipAdapter):
-        return AdapterHead(Reading(student.sizes, task.form))
-    if not isinstance(student, SingleStream):
-        return plain_head(Reading(student.sizes, task.form))
-    student.see(max(len(example.images) for some in splits.values() for example in some))
-    design = design_of(student, config.join)
-    if not config.plain_head:
-        design.ready(student, splits[task.train], False)
-    table = student.word_embeddings().weight
-    reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
-    kind = None
-    if not config.plain_head:
-        kind = design.heads.get(task.like or task.name)
+        return ADAPTER
+    if config.plain_head or not isinstance(student, SingleStream):
+        return PLAIN
+    name = task.like or task.name
+    kind = design_of(student, config.join).heads.get(name)
     if kind is None or (kind.apart and not config.regions.regions):
-        return plain_head(reading)
-    return kind(reading)
+        return PLAIN
+    return name
+
+
+def _most_images(splits: Splits) -> int:
+    return max(len(example.images) for some in splits.values() for example in some)
 
 
 def _looks(student: Student, config: FinetuneConfig) -> bool:
@@ -585,17 +632,15 @@ def seen(
             _check_one_store(some, shelf, stores[split], config)
         if not reads_pixels:
             check_regions(stores[split], student, options.other_regions)
-    seeing = Seeing(
-        whole=student.join.whole,
-        last_pixel=student.join.last_pixel,
+    seeing = seeing_of(
+        student,
+        task.form,
         most=options.most_regions,
         budget=options.budget,
-        mark=task.mark,
-        phrases=task.form.reads == "phrase",
         apart=apart,
         blind=config.blind,
-        width=student.sizes.regions,
     )
+    seeing = replace(seeing, mark=task.mark)
     learning = replace(seeing, mark=task.mark_to_learn or task.mark)
     out: dict[str, Samples] = {
         split: RegionSamples(some, stores[split], learning if split == task.train else seeing)
