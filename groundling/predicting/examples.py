@@ -168,7 +168,7 @@ def line_of(example: Example, where: str) -> Line:
     for start, stop, _ in example.tags[:1] if example.gold is not None else ():
         cells["phrase"] = example.text[start:stop]
     for number, choice in enumerate(example.choices):
-        cells[f"choice_{number}"] = choice
+        cells[f"option_{number}"] = choice
     for number, image in enumerate(example.images):
         cells["image" if len(example.images) == 1 else f"image_{number}"] = image
     return Line(f"{where}, {cells['id']}", cells, example)
