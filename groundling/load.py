@@ -78,7 +78,7 @@ ADAPTER = "adapter"
 """The last Linear of an adapter over CLIP."""
 
 
-def head_of(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
+def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
     """A new head for answers of a form: `plain`, `adapter`, or the one that the design's paper has for the task `name`.
 
     `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task.

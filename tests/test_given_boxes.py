@@ -26,7 +26,8 @@ from groundling.errors import InputError
 from groundling.find import instances as found_in
 from groundling.find import named
 from groundling.joins import Design
-from groundling.recipes.finetune import _head, finetune
+from groundling.recipes.finetune import finetune
+from groundling.recipes.finetuning.model import head_of
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
 from groundling.tasks.refcoco import TASKS
@@ -275,10 +276,10 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
     heads = []
 
     def spied(*args: Any) -> Any:
-        heads.append(type(_head(*args)).__name__)
-        return _head(*args)
+        heads.append(type(head_of(*args)).__name__)
+        return head_of(*args)
 
-    monkeypatch.setattr("groundling.recipes.finetune._head", spied)
+    monkeypatch.setattr("groundling.recipes.finetune.head_of", spied)
     config = configured(
         FinetuneConfig,
         model=str(world / "bert"),

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
@@ -21,32 +16,20 @@ import toys
 import vcr_files
 from homes import STEPS, put, table
 from test_pretrain import store
-from toys import images_of
-from transformers import CLIPImageProcessorPil
 
-from groundling.cli import main
 from groundling.config import (
     EvaluateConfig,
-    FinetuneConfig,
     PredictConfig,
-    RegionsConfig,
-    changed,
     configured,
 )
-from groundling.data.regions import RegionStore
-from groundling.errors import InputError
-from groundling.find import instances, named
-from groundling.forms import Answer, Choose, Classify, Pick, Regress
-from groundling.load import PLAIN, head_of, join_to, load_student
+from groundling.find import instances
+from groundling.forms import Choose, Classify, Pick, Regress
+from groundling.load import PLAIN, join_to, load_student, new_head
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
-from groundling.predicting import Prediction, load
-from groundling.predicting.description import FILE, Described, Reads, described
-from groundling.recipes import predict as predicting
+from groundling.predicting.description import Described, Reads
 from groundling.recipes.evaluate import evaluate
-from groundling.recipes.finetune import finetune
 from groundling.recipes.predict import predict
-from groundling.recipes.regions import regions
 from groundling.recipes.teaching import save_objectives
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
@@ -152,7 +135,7 @@ def saved(folder: Path, exported: Path, student: Student, about: Described) -> P
     """A model folder as `finetune` writes it, with a head that nobody trained."""
     torch.manual_seed(3)
     assert about.form is not None
-    head = head_of(student, about.form, about.head)
+    head = new_head(student, about.form, about.head)
     shutil.copytree(exported, folder)
     save_objectives(folder, [Supervised(student.sizes, form=about.form, head=head)])
     about.write(folder)
@@ -204,7 +187,10 @@ def test_every_task_is_answered_and_scored(
     scores = scores_of(**settings, split=dev)["scores"][dev]
     assert {metric.name for metric in task.metrics} <= set(scores)
     if isinstance(task.form, Classify) and "accuracy" in scores:
-        right = [row["answer"] == task.form.spell(example.label) for row, example in zip(answers, examples, strict=True)]
+        right = [
+            row["answer"] == task.form.spell(example.label)
+            for row, example in zip(answers, examples, strict=True)
+        ]
         assert scores["accuracy"] == pytest.approx(np.mean(right))
     for split in [name for name in task.test if (task.file(data, name)).is_file()]:
         predict(config_of(**settings, split=split), tmp_path / f"{split}.csv")

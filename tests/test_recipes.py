@@ -32,6 +32,7 @@ from groundling.recipes import finetune as tuning
 from groundling.recipes import teach as teaching
 from groundling.recipes.adapt import adapt, arm_of
 from groundling.recipes.finetune import finetune
+from groundling.recipes.finetuning.result import summary
 from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
 from groundling.tasks.glue import STSB
@@ -499,7 +500,7 @@ def test_no_seed_drops_out_of_a_median(scores: list[float], expected: float) -> 
     for seed, score in enumerate(scores):
         dev = {"pearson": score, "spearman": score} | ({} if score else {"constant": 1.0})
         runs.append({"seed": seed, "scores": {"dev": dev}, "dropped_pieces": 0})
-    result = tuning.summary(STSB, runs, FinetuneConfig())
+    result = summary(STSB, runs, FinetuneConfig())
     assert result["median"]["dev"]["pearson"] == pytest.approx(expected, nan_ok=True)
     assert len(result["scores"]["dev"]["pearson"]) == len(result["seeds"]) == len(scores)
     assert result["collapsed_seeds"] == [n for n, score in enumerate(scores) if score == 0]

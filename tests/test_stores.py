@@ -22,7 +22,9 @@ from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.load import load_student
 from groundling.metrics import ACCURACY
-from groundling.recipes.finetune import _read, finetune, seen
+from groundling.recipes.finetune import finetune
+from groundling.recipes.finetuning.examples import read_splits
+from groundling.recipes.finetuning.samples import seen, shelf_of
 from groundling.recipes.regions_of import Shelf, manifests
 from groundling.tasks import Task
 from groundling.tasks.vqa import VQA
@@ -213,7 +215,7 @@ def test_train_and_val_are_learned_from_together_and_marked(
     config: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = changed(config, train_splits=("train", "val"))
-    splits = _read(VQA.at(place / "vqa"), both)
+    splits = read_splits(VQA.at(place / "vqa"), both)
     assert [example.id for example in splits["train"][-6:]] == [e.id for e in splits["val"]]
     assert len(splits["train"]) == 18
     words = (f"train={place / 'train'}", f"val={place / 'val'}")
@@ -238,8 +240,8 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     finetune(changed(both, save_model=True), BRIEF, tmp_path / "made")
     student = load_student(tmp_path / "made/seed-0/model")
     inputs = student.inputs(24)[0]
-    texts = {s: TextSamples(examples, inputs) for s, examples in _read(task, both).items()}
-    made = seen(texts, student, task, both)
+    texts = {s: TextSamples(examples, inputs) for s, examples in read_splits(task, both).items()}
+    made = seen(texts, student, task, both, shelf_of(both, task))
     (first,), (last,) = (made["train"].get([place], ()) for place in (0, 17))
     assert np.array_equal(first.regions.boxes, RegionStore(place / "train")[TRAIN[0]].boxes)
     assert np.array_equal(last.regions.boxes, RegionStore(place / "val")[VAL[5]].boxes)
@@ -247,10 +249,10 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     with pytest.raises(
         InputError, match=r"is in .*both, but also in .*val, the store of val"
     ) as told:
-        seen(texts, student, task, other)
+        seen(texts, student, task, other, shelf_of(other, task))
     assert "\n" not in str(told.value)
     alone = changed(other, train_splits=())
-    assert set(seen(texts, student, task, alone)) == {"train", "val"}
+    assert set(seen(texts, student, task, alone, shelf_of(alone, task))) == {"train", "val"}
 
 
 def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> None:
@@ -262,7 +264,7 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
 
     task = Task("x", VQA.form, read, VQA.metrics, "test", dev=("val",))
     here = changed(config, data=".", train_splits=("val", "train"))
-    first, second = _read(task, here)["train"]
+    first, second = read_splits(task, here)["train"]
     assert (first.id, second.id) == ("val", "train")
     assert first.label.tolist() == [wide[0].tolist(), [IGNORE, IGNORE]]  # type: ignore[union-attr]
     assert second.label is wide
@@ -291,4 +293,4 @@ def test_examples_of_one_id_in_two_splits_are_refused(config: FinetuneConfig) ->
     task = Task("x", Classify(("n", "y")), read, (ACCURACY,), "test")
     here = changed(config, data=".", train_splits=("train", "dev"))
     with pytest.raises(InputError, match="2 examples are called 'same'; the splits overlap"):
-        _read(task, here)
+        read_splits(task, here)

@@ -33,8 +33,9 @@ from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler,
 from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetune import _head as head_of
-from groundling.recipes.finetune import finetune, seen
+from groundling.recipes.finetune import finetune
+from groundling.recipes.finetuning.model import head_of
+from groundling.recipes.finetuning.samples import seen, shelf_of
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
@@ -293,7 +294,8 @@ def test_what_each_model_sees_of_an_image(
         student = load_student(folder)
         texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = named("tasks", Task, "snli-ve")
-        (sample,) = seen({"dev": texts}, student, task, config)["dev"].get([0], ())
+        stores = shelf_of(config, task)
+        (sample,) = seen({"dev": texts}, student, task, config, stores)["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)

@@ -60,10 +60,12 @@ class Described:
     version: int = 1
     """The task's, when it was learned."""
     head: str = PLAIN
-    """Name of its head, see `groundling.load.head_of`."""
+    """Name of its head, see `groundling.load.new_head`."""
     loss: str = ""
     """Kind of loss in place of the head's own, which may say how its scores are read."""
     reads: Reads = field(default_factory=Reads)
+    ready: bool = True
+    """Whether the model was made ready for the task's texts as its design's paper has it."""
     own: OwnFile | None = None
     """Columns of one's own file; None for a task with files of its own layout."""
     design: str = ""
@@ -110,7 +112,13 @@ def described(folder: Path) -> Described:
 
 def _parsed(content: Mapping[str, Any]) -> Described:
     values = {name: value for name, value in content.items() if name != "format"}
-    for name, kind in (("task", str), ("head", str), ("reads", dict), ("regions", dict)):
+    for name, kind in (
+        ("task", str),
+        ("head", str),
+        ("reads", dict),
+        ("ready", bool),
+        ("regions", dict),
+    ):
         if not isinstance(values[name], kind):
             raise TypeError(f"{name} is {values[name]!r:.40}")
     values["form"] = None if values["form"] is None else _form(values["form"])

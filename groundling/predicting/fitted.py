@@ -23,7 +23,7 @@ from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named, source_of
 from groundling.forms import Form, Pick
 from groundling.joins.end_to_end import EndToEnd
-from groundling.load import PLAIN, design_of, head_of, load_student, seeing_of
+from groundling.load import design_of, load_student, new_head, seeing_of
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import HEADS, load_head
@@ -93,9 +93,9 @@ class Fitted:
         self.form: Form = self.task().form if about.form is None else about.form
         if isinstance(self.student, SingleStream):
             self.student.see(about.reads.images)
-            if about.head != PLAIN:
+            if about.ready:
                 design_of(self.student, about.design).ready(self.student, (), False)
-        head = head_of(self.student, self.form, about.head, about.design)
+        head = new_head(self.student, self.form, about.head, about.design)
         self.objective = Supervised(self.student.sizes, form=self.form, head=head, loss=about.loss)
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(

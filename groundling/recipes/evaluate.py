@@ -13,10 +13,10 @@ from groundling.config import EvaluateConfig, OwnFile, need
 from groundling.errors import InputError
 from groundling.evaluate import Scores, joined
 from groundling.forms import Answer, Form
-from groundling.metrics import collapsed
 from groundling.predicting.examples import Columns, lines_of
 from groundling.predicting.fitted import Fitted, such
 from groundling.predicting.sight import Sight
+from groundling.recipes.finetuning.result import scored
 from groundling.recipes.lifecycle import say_notes
 from groundling.recipes.saved import check_answers, columns_for, is_own_file, opened, sight_of
 from groundling.tasks import Task
@@ -41,17 +41,13 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     counts = {}
     dropped = 0
     if is_own_file(model, data, columns) and columns is not None:
+        task = replace(task, extra=None)  # which the data set's own files would have to tell
         parts = {config.split or ALL: _own(model, config, data, columns)}
     else:
         parts = {split: _labelled(task, data, split) for split in _splits(task, config.split)}
     for split, examples in parts.items():
         answers = _answers(model, examples, sight, task)
-        scores[split] = dict(answers.metrics)
-        if split != ALL:
-            told = answers.officials, answers.predictions
-            scores[split] |= {} if data.is_file() else task.official(data, split, *told)
-        if collapsed(answers.predictions):
-            scores[split]["constant"] = 1.0
+        scores[split] = scored(answers, task, split, data)
         counts[split] = len(examples)
         dropped += answers.dropped
     say_notes(model.notes)

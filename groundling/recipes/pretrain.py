@@ -22,7 +22,7 @@ from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.regions import stem
-from groundling.data.samples import DrawnTexts, Samples, TextInput, TextSamples, with_choice
+from groundling.data.samples import DrawnTexts, Samples, TextSamples, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
@@ -78,52 +78,24 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     store = shelf.of(*names)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, store)
-    model.regions_from = made_by(store)
     design = design_of(model, config.model)
     phase = _phase(design, config)
     task = _task(config)
     versions = [] if task is None else _versions(task, config, phase)
     design.ready(model, [examples[0] for examples in versions], True)
-    text, _ = model.inputs(config.max_length)
-    sizes = model.sizes._replace(classes=store.classes, background=store.background)
-    given = Given(
-        sizes,
-        vocabulary(model.text),
-        config.masking,
-        distilling=config.distilling,
-        targeted=config.targeted,
-    )
-    beside_own = config.objectives
-    room = classroom(config.teacher, beside_own, given, run.state.device, run.folder, training.seed)
-    data = _data(config, phase, versions, model, corpora, shelf, text, room)
-
-    torch.manual_seed(seed_of(training.seed, "init", "heads"))
-    objectives = phase.objectives(given, config)
-    if not config.random_start:
-        _start_heads(objectives, config)
-    beside = make_objectives(config.objectives, with_teachers(given, room), training.seed)
-    sources = _sources(corpora, data, phase, objectives, beside)
-    sources += _text_alone(config, model, text, sources)
-    every = [*objectives, *beside]
-    result = train(
-        model,
-        every,
-        sources,
-        training,
-        run.folder,
-        teachers=data.teachers,
-        inner=inner,
-    )
-    result |= {"model": model.join.kind, "objectives": sorted(one.name for one in every)}
-    watched, remarks = watched_terms(every, run.folder, result)
-    notes = [*data.notes, *_notes(phase, objectives, task, config), *remarks]
-    say_notes(notes)
-    result |= {"left_out": data.left_out, "notes": notes}
-    if config.captions:
-        result["epoch_of"] = config.epoch_of
-    if watched:
-        result["watched"] = watched
-    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    given = _given(model, store, config)
+    asked = config.objectives
+    room = classroom(config.teacher, asked, given, run.state.device, run.folder, training.seed)
+    data = _data(config, phase, versions, model, corpora, shelf, room)
+    own = _own_objectives(phase, given, config, training.seed)
+    beside = make_objectives(asked, with_teachers(given, room), training.seed)
+    sources = _sources(corpora, data, phase, own, beside)
+    sources += _text_alone(config, model, sources)
+    every = [*own, *beside]
+    teachers = data.teachers
+    trained = train(model, every, sources, training, run.folder, teachers=teachers, inner=inner)
+    notes = [*data.notes, *_notes(phase, own, task, config)]
+    result = _result(trained, model, every, run.folder, data.left_out, notes, config)
 
     def save(folder: Path) -> None:
         model.export(folder / "model")
@@ -131,6 +103,41 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 
     result = run.finish(result, save)
     room.clear()
+    return result
+
+
+def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:
+    """What objectives are made from, but for the teachers' widths."""
+    return Given(
+        model.sizes._replace(classes=store.classes, background=store.background),
+        vocabulary(model.text),
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+    )
+
+
+def _result(
+    trained: dict[str, Any],
+    model: SingleStream,
+    objectives: Sequence[Objective],
+    folder: Path,
+    left_out: int,
+    notes: Sequence[str],
+    config: PretrainConfig,
+) -> dict[str, Any]:
+    """What is reported of a finished training, whose log is in `folder`; its notes are said, too."""
+    watched, remarks = watched_terms(objectives, folder, trained)
+    notes = [*notes, *remarks]
+    say_notes(notes)
+    names = sorted(one.name for one in objectives)
+    result = trained | {"model": model.join.kind, "objectives": names}
+    result |= {"left_out": left_out, "notes": notes}
+    if config.captions:
+        result["epoch_of"] = config.epoch_of
+    if watched:
+        result["watched"] = watched
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return result
 
 
@@ -172,6 +179,13 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
 
 
 def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
+    """The model, which knows what made the regions that it is trained with."""
+    model = _started(config, store)
+    model.regions_from = made_by(store)
+    return model
+
+
+def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
     start: Student = load_student(config.student, design=config.model)
     if config.random_start and isinstance(start, TextEncoder):
@@ -296,6 +310,17 @@ def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Ex
     return [(text,) for text in task_texts(task, folder, tags, config.partition)]
 
 
+def _own_objectives(
+    phase: Phase, given: Given, config: PretrainConfig, seed: int
+) -> list[Objective]:
+    """The objectives of the model's phase, with the heads of what it starts from."""
+    torch.manual_seed(seed_of(seed, "init", "heads"))
+    objectives = phase.objectives(given, config)
+    if not config.random_start:
+        _start_heads(objectives, config)
+    return objectives
+
+
 def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
     """Heads from the checkpoint or the earlier run: masked LM's, and on a task's texts those of regions, too."""
     for objective in objectives:
@@ -313,10 +338,10 @@ def _data(
     model: SingleStream,
     corpora: Sequence[_Corpus],
     shelf: Shelf,
-    text: TextInput,
     room: Classroom,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
+    text, _ = model.inputs(config.max_length)
     stores = [shelf.of(each.name) for each in corpora]
     texts: list[Samples] = []
     left_out = 0
@@ -439,11 +464,12 @@ def _sources(
 
 
 def _text_alone(
-    config: PretrainConfig, model: SingleStream, text: TextInput, sources: Sequence[Source]
+    config: PretrainConfig, model: SingleStream, sources: Sequence[Source]
 ) -> list[Source]:
     """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3), that no epoch counts; or none."""
     if not config.text:
         return []
+    text, _ = model.inputs(config.max_length)
     blocks = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
     share = sum(source.ratio for source in sources)
     alone = TextSamples(blocks, text)

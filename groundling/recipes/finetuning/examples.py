@@ -1,0 +1,79 @@
+"""The examples of a task that a run reads: which splits, which few of them, and which without their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from groundling.batch import Example
+from groundling.config import FinetuneConfig
+from groundling.data.samples import thinned, together, untagged
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.shift.partitions import left_over, taken
+from groundling.tasks import Task
+from groundling.tasks.glue import from_hub
+from groundling.tasks.table import own_task
+
+Splits = Mapping[str, Sequence[Example]]
+"""Examples by split."""
+
+
+def task_of(config: FinetuneConfig) -> Task:
+    """The task by its name, or the one that the user's own file makes; raises InputError for an unknown one."""
+    if config.own.label:
+        return own_task(Path(config.data), config.own)
+    return named("tasks", Task, config.task).at(Path(config.data))
+
+
+def trained_on(task: Task, config: FinetuneConfig) -> list[str]:
+    """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
+    offered = (task.train, *task.dev)
+    for split in config.train_splits:
+        if split not in offered:
+            raise InputError(
+                f"--train-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
+            )
+    if len(set(config.train_splits)) < len(config.train_splits):
+        raise InputError(f"--train-splits {' '.join(config.train_splits)}: a split is there twice")
+    return [split for split in task.dev if split in config.train_splits]
+
+
+def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
+    """Every split that is wanted, the training one cut to `max_train`."""
+    folder = Path(config.data)
+    if config.data != "hub" and not folder.exists():
+        raise InputError(f"{config.data}: no such folder or file of data")
+    learned = config.train_splits or (task.train,)
+    wanted = [*learned, *task.dev]
+    if config.submit:
+        wanted += task.test
+    parts = {}
+    for split in dict.fromkeys(wanted):
+        parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+    examples = together({split: parts[split] for split in learned})
+    few = examples
+    if config.partition:
+        few = taken(examples, Path(config.partition), task, folder)
+    rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
+    parts[task.train] = [*thinned(few, config.max_train), *rest]
+    if config.regions.tags:
+        return parts
+    return {split: [untagged(example) for example in some] for split, some in parts.items()}
+
+
+def _unlabelled(
+    examples: Sequence[Example], few: Sequence[Example], task: Task, config: FinetuneConfig
+) -> list[Example]:
+    """The training examples outside the partition, which keep no label; raises InputError if there are none."""
+    if task.mark is not None:
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: the labels of {task.name} come with the regions and cannot be withheld"
+        )
+    rest = left_over(examples, few, task, Path(config.data))
+    if not rest:
+        raise InputError(
+            f"--unlabelled {config.unlabelled}: {config.partition} takes all {len(examples)} training examples of "
+            f"{task.name}, so that none is left without a label"
+        )
+    return rest

@@ -1,0 +1,86 @@
+"""What is reported of a fine-tuning: of every seed, and over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from groundling.config import FinetuneConfig
+from groundling.evaluate import Scores
+from groundling.feed import Source
+from groundling.metrics import collapsed
+from groundling.recipes.finetuning.examples import trained_on
+from groundling.tasks import Task
+
+
+def about(task: Task, config: FinetuneConfig, seed: int) -> dict[str, Any]:
+    """Which seed of which task a result is of."""
+    told: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
+    if config.called:
+        told["called"] = config.called
+    return told | {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+
+
+def mixed(learning: Source) -> dict[str, int]:
+    """How many examples without labels were learned from, and how many beside each other one; empty for none."""
+    if learning.beside is None:
+        return {}
+    return {"examples": len(learning.beside), "beside_each": learning.each}
+
+
+def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
+    """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
+    official = task.official(folder, split, answers.officials, answers.predictions)
+    scores = answers.metrics | official
+    if collapsed(answers.predictions):
+        scores["constant"] = 1.0  # reported, never dropped
+    return scores
+
+
+def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
+    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined.
+
+    Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
+    """
+    medians: dict[str, dict[str, float]] = {}
+    every: dict[str, dict[str, list[float]]] = {}
+    official: dict[str, dict[str, float]] = {}
+    for split in task.dev:
+        present = [run["scores"][split] for run in runs if split in run["scores"]]
+        names = [metric.name for metric in task.metrics]
+        every[split] = {name: [scores[name] for scores in present] for name in names}
+        # No seed is left out: where a metric is undefined (constant labels), so is its median.
+        medians[split] = {name: _median(values) for name, values in every[split].items() if values}
+        more = dict.fromkeys(name for scores in present for name in scores)
+        own = [name for name in more if name not in (*names, "constant")]
+        official[split] = {name: _median([scores[name] for scores in present]) for name in own}
+    collapsed_seeds = [
+        run["seed"]
+        for run in runs
+        if any("constant" in scores for scores in run["scores"].values())
+    ]
+    unlabelled = [run["unlabelled"] for run in runs[:1] if "unlabelled" in run]
+    result: dict[str, Any] = {
+        "task": task.name,
+        "version": task.version,
+        "model": config.model,
+        "headline": task.metrics[0].name,
+        "seeds": [run["seed"] for run in runs],
+        "scores": every,
+        "median": medians,
+        "official": official,
+        "collapsed_seeds": collapsed_seeds,
+        "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
+        "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
+        **({"unlabelled": unlabelled[0]} if unlabelled else {}),
+    }
+    if trained_on(task, config):
+        result["trained_on"] = trained_on(task, config)
+    return result
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if all(isfinite(value) for value in values) else float("nan")
