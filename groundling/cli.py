@@ -92,6 +92,18 @@ COMMANDS = {
         "groundling.recipes.ask:ask",
         {"_own": config.AskConfig()},
     ),
+    "pairs": Command(
+        "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
+        "groundling.recipes.pairs:pairs",
+        {"_own": config.PairsConfig()},
+        speaks=True,
+    ),
+    "winoground": Command(
+        "does a model tell images and captions of the same words apart?",
+        "groundling.recipes.winoground:winoground",
+        {"_own": config.WinogroundConfig()},
+        speaks=True,
+    ),
     "compare": Command(
         "adapt and fine-tune several arms beside the control, and judge them",
         "groundling.recipes.compare:compare",

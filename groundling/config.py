@@ -337,9 +337,20 @@ optimizer step has --accumulate of them on every process (UNITER); 0: --batch co
 Numbers = Callable[[float], bool]
 
 EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
-    ("at least 1", lambda value: value >= 1, ("batch", "accumulate", "save_every", "log_every")),
-    ("more than 0", lambda value: 0 < value < math.inf, ("epochs", "epsilon")),
-    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup",)),
+    (
+        "at least 1",
+        lambda value: value >= 1,
+        (
+            *("batch", "accumulate", "save_every", "log_every"),
+            *("words", "cross_layers", "adversarial_passes"),
+        ),
+    ),
+    (
+        "more than 0",
+        lambda value: 0 < value < math.inf,
+        ("epochs", "epsilon", "temperature", "td_temperature"),
+    ),
+    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate")),
     ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum")),
     (
         "at least 0",
@@ -347,21 +358,31 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
+            *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
+            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions"),
         ),
     ),
+    ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
 )
-"""What numbers a training's settings may be: in words, as a test, and which settings."""
+"""What numbers settings may be: in words, as a test, and which settings, of training, objectives and teachers."""
+
+
+def check_numbers(config: object) -> None:
+    """Raises InputError naming the flag of a number that is out of its range, in whichever group it stands."""
+    expected = {name: (words, fits) for words, fits, names in EXPECTED for name in names}
+    for group, one in flat(config):
+        value = vars(group)[one.name]
+        if one.name not in expected:
+            continue
+        words, fits = expected[one.name]
+        every = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(number, (int, float)) and fits(number) for number in every):
+            raise InputError(f"--{_flag(one.name)} = {_spelt(value)}, expected {words}")
 
 
 def check_training(config: TrainConfig) -> None:
     """Raises InputError naming the flag of a setting that is out of its range or without effect."""
-    values = asdict(config)
-    for words, fits, names in EXPECTED:
-        for name in names:
-            value = values[name]
-            every = value if isinstance(value, tuple) else (value,)
-            if not all(isinstance(one, (int, float)) and fits(one) for one in every):
-                raise InputError(f"--{_flag(name)} = {_spelt(value)}, expected {words}")
+    check_numbers(config)
     if len(config.betas) != 2:
         raise InputError(f"--betas = {_spelt(config.betas)}, expected two numbers")
     milestones = config.milestones
@@ -430,7 +451,7 @@ class AdaptConfig:
     """Files to adapt on: plain text, COCO captions json, Flickr8k token.txt."""
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
-contrastive, or MODULE:NAME of your own."""
+contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
     form: Literal["lines", "blocks"] = "lines"
     """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
     max_length: int = 128
@@ -746,7 +767,8 @@ class ZeroShotConfig:
     images: str = ""
     """Folder of the images, whose ids are paths there without the ending; for a CLIP, and VL-BERT end to end."""
     regions: tuple[str, ...] = ()
-    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
+    """Region stores of the images, which a single-stream model reads, each STORE or NAME=STORE; the first that has an \
+image counts. A NAME is a split of the task, or one of --also, which then reads the stores of its name alone."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     other_regions: bool = False
@@ -849,6 +871,56 @@ class AskConfig:
     """fill-mask (needs a masked-LM head), embedding, stroop."""
     max_length: int = 64
     """Pieces per sentence; a longer one is an error."""
+
+
+@dataclass(frozen=True)
+class PairsConfig:
+    """Which language model judges which minimal pairs, and how."""
+
+    model: str = ""
+    """Masked or causal language model: hub id or folder."""
+    data: str = ""
+    """Folder or file of BLiMP, of EWoK, or your own .csv, .tsv or .jsonl with columns good and bad (and group, id)."""
+    other: str = ""
+    """Another model, on the same pairs: its accuracy, and how far it is above --model, paired by item."""
+    pll: Literal["within-word", "original"] = "within-word"
+    """What is masked while a piece is scored: it and the later pieces of its word (Kauf and Ivanova 2023), or it \
+alone (Salazar et al. 2020)."""
+    reduce: Literal["sum", "mean"] = "sum"
+    """A text's score: the sum over its pieces, or their mean."""
+    most_pairs: int = 0
+    """At most so many pairs of each paradigm, evenly spaced; 0: all."""
+    max_length: int = 0
+    """Most pieces of a text; 0: what the model can take."""
+    skip_long: bool = False
+    """Leave out pairs with a text that is longer, for both models, and count them; otherwise they are an error."""
+    model_seed: int = 0
+    """The seed that the model was trained with, under which `verdict` finds the answers."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@dataclass(frozen=True)
+class WinogroundConfig:
+    """Which model tells Winoground's images and captions apart."""
+
+    model: str = ""
+    """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
+    data: str = ""
+    """Winoground's folder, or its examples.jsonl."""
+    images: str = ""
+    """Folder of the images; empty: `images` in the data's folder. Of models with --regions only VL-BERT end to end \
+needs it."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+    max_length: int = 128
+    """Pieces per caption of a single-stream model; a CLIP's own window cuts its captions."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
 
 
 @dataclass(frozen=True)

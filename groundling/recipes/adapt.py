@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.config import AdaptConfig, TrainConfig, check_training
+from groundling.config import AdaptConfig, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
@@ -78,6 +78,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     """
     arm = arm_of(config.arm)
     _check(config, arm)
+    check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}

@@ -17,6 +17,7 @@ from groundling.config import (
     ShiftConfig,
     TrainConfig,
     changed,
+    check_numbers,
     flat,
 )
 from groundling.errors import InputError
@@ -53,7 +54,13 @@ def filled(defaults: Filled, values: object, where: str) -> Filled:
         new[place][key] = tuple(value) if isinstance(value, list) else value
         _check_value(group, key, new[place][key], where)
     first, second = defaults
-    return changed(first, **new[0]), changed(second, **new[1]) if new[1] else second
+    settings = changed(first, **new[0]), changed(second, **new[1]) if new[1] else second
+    try:
+        check_numbers(settings[0])
+        check_numbers(settings[1])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return settings
 
 
 @cache
