@@ -72,7 +72,7 @@ def put_down(shelf: Path, page: str, place: Path) -> None:
 def models(folder: Path) -> None:
     torch.manual_seed(0)
     homes.student(folder / "bert-base-uncased")
-    shutil.copytree(folder / "bert-base-uncased", folder / "minilm")
+    homes.sentence_encoder(folder / "minilm")
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)
@@ -123,11 +123,15 @@ def texts(folder: Path) -> None:
 
 
 def glue(folder: Path) -> None:
+    said = toys.sentences()
+    pairs = "".join(f"{said[n]}\t{said[n + 1]}\t{n % 5}\n" for n in range(8))
+    put(folder / "my_pairs.tsv", pairs)
     for name in ("glue", "glue_data"):
         homes.rte(folder / name, 40)
         rows = [f"x\t{number % 2}\t\t{toys.sentences()[number]}" for number in range(40)]
         for split in ("train", "dev"):
             put(folder / name / "CoLA" / f"{split}.tsv", "\n".join(rows) + "\n")
+        put(folder / name / "STS-B/dev.tsv", "sentence1\tsentence2\tscore\n" + pairs)
     rows = [(text, "yes", number % 2) for number, text in enumerate(toys.sentences()[:20])]
     put(folder / "my.csv", table(("question", "answer", "y"), *rows))
 

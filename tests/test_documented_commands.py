@@ -33,6 +33,7 @@ SMALLER = {
     "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
     "pairs": ["--cpu"],
+    "retrieve": ["--cpu"],
     "winoground": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],

@@ -33,7 +33,6 @@ from groundling.config import (
 from groundling.errors import InputError
 from groundling.find import instances
 from groundling.forms import Answer, Choose, Classify, Pick, Regress
-from groundling.load import PLAIN, join_to, load_student, new_head
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
 from groundling.predicting import Prediction, load
@@ -44,6 +43,7 @@ from groundling.recipes.finetune import finetune
 from groundling.recipes.predict import predict
 from groundling.recipes.regions import regions
 from groundling.recipes.teaching import save_objectives
+from groundling.students import PLAIN, join_to, load_student, new_head
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
 from groundling.world import World, WorldConfig

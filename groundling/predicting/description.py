@@ -12,8 +12,8 @@ from groundling.config import OwnFile, RegionsConfig
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
-from groundling.load import PLAIN
 from groundling.runs import read_json, write_json
+from groundling.students import PLAIN
 
 FILE = "groundling_task.json"
 """Beside the model's own files; transformers ignores it."""
@@ -60,7 +60,7 @@ class Described:
     version: int = 1
     """The task's, when it was learned."""
     head: str = PLAIN
-    """Name of its head, see `groundling.load.new_head`."""
+    """Name of its head, see `groundling.students.new_head`."""
     loss: str = ""
     """Kind of loss in place of the head's own, which may say how its scores are read."""
     reads: Reads = field(default_factory=Reads)

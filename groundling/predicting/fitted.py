@@ -23,7 +23,6 @@ from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named, source_of
 from groundling.forms import Form, Pick
 from groundling.joins.end_to_end import EndToEnd
-from groundling.load import design_of, load_student, new_head, seeing_of
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import HEADS, load_head
@@ -34,6 +33,7 @@ from groundling.predicting.description import FILE, Described, described, settin
 from groundling.predicting.examples import Asked, Files, Question, asked_of, example_of
 from groundling.predicting.sight import Photos, Seen, Sight, reads_pixels
 from groundling.runs import sha256_of
+from groundling.students import design_of, load_student, new_head, seeing_of
 from groundling.tasks import Task
 from groundling.tasks.table import metrics_of
 from groundling.teachers.clip import ClipTeacher

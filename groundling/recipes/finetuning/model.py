@@ -11,7 +11,6 @@ from groundling.find import is_outside, named
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
-from groundling.load import ADAPTER, PLAIN, design_of, join_to, load_student, new_head
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.kinds import Student
 from groundling.models.single_stream import SingleStream
@@ -19,6 +18,7 @@ from groundling.models.task_heads import TaskHead
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.finetuning.samples import learned_from, refuse_images
 from groundling.recipes.regions_of import Shelf, made_by
+from groundling.students import ADAPTER, PLAIN, design_of, join_to, load_student, new_head
 from groundling.tasks import Task
 
 
@@ -68,7 +68,7 @@ def head_of(student: Student, task: Task, splits: Splits, config: FinetuneConfig
 
 
 def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
-    """Which head answers, as `groundling.load.new_head` calls it."""
+    """Which head answers, as `groundling.students.new_head` calls it."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
     if config.plain_head or not isinstance(student, SingleStream):

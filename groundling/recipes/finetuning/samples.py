@@ -19,7 +19,6 @@ from groundling.feed import Source
 from groundling.forms import Answer, Classify, Form
 from groundling.joins.end_to_end import EndToEnd
 from groundling.keyed import generator
-from groundling.load import seeing_of
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
 from groundling.models.single_stream import SingleStream
@@ -28,6 +27,7 @@ from groundling.objectives import Objective
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.regions_of import Shelf, check_regions
 from groundling.recipes.teaching import Classroom
+from groundling.students import seeing_of
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 
