@@ -124,7 +124,11 @@ def _filled(text: str) -> str:
 
 def _entry(module: ModuleType, name: str) -> str:
     value = vars(module)[name]
-    place = f"`groundling.{name}`, " if name in groundling.__all__ and name not in COMMANDS else ""
+    place = (
+        f"`groundling.{name}`, "
+        if name in groundling.__all__ and name not in groundling.FUNCTIONS
+        else ""
+    )
     lines = [f"### `{name}`\n", f"{place}in `{module.__name__}`\n"]
     if not isinstance(value, type):
         lines += [_definition(name, value), _markdown(inspect.getdoc(value) or "")]

@@ -105,25 +105,6 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
 
-def evaluate(
-    *,
-    model: Text = "",
-    seed: int = -1,
-    regions: Texts = (),
-    images: Text = "",
-    other_regions: bool = False,
-    detector: Text = "",
-    backbone: Text = "",
-    cpu: bool = False,
-    data: Text = "",
-    split: Text = "",
-    text: Text = "",
-    image: Text = "",
-    choices: Text = "",
-    label: Text = "",
-) -> dict[str, Any]:
-    """Score a fine-tuned model on labelled data, without any training."""
-
 def finetune(
     *,
     model: Text = "",
