@@ -19,13 +19,16 @@ import torch
 import toys
 import vcr_files
 from homes import STEPS, put, table
+from test_end_to_end import resnet
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
 from groundling.config import (
+    Adapting,
     EvaluateConfig,
     FinetuneConfig,
+    OwnFile,
     PredictConfig,
     RegionsConfig,
     configured,
@@ -33,6 +36,8 @@ from groundling.config import (
 from groundling.errors import InputError
 from groundling.find import instances
 from groundling.forms import Answer, Choose, Classify, Pick, Regress
+from groundling.joins.end_to_end import end_to_end
+from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
 from groundling.predicting import Prediction, load
@@ -43,7 +48,7 @@ from groundling.recipes.finetune import finetune
 from groundling.recipes.predict import predict
 from groundling.recipes.regions import regions
 from groundling.recipes.teaching import save_objectives
-from groundling.students import PLAIN, join_to, load_student, new_head
+from groundling.students import ADAPTER, PLAIN, join_to, load_student, new_head
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
 from groundling.world import World, WorldConfig
@@ -341,6 +346,46 @@ def test_python_answers_one_and_many(own: Path) -> None:
     features = model.encode(texts, photos, pool="mean")
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
+
+
+def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
+    """An adapter over CLIP, and VL-BERT end to end with stored boxes or boxes that are found now."""
+    form = Classify(("cat", "dog", "sea"))
+    columns = OwnFile(text="question", label="answer", image="photo")
+    square = {"height": 16, "width": 16}
+    clip = homes.teacher(tmp_path / "clip")
+    CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square).save_pretrained(clip)
+    torch.manual_seed(2)
+    adapter = ClipAdapter(load_base(str(clip)), Adapting("mlp", 3))
+    adapter.export(tmp_path / "mlp")
+    about = Described("table/own", form, head=ADAPTER, own=columns, reads=Reads(16, 1))
+    models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
+    looking = end_to_end(toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32)
+    looking.export(tmp_path / "vlbert")
+    facts = {"made_with": {"grid": 2, "backbone": str(own / "vit")}}
+    about = replace(about, head=PLAIN, reads=Reads(16, 1, regions=True), regions=facts)
+    models["pixels"] = saved(tmp_path / "pixels", tmp_path / "vlbert", looking, about)
+    photos = {"images": str(own / "photos"), "data": str(own / "new.csv")}
+    found = {}
+    for name, more in (
+        ("adapter", {}),
+        ("pixels", {"regions": str(own / "store")}),
+        ("pixels", {}),
+    ):
+        out = tmp_path / f"{len(found)}.csv"
+        told = predict(config_of(model=str(models[name]), **photos, **more), out)
+        assert told["answered"] == 5
+        found[len(found)] = [float(row["probability"]) for row in rows(out)]
+        model = load(models[name], device="cpu")
+        one = model.predict("what is it", image=str(own / "photos/trip/1.png"))
+        assert one.probability == pytest.approx(found[len(found) - 1][2], abs=1e-4)
+        assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
+    assert found[1] == pytest.approx(found[2], abs=1e-4)
+    assert len(set(found[0])) > 2
+    with pytest.raises(InputError, match="looks at whole photos; pass --images FOLDER"):
+        load(models["adapter"]).sight([str(own / "store")])
+    with pytest.raises(InputError, match="looks at the photos themselves; pass --images FOLDER"):
+        load(models["pixels"]).sight([str(own / "store")])
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------

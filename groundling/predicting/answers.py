@@ -52,6 +52,8 @@ class Wording:
             )
         self.form = form
         self.best = best
+        if isinstance(form, Classify | Answer):
+            self.best = min(best, len(form.labels))
 
     def predictions(
         self,

@@ -51,7 +51,7 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
     if not config.skip_bad:
         _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
     answers, faults, dropped = _asked(model, task, lines, wording, config)
-    names = columns_of(model.form, config.best)
+    names = columns_of(model.form, wording.best)
     text = _written(out.suffix, header, lines, names, answers)
     if PartialState().is_main_process:
         write_whole(out, text)
