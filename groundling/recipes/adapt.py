@@ -130,8 +130,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     if retention:
-        result["retention"] = retention.report(text)
-        say_notes([retention.line(result["retention"])])
+        report = retention.report(text)
+        result["retention"] = report
+        say_notes([retention.line(report)])
     result |= {"notes": notes} if notes else {}
 
     def save(folder: Path) -> None:
