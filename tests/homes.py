@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import hashlib
 import importlib
 import io
 import json
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 import toys
 from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,6 +26,7 @@ import groundling.train
 from groundling.cli import COMMANDS
 from groundling.config import TrainConfig
 from groundling.errors import InputError
+from groundling.models.text import load_text_encoder
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
@@ -113,6 +118,15 @@ def _type(layout: int, base: str, head: str, kind: str) -> str:
     if layout < 6:
         return base + kind
     return f"{head if kind == 'Pooling' else base}{kind.lower()}.{kind}"
+
+
+def speaking_encoder(folder: Path, width: int) -> Path:
+    """A sentence encoder whose vectors a Dense takes to another space."""
+    text = load_text_encoder(sentence_encoder(folder))
+    torch.manual_seed(3)
+    text.speaks(text.sentence.projected(torch.nn.Linear(32, width)))
+    text.export(folder)
+    return folder
 
 
 def teacher(folder: Path) -> Path:
@@ -220,6 +234,31 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
     return call
 
 
+def kill(
+    recipe: Callable[..., Any], config: Any, steps: TrainConfig, out: Path, at: int = 2
+) -> None:
+    """Leaves what a run leaves that is killed after the backward pass of its `at`-th micro-batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[recipe.__module__], "train", training_with(dying(at)))
+        with pytest.raises(Killed):
+            recipe(config, steps, out)
+
+
+def whole_and_resumed(
+    recipe: Callable[..., Any],
+    config: Any,
+    steps: TrainConfig,
+    folder: Path,
+    model: str,
+    at: int = 2,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Digests of the folder `model` of a run that nothing stopped, and of one that was killed and started again."""
+    recipe(config, steps, folder / "whole")
+    kill(recipe, config, steps, folder / "killed", at)
+    recipe(config, steps, folder / "killed")
+    return digests(folder / "whole" / model), digests(folder / "killed" / model)
+
+
 def never(*_: Any, **__: Any) -> Any:
     raise AssertionError("called, but should not have been")
 
@@ -236,6 +275,28 @@ class Here(ThreadPoolExecutor):
     def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
         call, arguments = pickle.loads(pickle.dumps((call, arguments)))
         return super().submit(call, *arguments)
+
+
+class Copies:
+    """`from_pretrained` of transformers' classes, which reads a folder once and gives copies while it stays as it is.
+
+    Runs of whole documents and papers load the same few tiny models hundreds of times.
+    """
+
+    def __init__(self, load: Callable[..., Any]) -> None:
+        """`load`: the function under the class method."""
+        self.load = load
+        self.made: dict[Any, Any] = {}
+
+    def __call__(self, kind: type, source: Any, *more: Any, **options: Any) -> Any:
+        if not Path(source).is_dir():
+            return self.load(kind, source, *more, **options)
+        files = ((file.name, file.stat()) for file in sorted(Path(source).iterdir()))
+        state = tuple((name, about.st_ino, about.st_mtime_ns) for name, about in files)
+        key = (kind, Path(source).resolve(), state, repr((more, sorted(options.items()))))
+        if key not in self.made:
+            self.made[key] = self.load(kind, source, *more, **options)
+        return copy.deepcopy(self.made[key])
 
 
 def note(path: str, name: str) -> str:

@@ -23,6 +23,7 @@ from homes import home, put, table
 from PIL import Image
 
 from groundling.cli import main
+from groundling.data.coda import COLOURS
 from groundling.data.regions import Found, RegionWriter
 from groundling.recipes.quickstart import new_encoder
 
@@ -44,8 +45,10 @@ def shelf(folder: Path) -> Path:
     common = folder / "all"
     models(common)
     texts(common)
+    looks(common)
     glue(common)
     own_images(common)
+    pairs(common)
     flickr8k(common)
     coco(common)
     others_regions(common)
@@ -121,6 +124,27 @@ def texts(folder: Path) -> None:
     put(folder / "clear/train.csv", table(("id", "excerpt", "target"), *rows))
 
 
+def looks(folder: Path) -> None:
+    """CoDa's raw files and a distribution of ViComTe's, of as many nouns as there are folds."""
+    nouns = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
+    objects = [
+        {"class_id": noun, "ngram": noun, "object_s": noun, "areis_s": "is"}
+        | {"object_pl": None, "areis_pl": None}
+        for noun in nouns
+    ]
+    answers = [
+        {"class_id": noun, "action": "submitted", "included": True}
+        | {colour: (number + place) % 5 for place, colour in enumerate(COLOURS)}
+        for number, noun in enumerate(nouns)
+    ]
+    for name, rows in (("objects", objects), ("annotations", answers)):
+        put(folder / f"coda/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    templates = [{"name": "text-masked", "templates": ["This {object_areis_s} [MASK]."]}]
+    put(folder / "coda/templates.yaml", json.dumps({"templates": templates}))
+    counts = {noun: [number % 3, 1, *[0] * 9, number] for number, noun in enumerate(nouns)}
+    put(folder / "vicomte/distributions/color-dist.jsonl", json.dumps(counts) + "\n")
+
+
 def glue(folder: Path) -> None:
     said = toys.sentences()
     pairs = "".join(f"{said[n]}\t{said[n + 1]}\t{n % 5}\n" for n in range(8))
@@ -133,6 +157,32 @@ def glue(folder: Path) -> None:
         put(folder / name / "STS-B/dev.tsv", "sentence1\tsentence2\tscore\n" + pairs)
     rows = [(text, "yes", number % 2) for number, text in enumerate(toys.sentences()[:20])]
     put(folder / "my.csv", table(("question", "answer", "y"), *rows))
+
+
+def pairs(folder: Path) -> None:
+    """Minimal pairs as BLiMP, EWoK and a table have them, and two examples of Winoground."""
+    texts = toys.sentences()[:2]
+    for paradigm, field in (("causative", "syntax"), ("wh_island", "syntax")):
+        rows = []
+        for number, text in enumerate(texts):
+            bad = " ".join(reversed(text.split()))
+            row = {"sentence_good": text, "sentence_bad": bad, "UID": paradigm, "field": field}
+            rows.append(row | {"linguistics_term": paradigm, "pairID": str(number)})
+        lines(folder / f"blimp/{paradigm}.jsonl", rows)
+    ewok = {"Context1": "a dog", "Context2": "a cat", "Domain": "animals"}
+    lines(folder / "ewok/animals.jsonl", [ewok | {"Target1": texts[0], "Target2": texts[1]}])
+    put(folder / "my_pairs.csv", table(("good", "bad"), ("a red dog", "dog red a")))
+    rows = []
+    for number in range(2):
+        images = {f"image_{side}": f"ex_{number}_img_{side}" for side in (0, 1)}
+        for name in images.values():
+            photo(folder / f"winoground/images/{name}.png")
+        rows.append({"id": number, **images, "caption_0": "a dog", "caption_1": "dog a"})
+    lines(folder / "winoground/examples.jsonl", rows)
+
+
+def lines(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    put(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def own_images(folder: Path) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from groundling.batch import Example, collate, needed
-from groundling.data.samples import TextInput, TextSamples
+from groundling.analysis.sentences import sentence_vectors
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.metrics import SPEARMAN
@@ -22,8 +19,6 @@ from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder
 from groundling.tasks.glue import STSB
 
-BATCH = 64
-"""Texts in one forward pass."""
 FEWEST = 3
 """Fewer pairs have no rank correlation worth a number."""
 
@@ -122,30 +117,10 @@ def agreement(text: TextEncoder, sentence: Sentence, pairs: Pairs) -> dict[str, 
     encoder is put into evaluation mode.
     """
     firsts, seconds = zip(*pairs.texts, strict=True)
-    left, cut_left = _vectors(text, sentence, firsts)
-    right, cut_right = _vectors(text, sentence, seconds)
+    left, cut_left = sentence_vectors(text, sentence, firsts)
+    right, cut_right = sentence_vectors(text, sentence, seconds)
     cosines = F.cosine_similarity(left, right).double().numpy()
     return {
         "spearman": round(SPEARMAN.compute(cosines, pairs.similarities), 4),
-        "cut": cut_left + cut_right,
+        "cut": int(cut_left.sum() + cut_right.sum()),
     }
-
-
-@torch.no_grad()
-def _vectors(text: TextEncoder, sentence: Sentence, texts: tuple[str, ...]) -> tuple[Tensor, int]:
-    """Sentence vectors (P, E) of texts, and how many pieces were cut off."""
-    text.eval()
-    length = min(text.max_length, sentence.max_length or text.max_length)
-    examples = [Example(str(number), sentence.prompt + one) for number, one in enumerate(texts)]
-    samples = TextSamples(examples, TextInput(text.tokenizer, length))
-    device = next(text.parameters()).device
-    vectors = []
-    cut = 0
-    for start in range(0, len(samples), BATCH):
-        some = samples.get(range(start, min(start + BATCH, len(samples))))
-        batch = collate(some).to(device)
-        cut += batch.dropped
-        tokens = needed(batch.text, "text", "a sentence encoder")
-        states = needed(text(batch).text, "text", "a sentence encoder")
-        vectors.append(sentence.vectors(states, tokens.mask).cpu())
-    return torch.cat(vectors), cut

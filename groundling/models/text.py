@@ -77,14 +77,6 @@ class TextEncoder(Student):
     def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
         """Encode `batch.text`; `attention` is told every layer's map, named `self`."""
         tokens = needed(batch.text, "text", "a text encoder")
-        inputs: dict[str, Any] = {"attention_mask": tokens.mask.long()}
-        table = self.word_embeddings()
-        if batch.perturbation is None:
-            inputs["input_ids"] = tokens.ids
-        else:
-            inputs["inputs_embeds"] = embedded_words(table, batch, "a text encoder")
-        if self.has_types:
-            inputs["token_type_ids"] = tokens.types
 
         def tell(layer: int, weights: Tensor) -> None:
             places = places_of_text(tokens)
@@ -92,17 +84,36 @@ class TextEncoder(Student):
                 attention(AttentionMap("self", layer, weights, places, places))
 
         with nullcontext() if attention is None else watching(self.encoder, tell):
-            out = self.encoder(**inputs)
+            out = self.encoder(**self._arguments(batch))
         return Encoded(
             text=out.last_hidden_state,
             pooled=out.pooler_output if self.sizes.pooled else None,
             sentence=self._pooled(out.last_hidden_state, tokens.mask),
-            word_table=table.weight,
+            word_table=self.word_embeddings().weight,
         )
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
         """A sentence encoder's pooled states (N, S), of states (N, T, D) under a mask (N, T)."""
         return None if self.sentence is None else self.sentence.pooling(states, mask)
+
+    def layers(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What the embeddings and then each layer put out for `batch.text`, (N, T, D) each."""
+        out = self.encoder(**self._arguments(batch), output_hidden_states=True)
+        states: tuple[Tensor, ...] = out.hidden_states
+        return states
+
+    def _arguments(self, batch: Batch) -> dict[str, Any]:
+        """What Hugging Face's module reads of a batch."""
+        tokens = needed(batch.text, "text", "a text encoder")
+        arguments: dict[str, Any] = {"attention_mask": tokens.mask.long()}
+        if batch.perturbation is None:
+            arguments["input_ids"] = tokens.ids
+        else:
+            table = self.word_embeddings()
+            arguments["inputs_embeds"] = embedded_words(table, batch, "a text encoder")
+        if self.has_types:
+            arguments["token_type_ids"] = tokens.types
+        return arguments
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the encoder can take."""

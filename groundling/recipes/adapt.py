@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from groundling.analysis.retention import Retention, read_pairs
-from groundling.config import AdaptConfig, Distilling, TrainConfig, check_training
+from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.heads import LMHead
+from groundling.models.lm_folder import save_with_lm_head
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
@@ -44,6 +46,13 @@ ARMS = {
     "contrastive": "mlm+contrastive",
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
+
+FILLS_MASKS = {
+    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
+    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
+    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
+}
+"""What a model's card says of masks, by whose head its folder has."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     """
     arm = arm_of(config.arm, config.masked_lm)
     _check(config, arm)
+    check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
@@ -131,12 +141,12 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         text.speaks(_projected(text, objectives))
     if retention:
         report = retention.report(text)
-        result["retention"] = report
         say_notes([retention.line(report)])
+        result["retention"] = report
     result |= {"notes": notes} if notes else {}
 
     def save(folder: Path) -> None:
-        _export(folder, text, model, objectives, config)
+        result["fills_masks"] = _export(folder, text, model, objectives, config)
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
@@ -151,13 +161,18 @@ def _export(
     model: TextEncoder | CrossModal,
     objectives: Sequence[Objective],
     config: AdaptConfig,
-) -> None:
-    """Write the encoder, and with --save-joint the whole cross-modal model, each with the objectives' heads."""
+) -> str:
+    """Write the encoder, and with --save-joint the whole cross-modal model, each with the objectives' heads.
+
+    Returns with whose head `AutoModelForMaskedLM` of the encoder's folder fills masks.
+    """
     text.export(folder / "model")
+    fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
     save_objectives(folder / "model", objectives)
     if config.crossing.save_joint and isinstance(model, CrossModal):
         model.export(folder / "joint")
         save_objectives(folder / "joint", objectives)
+    return fills_masks
 
 
 def _check(config: AdaptConfig, arm: Arm) -> None:
@@ -294,6 +309,32 @@ def _start_heads(
     return origins
 
 
+def _save_lm_head(
+    folder: Path, objectives: Sequence[Objective], student: str, text: TextEncoder
+) -> str:
+    """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
+
+    Without masked LM the student's own head is handed on as it was. A joint one took its place and says nothing of the
+    encoder alone.
+    """
+    trained = [one for one in objectives if isinstance(one, MaskedLM)]
+    origin = "this run's"
+    heads = [one.head for one in trained if not one.joint]
+    if not trained:
+        origin = "the student's"
+        heads = _own_head(student, text)
+    written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
+    return origin if any(written) else "none"
+
+
+def _own_head(student: str, text: TextEncoder) -> list[LMHead]:
+    """The student's masked-LM head, if it has one."""
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+    origin = start_lm_head(head, student, text.encoder.config.model_type)
+    return [] if origin == "new" else [head]
+
+
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
@@ -309,6 +350,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with `AutoModel.from_pretrained`.
+{FILLS_MASKS[result["fills_masks"]]}
 
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`
