@@ -18,6 +18,7 @@ from torch import nn
 
 from groundling.batch import IGNORE, Sample, collate
 from groundling.data.samples import Samples
+from groundling.documented import documented
 from groundling.objectives.supervised import Supervised
 from groundling.runs import disk_errors
 from groundling.tasks import Task
@@ -28,6 +29,7 @@ LIKELY = 20
 """So many of the most likely of them are kept, with their probabilities, which ensembles average."""
 
 
+@documented
 @dataclass(frozen=True)
 class Scores:
     """A model's answers on one split, by example."""

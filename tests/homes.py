@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import toys
 from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,6 +26,7 @@ import groundling.train
 from groundling.cli import COMMANDS
 from groundling.config import TrainConfig
 from groundling.errors import InputError
+from groundling.models.text import load_text_encoder
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
@@ -63,6 +65,68 @@ def home(
 
 def student(folder: Path) -> Path:
     return home(folder, toys.bert(len(words())), words())
+
+
+POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+"""As `1_Pooling/config.json` of the first layout spells them, behind `pooling_mode_`."""
+
+
+def sentence_encoder(folder: Path, layout: int = 2, mode: str = "mean") -> Path:
+    """A tiny encoder in the layout of a version of sentence-transformers: 2 is all-MiniLM-L6-v2's, 6 the newest.
+
+    Recorded from files that versions 2.0.0, 5.2.3 and 6.2.0 wrote.
+    """
+    student(folder)
+    base, head = ("sentence_transformers.models.",) * 2
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    encoder: dict[str, object] = {"max_seq_length": 24, "do_lower_case": False}
+    pooling: dict[str, object] = {"embedding_dimension": 32, "pooling_mode": mode}
+    about: dict[str, object] = {"__version__": {"sentence_transformers": "2.0.0"}}
+    if layout == 6:
+        base = "sentence_transformers.base.modules."
+        head = "sentence_transformers.sentence_transformer.modules."
+        text = {"method": "forward", "method_output_name": "last_hidden_state"}
+        encoder = {"transformer_task": "feature-extraction", "modality_config": {"text": text}}
+        encoder |= {"module_output_name": "token_embeddings"}
+        names = {"module_input_name": "sentence_embedding"}
+        names |= {"module_output_name": "sentence_embedding"}
+        put(folder / "2_Normalize/config.json", json.dumps(names, indent=4))
+    else:
+        pooling = {"word_embedding_dimension": 32}
+        spelt = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}.get(mode, mode)
+        modes = (
+            POOLING_MODES if layout == 2 else (*POOLING_MODES, "weightedmean_tokens", "lasttoken")
+        )
+        pooling |= {f"pooling_mode_{one}": one == spelt for one in modes}
+    if layout >= 5:
+        pooling["include_prompt"] = True
+        about |= {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+        about |= {"similarity_fn_name": "cosine"}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": _type(layout, base, head, kind)}
+        for number, (kind, path) in enumerate(kinds.items())
+    ]
+    put(folder / "modules.json", json.dumps(modules, indent=2))
+    put(folder / "sentence_bert_config.json", json.dumps(encoder, indent=4))
+    put(folder / "config_sentence_transformers.json", json.dumps(about, indent=2))
+    put(folder / "1_Pooling/config.json", json.dumps(pooling, indent=4))
+    return folder
+
+
+def _type(layout: int, base: str, head: str, kind: str) -> str:
+    """What a version calls a kind of module."""
+    if layout < 6:
+        return base + kind
+    return f"{head if kind == 'Pooling' else base}{kind.lower()}.{kind}"
+
+
+def speaking_encoder(folder: Path, width: int) -> Path:
+    """A sentence encoder whose vectors a Dense takes to another space."""
+    text = load_text_encoder(sentence_encoder(folder))
+    torch.manual_seed(3)
+    text.speaks(text.sentence.projected(torch.nn.Linear(32, width)))
+    text.export(folder)
+    return folder
 
 
 def teacher(folder: Path) -> Path:

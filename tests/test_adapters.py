@@ -29,11 +29,11 @@ from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
-from groundling.load import load_student
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
 from groundling.models.task_heads import Reading
 from groundling.recipes import finetune as tuning
 from groundling.recipes.finetune import finetune
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.teachers import clip as teachers
 

@@ -31,6 +31,7 @@ SMALLER = {
     "sweep": ["--processes", "1"],
     "zero-shot": ["--cpu"],
     "pairs": ["--cpu"],
+    "retrieve": ["--cpu"],
     "winoground": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],

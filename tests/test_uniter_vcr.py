@@ -29,7 +29,6 @@ from groundling.forms import Answer, Choose, Classify, Pick
 from groundling.joins import Design
 from groundling.joins.uniter import PERSONS, ChoiceRightOrWrong, UniterJoin, ready_for_vcr, uniter
 from groundling.joins.visualbert import visualbert
-from groundling.load import load_student
 from groundling.models.saved_heads import HEADS
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import PairPooler, Reading
@@ -37,6 +36,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
 from groundling.recipes.vcr import vcr
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
 

@@ -39,7 +39,6 @@ from groundling.data.paired import RegionSamples
 from groundling.data.regions import RegionStore
 from groundling.data.samples import TextSamples
 from groundling.errors import InputError
-from groundling.load import load_student
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.recipes.pretrain import pretrain
@@ -47,6 +46,7 @@ from groundling.recipes.vcr import vcr
 from groundling.recipes.winoground import winoground
 from groundling.recipes.zero_shot import zero_shot
 from groundling.shift.zero_shot import asked, classify, same_for_same
+from groundling.students import load_student
 from groundling.tasks.vcr import items, q_to_ar, render
 
 CLAIMS = ("a dog", "two cats", "a park", "snow", "a girl 's hat", "old horse", "river", "it", "man")

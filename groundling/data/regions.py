@@ -29,6 +29,7 @@ from groundling.data.shards import (
     parse_index,
     shard_file,
 )
+from groundling.documented import documented
 from groundling.errors import InputError
 
 SLACK = 0.01
@@ -52,6 +53,7 @@ BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 
 
+@documented
 @dataclass(frozen=True)
 class Found:
     """The regions of one image, in the store's order."""

@@ -16,7 +16,6 @@ from groundling.data.samples import Samples
 from groundling.evaluate import evaluate, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
-from groundling.load import design_of
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import start_layer
@@ -51,6 +50,7 @@ from groundling.recipes.teaching import (
 )
 from groundling.runs import finished
 from groundling.shift.beside import with_others
+from groundling.students import design_of
 from groundling.tasks import Task
 from groundling.tasks.table import OwnReader, own_notes
 from groundling.train import train

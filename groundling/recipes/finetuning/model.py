@@ -11,7 +11,6 @@ from groundling.find import is_outside, named
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
-from groundling.load import design_of, join_to, load_student
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
 from groundling.models.kinds import Student
 from groundling.models.single_stream import SingleStream
@@ -19,6 +18,7 @@ from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.finetuning.samples import learned_from, refuse_images
 from groundling.recipes.regions_of import Shelf, made_by
+from groundling.students import design_of, join_to, load_student
 from groundling.tasks import Task
 
 
