@@ -68,6 +68,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.joins": "Design Phase",
         "groundling.teachers": "Teacher",
     },
+    "A fine-tuned model, asked again": {
+        "groundling.predicting": "load Fitted Prediction Candidate",
+    },
     "Data": {
         "groundling.data.regions": "RegionStore RegionWriter Found",
         "groundling.data.samples": "TextSamples TextInput WindowInput",
@@ -103,7 +106,7 @@ def page() -> str:
 
 def commands() -> list[str]:
     """The commands that are functions of `import groundling`."""
-    return sorted(name for name in groundling.__all__ if name in COMMANDS)
+    return sorted(groundling.FUNCTIONS)
 
 
 def _commands() -> Iterator[str]:
@@ -121,7 +124,11 @@ def _filled(text: str) -> str:
 
 def _entry(module: ModuleType, name: str) -> str:
     value = vars(module)[name]
-    place = f"`groundling.{name}`, " if name in groundling.__all__ and name not in COMMANDS else ""
+    place = (
+        f"`groundling.{name}`, "
+        if name in groundling.__all__ and name not in groundling.FUNCTIONS
+        else ""
+    )
     lines = [f"### `{name}`\n", f"{place}in `{module.__name__}`\n"]
     if not isinstance(value, type):
         lines += [_definition(name, value), _markdown(inspect.getdoc(value) or "")]

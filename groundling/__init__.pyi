@@ -118,7 +118,7 @@ def finetune(
     unlabelled: int = 0,
     also: Texts = (),
     submit: bool = False,
-    save_model: bool = False,
+    save_model: bool = True,
     called: Text = "",
     freeze_words: bool = False,
     regions: Texts = (),
@@ -215,6 +215,27 @@ def finetune(
     out: Text = "runs/finetune",
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
+
+def predict(
+    *,
+    model: Text = "",
+    seed: int = -1,
+    regions: Texts = (),
+    images: Text = "",
+    other_regions: bool = False,
+    detector: Text = "",
+    backbone: Text = "",
+    cpu: bool = False,
+    data: Text = "",
+    split: Text = "",
+    text: Text = "",
+    image: Text = "",
+    choices: Text = "",
+    best: int = 1,
+    skip_bad: bool = False,
+    out: Text = "answers.csv",
+) -> dict[str, Any]:
+    """What a fine-tuned model answers to new data: your own file with its answers, best first."""
 
 def pretrain(
     *,

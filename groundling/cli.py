@@ -31,7 +31,9 @@ class Command:
     positional: str = ""
     """The flag that the first bare word means, as in `groundling regions my_photos`."""
     out: bool = True
-    """Whether it has a run folder."""
+    """Whether it has a run folder, or writes a file."""
+    file: str = ""
+    """The file that it writes, if nobody says which; empty: a run folder."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
 
@@ -74,6 +76,18 @@ COMMANDS = {
         "fine-tune an encoder on a task, over seeds",
         "groundling.recipes.finetune:finetune",
         {"_own": config.FinetuneConfig(), "_train": config.TUNING},
+    ),
+    "predict": Command(
+        "what a fine-tuned model answers to new data: your own file with its answers, best first",
+        "groundling.recipes.predict:predict",
+        {"_own": config.PredictConfig()},
+        file="answers.csv",
+    ),
+    "evaluate": Command(
+        "score a fine-tuned model on labelled data, without any training",
+        "groundling.recipes.evaluate:evaluate",
+        {"_own": config.EvaluateConfig()},
+        out=False,
     ),
     "probe": Command(
         "ask an encoder what it knows of a rendered world's nouns",
@@ -206,6 +220,9 @@ COMMANDS = {
 
 def out_of(name: str) -> tuple[str, str]:
     """Where a command writes if nobody says where, and what its `--out` is, in words."""
+    file = COMMANDS[name].file
+    if file:
+        return file, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
     about = "Run folder; the same command again resumes from its last checkpoint."
     return f"runs/{name.replace(' ', '-')}", about
 

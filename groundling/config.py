@@ -664,8 +664,8 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
-    save_model: bool = False
-    """Keep each seed's fine-tuned encoder and head."""
+    save_model: bool = True
+    """Keep each seed's fine-tuned encoder and head, for `predict` and `evaluate`; a sweep keeps none unless told to."""
     called: str = ""
     """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
     freeze_words: bool = False
@@ -701,6 +701,76 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
 
 
 @documented
+@dataclass(frozen=True)
+class Saved:
+    """A fine-tuned model, and where it looks at images."""
+
+    model: str = ""
+    """What `finetune` wrote: a run's folder, or a `model` folder inside it."""
+    seed: int = -1
+    """Of a run's folder: which seed; -1: the first whose model was saved."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images, made as those that the model learned from."""
+    images: str = ""
+    """Folder of the images: their regions are found now, by the detector or grid and the backbone that the model \
+learned with; of a model that reads pixels, where these are."""
+    other_regions: bool = False
+    """Accept regions that were made otherwise than those that the model learned from."""
+    detector: str = ""
+    """--images: hub id or folder of the detector, if it is no longer where the training run had it."""
+    backbone: str = ""
+    """--images: the same of the backbone."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "regions")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Which columns of your own file hold what is asked."""
+
+    text: str = ""
+    """A file of your own: column of the text, or two by comma (of a model that looks for phrases: text and phrase); \
+empty: as in the file that the model learned from."""
+    image: str = ""
+    """A file of your own: column of the image's file name, or several by comma; empty: as it learned."""
+    choices: str = ""
+    """A file of your own: columns of a multiple choice's choices, by comma."""
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """What a fine-tuned model is asked, and how much of its answers is written."""
+
+    saved: Saved = field(default_factory=Saved)
+    data: str = ""
+    """Your own csv, tsv, json or jsonl file, or a folder with the task's official files."""
+    split: str = ""
+    """A folder of official files: which split; empty: the one without labels if the task has one, or the first with."""
+    asking: Asking = field(default_factory=Asking)
+    best: int = 1
+    """Write so many of the most likely answers, best first."""
+    skip_bad: bool = False
+    """Leave the answer empty where a row cannot be asked (a photo that is missing or broken, an empty text), and \
+count such rows; without it, the first one is an error."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What a fine-tuned model is scored on."""
+
+    saved: Saved = field(default_factory=Saved)
+    data: str = ""
+    """A folder with the task's official files, or your own file with labels."""
+    split: str = ""
+    """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
+    asking: Asking = field(default_factory=Asking)
+    label: str = ""
+    """A file of your own: column of the label; empty: as in the file that the model learned from."""
+
+
 @dataclass(frozen=True)
 class ProbeConfig:
     """How an encoder is asked what it knows of a rendered world's nouns."""

@@ -29,7 +29,14 @@ def write_json(path: Path, value: object) -> None:
     Raises:
         InputError: the disk is full, or the folder must not be written to.
     """
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text so that the file is either the old one or the new one, never half of it.
+
+    Raises InputError as `write_json`.
+    """
     with disk_errors(path):
         partial = path.with_name(path.name + ".partial")
         partial.write_text(text, encoding="utf-8")

@@ -192,6 +192,9 @@ def own_images(folder: Path) -> None:
     put(folder / "my_captions.tsv", "\n".join(captions) + "\n")
     rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
+    photo(folder / "new_photos/pier.jpg")
+    rows = [(f"is it a dog {n} ?", "pier.jpg") for n in range(3)]
+    put(folder / "new_questions.csv", table(("question", "photo"), *rows))
     dogs(folder / "my_dogs")
     vcr_files.folder(folder / "vcr_data", train=35)
     wordnets.write(folder / "WordNet-3.0/dict")

@@ -29,6 +29,8 @@ SMALLER = {
         *("--seeds", "1"),
     ],
     "sweep": ["--processes", "1"],
+    "predict": ["--cpu"],
+    "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],

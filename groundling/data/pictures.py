@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,11 +34,11 @@ class Pictured:
     def __init__(
         self,
         samples: Samples,
-        folder: str | Path,
+        folder: str | Path | Mapping[str, Path],
         side: int,
         long_side: float = 0,
     ) -> None:
-        """Ids of images are paths below `folder` without ending; every sample has exactly one.
+        """Ids of images are paths below `folder` without ending, or its keys; every sample has exactly one.
 
         `side`: pixels of the short side; the long one has at most `long_side`, or 5/3 of the short one. Raises
         InputError if a file is missing.
@@ -129,15 +129,17 @@ def _turned(sample: Sample) -> Sample:
     return replace(sample.each_row(mirrored), pixels=pixels[:, :, ::-1])
 
 
-def pictures_of(samples: Samples, folder: str | Path, who: str) -> dict[str, Path]:
-    """The file of every image that samples name, by its id; ids are paths below `folder` without ending.
+def pictures_of(
+    samples: Samples, folder: str | Path | Mapping[str, Path], who: str
+) -> dict[str, Path]:
+    """The file of every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
 
     Raises InputError if a sample has not exactly one image, as `who` needs, or if a file is missing.
     """
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
             raise InputError(f"{name} has {len(images)} images; {who} takes one a text")
-    files = _files(Path(folder))
+    files = folder if isinstance(folder, Mapping) else files_below(Path(folder))
     every = dict.fromkeys(image for (image,) in samples.images)
     missing = [image for image in every if image not in files]
     if missing:
@@ -145,10 +147,10 @@ def pictures_of(samples: Samples, folder: str | Path, who: str) -> dict[str, Pat
             f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
             f"({', '.join(sorted(PICTURES))}); add them"
         )
-    return {image: Path(files[image]) for image in every}
+    return {image: files[image] for image in every}
 
 
-def _files(folder: Path) -> dict[str, str]:
+def files_below(folder: Path) -> dict[str, Path]:
     """Every image below a folder by its path there without ending; of two of one name the first by ending."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
@@ -160,5 +162,5 @@ def _files(folder: Path) -> dict[str, str]:
         for name in sorted(names, reverse=True):
             stem, ending = os.path.splitext(name)
             if ending.lower() in PICTURES:
-                found[prefix + stem] = os.path.join(place, name)
+                found[prefix + stem] = Path(place, name)
     return found

@@ -23,6 +23,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetuning.checks import check
+from groundling.recipes.finetuning.description import described_of
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
 from groundling.recipes.finetuning.model import head_of, student_of
 from groundling.recipes.finetuning.result import about, mixed, scored, summary
@@ -176,6 +177,7 @@ def one_run(
         if config.save_model:
             student.export(where / "model")
             save_objectives(where / "model", objectives)
+            described_of(student, task, splits, config, shelf).write(where / "model")
 
     write_result(folder, done, save)
     return done

@@ -43,6 +43,7 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
         max_length=config.max_length,
         freeze_words=True,
         kind=config.kind,
+        save_model=False,
     )
     for name, task in instances("tasks", Task).items():
         if name.startswith("world/"):

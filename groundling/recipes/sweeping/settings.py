@@ -25,7 +25,7 @@ Filled = tuple[Any, Any]
 DEFAULTS: dict[str, Filled] = {
     "adapt": (AdaptConfig(), ADAPTING),
     "pretrain": (PretrainConfig(), PRETRAINING),
-    "finetune": (FinetuneConfig(), TUNING),
+    "finetune": (FinetuneConfig(save_model=False), TUNING),  # hundreds of runs would fill a disk
     "regions": (RegionsConfig(), None),
     "partition": (PartitionConfig(), None),
     "shift": (ShiftConfig(), None),
