@@ -5,7 +5,9 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import homes
 import pytest
@@ -31,7 +33,14 @@ from transformers import AutoModel, BertTokenizer
 from groundling import checkpoint
 from groundling.batch import Example
 from groundling.cli import main
-from groundling.config import AdaptConfig, FinetuneConfig, changed, configured
+from groundling.config import (
+    AdaptConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    changed,
+    check_numbers,
+    configured,
+)
 from groundling.data.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError, first_line, in_one_line
@@ -409,6 +418,59 @@ def test_settings_that_are_missing_or_unknown(
     names = {"STUDENT": str(given / "student"), "GLUE": str(given / "glue")}
     out = [] if command[0] == "info" else ["--out", str(tmp_path / "out")]
     assert complaint in refusal(*[names.get(word, word) for word in command], *out)
+
+
+NUMBERS = {
+    "td_weight": (nan, -0.1, inf),
+    "td_temperature": (nan, inf, 0.0, -1.0),
+    "temperature": (nan, inf, 0.0, -0.07),
+    "distill_weight": (nan, -1.0),
+    "distill_warmup": (-1,),
+    "sentence": (inf,),
+    "word": (-0.5,),
+    "words": (0,),
+    "max_windows": (-1,),
+    "cache_gb": (nan, -1.0),
+    "mask_rate": (1.5, nan),
+    "adversarial_size": (nan,),
+}
+
+
+@pytest.mark.parametrize("kind", [AdaptConfig, PretrainConfig, FinetuneConfig])
+def test_numbers_out_of_range_are_told_by_their_flag(kind: Any) -> None:
+    check_numbers(configured(kind, cache_gb=inf, td_weight=0.0))
+    for name, values in NUMBERS.items():
+        for value in values:
+            with pytest.raises(InputError) as told:
+                check_numbers(configured(kind, **{name: value}))
+            flag = f"--{name.replace('_', '-')} = {value}, expected "
+            assert str(told.value).startswith(flag)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["adapt", "--student", "S", "--arm", "mlm"],
+        ["pretrain", "--student", "S", "--regions", "R", "--captions", "C"],
+        TUNE,
+    ],
+)
+def test_a_weight_that_is_no_number_is_told_before_anything_starts(
+    command: list[str], tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    told = refusal(*command, "--td-weight", "nan", "--out", str(tmp_path / "out"))
+    assert told == "groundling: --td-weight = nan, expected at least 0\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_a_sweep_are_told_by_their_table(
+    tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    file = put(
+        tmp_path / "s.toml", '[variants.a]\nmodel = "x"\n[tasks."glue/rte"]\ntd_weight = -1.0\n'
+    )
+    told = refusal("sweep", "--file", file, "--out", str(tmp_path / "out"))
+    assert '[tasks."glue/rte"]: --td-weight = -1.0, expected at least 0' in told
 
 
 def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:

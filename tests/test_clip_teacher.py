@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import time
 from collections import Counter
@@ -28,6 +27,7 @@ from transformers import (
 )
 
 from groundling.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.cli import main
 from groundling.config import (
     AdaptConfig,
     FinetuneConfig,
@@ -49,7 +49,6 @@ from groundling.keyed import generator
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import Reading
 from groundling.objectives import Given, Objective
-from groundling.recipes import finetune as tuning
 from groundling.recipes import teaching
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
@@ -232,6 +231,32 @@ def test_words_are_numbered_as_the_students(place, tmp_path):
         assert tokenizer.decode(pieces).replace(" ", "") == there[word].replace("é", "e")
 
 
+def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
+    # methods A2: a candidate has a piece on both sides after truncation
+    def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
+        short = TextSamples(examples(), TextInput(homes.words(), length))
+        return by_row(*Classroom([teacher(place, **changes)], limit, folder).wrap(short))
+
+    def words(batch: Batch, row: int) -> set[int]:
+        return set(batch.text.word[row].tolist())
+
+    for way in ("top", "random"):
+        whole = chosen(60, tmp_path / way, select=way)
+        before = len(ShardStore(tmp_path / way / "clip_words"))
+        cut = chosen(9, tmp_path / way, select=way)
+        live = chosen(9, tmp_path / "none", limit=0.0, select=way)
+        assert torch.equal(cut.features["clip_word"], live.features["clip_word"])
+        for row in range(6):
+            assert {-1} < set(cut.features["clip_word"][row].tolist()) | {-1} <= words(cut, row)
+            if words(cut, row) == words(whole, row):
+                for name in ("clip_word", "clip_words"):
+                    assert torch.equal(cut.features[name][row], whole.features[name][row])
+        lost = [row for row in range(6) if words(cut, row) != words(whole, row)]
+        assert not torch.equal(cut.features["clip_word"][lost], whole.features["clip_word"][lost])
+        # what was not cut for the student is kept once for both
+        assert len(ShardStore(tmp_path / way / "clip_words")) == before + len(lost)
+
+
 def test_a_heads_mask_is_not_read(place, bert_tokenizer):
     reading = Reading(Sizes(text=32), Answer(("yes",)), bert_tokenizer, torch.zeros(999, 32))
     plain = Example("q", "is it red ?", images=("some/0",))
@@ -333,6 +358,20 @@ def test_confidence_of_answers(place, tmp_path):
     sure.towers.text.logit_scale.data = torch.tensor(100.0).log()
     sure.answers[:] = [torch.tensor([[0.2], [0.25], [0.22], [0.21]])]
     assert sure._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
+
+
+def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):
+    form = Answer(("yes", "no", "a dog"))
+    own = ["clip_image", "clip_text"]
+    wrapped(teacher(place, wants=own), examples(), tmp_path)
+    kept_before = digests(tmp_path)
+    reads = Reads(monkeypatch)
+    sure = wrapped(teacher(place, wants=[*own, "clip_confidence"], form=form), examples(), tmp_path)
+    assert reads.seen["pictures"] == 0
+    assert "clip_confidence" in sure.features
+    others = Answer(("yes", "no"))
+    wrapped(teacher(place, wants=[*own, "clip_confidence"], form=others), examples(), tmp_path)
+    assert digests(tmp_path) == kept_before
 
 
 def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
@@ -507,12 +546,11 @@ def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
     told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
 
 
-def test_two_runs_add_to_one_folder_one_after_the_other(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
+def test_two_runs_add_to_one_folder_one_after_the_other(processes, tmp_path):
+    told = processes.Queue()
     wanted = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7, 8]}
     runs = [
-        context.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
+        processes.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
         for name, numbers in wanted.items()
     ]
     for run in runs:
@@ -616,6 +654,50 @@ def test_damaged_features_give_one_line(place, tmp_path):
         with pytest.raises(InputError, match=name) as caught:
             by_row(Taught(samples(examples()), one.parts()[1], folder=damaged))
         assert "\n" not in str(caught.value)
+
+
+def flipped(path: Path) -> None:
+    """One bit of the last number is another."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    put(path, bytes(content))
+
+
+def test_a_flipped_bit_of_kept_features_is_noticed_and_computed_anew(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "SHARD", 2)
+    one = teacher(place, wants=["clip_image", "clip_text"])
+    wrapped(one, examples(), tmp_path)
+    whole = digests(tmp_path)
+    flipped(tmp_path / "clip_texts/clip_text-00001.npy")
+    unread = wrapped(one, examples()[:2], tmp_path)
+    assert unread.rows == 2, "of a shard that nobody reads, nothing is said"
+    with pytest.raises(InputError) as caught:
+        wrapped(one, examples(), tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/clip_texts/clip_text-00001.npy: changed since it was written (SHA-256); remove "
+        f"{tmp_path}/clip_texts/index-00001.json, and its features are computed anew"
+    )
+    (tmp_path / "clip_texts/index-00001.json").unlink()
+    wrapped(one, examples(), tmp_path)
+    assert digests(tmp_path) == whole
+    index = tmp_path / "clip_images/index-00000.json"
+    ids = ShardStore(tmp_path / "clip_images").indices[0].ids
+    put(index, index.read_text().replace(ids[0], "x" + ids[0][1:]))
+    with pytest.raises(InputError, match=r"index-00000\.json: changed since it was written"):
+        wrapped(one, examples(), tmp_path)
+
+
+def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
+    one = teacher(place, wants=["clip_image", "clip_text"])
+    wrapped(one, examples(), tmp_path)
+    hashed: list[Path] = []
+    told = kept.changed
+    monkeypatch.setattr(
+        kept, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
+    )
+    for _ in range(3):  # as of several splits and seeds
+        wrapped(one, examples(), tmp_path)
+    assert sorted(path.name for path in hashed) == ["clip_images", "clip_texts"]
 
 
 def test_data_that_does_not_fit_is_named(place, tmp_path):
@@ -774,13 +856,10 @@ def test_cached_and_live_losses_are_equal(tune, tmp_path):
 
 
 @pytest.mark.parametrize("cache_gb", [1.0, 0.0])
-def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path):
     config = changed(tune, cache_gb=cache_gb)
     finetune(config, BRIEF, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
-        with pytest.raises(Killed):
-            finetune(config, BRIEF, tmp_path / "killed")
+    homes.kill(finetune, config, BRIEF, tmp_path / "killed")
     assert (tmp_path / "killed/teacher").exists() == bool(cache_gb)
     finetune(config, BRIEF, tmp_path / "killed")
     whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
@@ -858,3 +937,22 @@ def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
         adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
     result = adapt(config, BRIEF, tmp_path / "out")
     assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
+
+
+def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
+    homes.text(tmp_path / "text.txt", 12)
+    config = configured(
+        AdaptConfig,
+        student=tune.model,
+        teacher=tune.teacher,
+        text=(str(tmp_path / "text.txt"),),
+        arm="mlm+td_text+td_words",
+        select="random",
+    )
+    assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["last"].keys()
+    with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
+        adapt(changed(config, select="top"), BRIEF, tmp_path / "top")
+    with pytest.raises(SystemExit):
+        main(["adapt", "--help"])
+    told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
+    assert "td_text, td_words (with --select random" in " ".join(told.split())

@@ -250,6 +250,35 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     assert "drawn from train.jsonl, but" in told(text) and "another file of that name" in told(text)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"seed": 0', '"seed": 1'),
+        ('"per": 1', '"per": 2'),
+        ('"by": "category"', '"by": "total"'),
+        ('"examples": 21', '"examples": 22'),
+        ('"drawn": 1', '"drawn": 3'),
+        ('"per": 1', '"per": "1"'),
+        ('"by": "category"', '"by": null'),
+    ],
+)
+def test_numbers_that_do_not_draw_the_ids(
+    before: str, after: str, tmp_path: Path, data: Path
+) -> None:
+    from groundling.shift.partitions import taken
+
+    shots = tmp_path / "shots.json"
+    drawn(shots, task="vcr/answer", data=str(data), per=1)
+    task = named("tasks", Task, "vcr/rationale")
+    assert len(taken(task.read(data, "train"), shots, task, data)) == 7
+    text = shots.read_text()
+    assert before in text
+    shots.write_text(text.replace(before, after, 1))
+    with pytest.raises(InputError, match=r"shots\.json: by .*edited, draw it again") as told:
+        taken(task.read(data, "train"), shots, task, data)
+    assert "\n" not in str(told.value)
+
+
 def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     """By hand, with hashes that are right."""
     from groundling.shift.partitions import _hash, manifest, taken, write_manifest

@@ -22,11 +22,11 @@ from groundling.feed import Plan, Source, epoch_steps, steps_of
 from groundling.find import instances
 from groundling.forms import Pick
 from groundling.joins import Design
-from groundling.load import load_student
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.task_heads import Reading
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts
+from groundling.students import load_student
 from groundling.tasks.vqa import VQA
 
 TERMS = {
@@ -378,6 +378,7 @@ def test_pixels_reach_the_score(
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),
+        ({"data": "vqa_data"}, "--data vqa_data: captions have none; pass --task with it"),
         (
             {"captions": "more.token.txt"},
             "1 of 17 captioned images are not in the store, the first is 'gone'",

@@ -13,10 +13,13 @@ import pytest
 
 from groundling.cli import main
 from groundling.config import TUNING, FinetuneConfig, changed, configured
+from groundling.find import instances
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.paper import Note, agrees, mark, spelt
 from groundling.recipes.sweeping.plan import columns
 from groundling.recipes.sweeping.steps import steps_of
+from groundling.recipes.sweeping.task_names import TASKS
+from groundling.tasks import Task
 
 FILE = """
 seeds = 2
@@ -210,6 +213,18 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected a list of texts"),
         (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; expected rows, columns"),
         (('"few (IM)" = 50.0', '"fuel" = 50.0'), "no task is called 'fuel'; there are: few, full"),
+        (
+            ('task = "vcr/answer"\ndata = "data:vcr"\npartition', 'task = "vcr/anser"\npartition'),
+            r"\[tasks.\"few\"\]: no task is called 'vcr/anser'; there are: flickr30k, .*vcr/answer",
+        ),
+        (
+            ('task = "vcr/answer"\ndata = "data:vcr"\nwith', 'task = "vrc"\nwith'),
+            r"\[pretrain.\"task\"\]: no task is called 'vrc'",
+        ),
+        (
+            ('task = "vcr/answer", data', 'task = "vqa2", data'),
+            r"\[data.\S+: no task is called 'vqa2'",
+        ),
         (('"few (IM)" = 50.0', '"few" = "x"'), "expected a number for each task|not valid TOML"),
         (('["48", "code", "rounder"]', '["48"]'), r"paper: batch = \['48'\], expected \[\"value"),
         (('["48", "code", "rounder"]', "48"), "paper: batch = 48, expected"),
@@ -357,6 +372,10 @@ def test_a_plan_of_some_rows_has_what_these_need_alone(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("place")
+def test_a_plan_knows_all_tasks_by_name() -> None:
+    assert sorted(TASKS) == sorted(instances("tasks", Task))
+
+
 def test_a_plan_needs_no_torch() -> None:
     program = (
         "import sys; from groundling.cli import main; "
@@ -387,7 +406,7 @@ def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixt
     assert not Path("out").exists()
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(place)
     assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "mini"]) == 0
@@ -558,7 +577,7 @@ def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
 
 
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_papers_miniature_runs_every_job(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

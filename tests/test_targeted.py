@@ -29,7 +29,7 @@ from groundling.batch import (
     Tokens,
     collate,
 )
-from groundling.config import FinetuneConfig, Targeted, configured
+from groundling.config import FinetuneConfig, Targeted, changed, configured
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.unlabelled import Unlabelled, hidden
@@ -317,6 +317,12 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     )
     assert 0 < found["td_text_gate_open"].item() == is_open.sum() < 8
     assert pair.count(batch) == {"td_text": 8, "td_text_gate_open": 8}
+    # of right choices alone, gates of wrong ones are nobody's
+    right = TargetedText(sizes, options=Targeted(td_gate="pair", td_choices="right"), form=FOUR)
+    batch = replace(batch, labels={"label": torch.tensor([1, 2])})
+    found = right(encoded, batch)
+    assert found["td_text_gate_open"].item() == is_open[[1, 6]].sum()
+    assert right.count(batch) == {"td_text": 2, "td_text_gate_open": 2}
 
 
 def gate_of(form: Form | None, **options: Any) -> Objective:
@@ -561,9 +567,9 @@ class Clip(Teacher):
 '''
 
 
-def test_finetuning_logs_the_gate_and_keeps_no_projection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FinetuneConfig:
+    """Fine-tuning on SWAG with two gated terms."""
     from test_tasks import HEAD, regular
 
     homes.student(tmp_path / "student")
@@ -572,7 +578,7 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
         rows = [regular(number, number % 4) for number in range(size)]
         homes.put(tmp_path / "swag" / f"{split}.csv", homes.table([*HEAD, "label"], *rows))
     monkeypatch.chdir(tmp_path)
-    config = configured(
+    return configured(
         FinetuneConfig,
         model=str(tmp_path / "student"),
         task="swag",
@@ -583,7 +589,12 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
         td_gate="question",
         save_model=True,
     )
-    result = finetune(config, replace(STEPS, steps=4, batch=8, lr=0.0), tmp_path / "out")
+
+
+def test_finetuning_logs_the_gate_and_keeps_no_projection(
+    gated: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = finetune(gated, replace(STEPS, steps=4, batch=8, lr=0.0), tmp_path / "out")
     seed = tmp_path / "out" / "seed-0"
     for line in log_of(seed):
         assert line["td_text_gate_open"] == line["td_words_gate_open"] == 1
@@ -604,12 +615,25 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
     assert not any("project" in key for key in load_file(seed / "model" / "model.safetensors"))
 
 
+def test_a_gate_of_pairs_that_is_never_open_is_in_the_result(
+    gated: FinetuneConfig, tmp_path: Path
+) -> None:
+    pairs = changed(gated, td_gate="pair", td_temperature=1e-9, objectives=("td_text",))
+    result = finetune(pairs, replace(STEPS, steps=2, batch=8), tmp_path / "out")
+    done = json.loads((tmp_path / "out/seed-0/result.json").read_text())
+    assert done["watched"]["td_text_gate_open"] == [0.0]
+    (note,) = result["notes"]
+    assert "the confidence gate was open in 0% of all cases in epoch 1: nothing was" in note
+
+
 def test_what_stands_out_is_said() -> None:
     gated = gate_of(FOUR)
     assert gated.remarks({"td_text_gate_open": [0.4, 0.9]}) == []
     assert gated.remarks({}) == []
     (never,) = gated.remarks({"td_text_gate_open": [0.4, 0.0, 0.0]})
     assert "open in 0% of all cases in epoch 2, 3: nothing was distilled" in never
+    (always,) = gate_of(FOUR, td_gate="pair").remarks({"td_text_gate_open": [1.0]})
+    assert "open in 100% of all cases in epoch 1: it kept nothing back" in always
     image = TargetedImage(Sizes(text=4, visual=4, regions=3, teacher=4, teacher_image=4))
     assert image.remarks({"td_image_mean": [0.0]}) == []
     (mean,) = image.remarks({"td_image_mean": [0.25]})

@@ -59,7 +59,7 @@ def nouns_of(facts: Sequence[VisualFact]) -> Nouns:
     """The nouns of one relation's facts, each once, whatever the case of its letters."""
     number: dict[str, int] = {}
     options: dict[str, int] = {}
-    names = []
+    names: list[str] = []
     for fact in facts:
         key = fact.subject.lower()
         if key not in number:

@@ -120,8 +120,9 @@ def _answers(path: Path) -> tuple[dict[str, list[np.ndarray]], int]:
 
 
 def _number(row: Mapping[str, Any], colour: str, where: str) -> float:
-    value = row.get(colour)
-    if type(value) not in (int, float) or not 0 <= value < np.inf:
+    value: Any = row.get(colour)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < np.inf:
         raise InputError(f"{where}: {colour} is {value!r}; expected a number from 0 up")
     return float(value)
 

@@ -537,7 +537,7 @@ class ShardStore:
             except InputError as error:
                 faults.append(str(error))
             if verify:
-                faults += self._changed(shard)
+                faults += changed(self.folder, shard, self.indices[shard], self.manifest)
         counted: dict[str, object] = {"records": len(self), "rows": self.rows}
         for name, count in counted.items():
             told = self.manifest.get(name, count)  # format 1 did not say
@@ -593,22 +593,23 @@ class ShardStore:
                 faults.append(f"{path}: {self.noun} {names[0]!r}: a number is not finite{such}")
         return faults
 
-    def _changed(self, shard: int) -> list[str]:
-        faults = []
-        recorded = {
-            shard_file(self.folder, name, shard): column.sha256
-            for name, column in self.indices[shard].columns.items()
-        }
-        path = shard_file(self.folder, "index", shard)
-        hashes = self.manifest.get("sha256")
-        recorded[path] = hashes.get(path.name, "") if isinstance(hashes, dict) else ""
-        for path, sha256 in recorded.items():
-            try:
-                if sha256 and sha256_of(path) != sha256:
-                    faults.append(f"{path}: changed since it was written (SHA-256)")
-            except InputError as error:
-                faults.append(str(error))
-        return faults
+
+def changed(folder: Path, shard: int, index: Index, manifest: Facts) -> list[str]:
+    """A line for every file of a shard that is gone, or whose SHA-256 is no longer the recorded one."""
+    recorded = {
+        shard_file(folder, name, shard): column.sha256 for name, column in index.columns.items()
+    }
+    path = shard_file(folder, "index", shard)
+    hashes = manifest.get("sha256")
+    recorded[path] = hashes.get(path.name, "") if isinstance(hashes, dict) else ""
+    faults = []
+    for path, sha256 in recorded.items():
+        try:
+            if sha256 and sha256_of(path) != sha256:
+                faults.append(f"{path}: changed since it was written (SHA-256)")
+        except InputError as error:
+            faults.append(str(error))
+    return faults
 
 
 def not_finite(array: np.ndarray) -> np.ndarray:

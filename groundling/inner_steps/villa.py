@@ -13,7 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from groundling.batch import Perturbation
-from groundling.config import Adversarial
+from groundling.config import Adversarial, check_numbers
 from groundling.errors import InputError
 from groundling.inner_steps import InnerPart, InnerStep, MicroStep, Terms
 
@@ -48,13 +48,8 @@ class Villa(InnerStep):
 
     def __init__(self, options: Adversarial) -> None:
         """Raises InputError naming the flag of a number that is out of its range."""
-        passes = options.adversarial_passes
-        if passes < 1:
-            raise InputError(f"--adversarial-passes = {passes}, expected at least 1")
-        for flag, value in (("size", options.adversarial_size), ("kl", options.adversarial_kl)):
-            if not 0 <= value < math.inf:
-                raise InputError(f"--adversarial-{flag} = {value}, expected at least 0")
-        self.passes = passes
+        check_numbers(options)
+        self.passes = options.adversarial_passes
         self.size = options.adversarial_size
         self.norm = 2.0 if options.adversarial_norm == "l2" else math.inf
         self.weight = options.adversarial_kl

@@ -52,10 +52,11 @@ class Gate:
 
     def count(self, batch: Batch) -> int:
         """How many gates a batch has: one for each sample, or for each row."""
-        return batch.rows if self._by_pair else len(batch)
+        return batch.rows if self.by_pair else len(batch)
 
     @property
-    def _by_pair(self) -> bool:
+    def by_pair(self) -> bool:
+        """Whether there is a gate for each row, and not one for each sample."""
         return self.per == "pair" and self._chooses
 
     def ratio(self, encoded: Encoded, batch: Batch) -> Tensor:
@@ -67,7 +68,7 @@ class Gate:
                     f"the teacher's {self.needs.partition('.')[2]} is not a number for some of {batch.ids[:3]}"
                 )
             student = self._student(encoded, batch)
-            if not self._by_pair:
+            if not self.by_pair:
                 teacher = teacher.amax(-1)
                 student = student.amax(-1)
             return (self.temperature * teacher / student).flatten()
@@ -89,7 +90,7 @@ class Gate:
         outputs = answers.float()
         if isinstance(self.form, Choose) and self.form.kind == "each":
             wrong_or_right = outputs.view(len(batch), -1, 2)
-            if self._by_pair:
+            if self.by_pair:
                 return wrong_or_right.softmax(-1)[..., 1]
             outputs = wrong_or_right[..., 1]
         return outputs.softmax(-1)

@@ -94,10 +94,11 @@ class TargetedTerm(Objective, ABC):
         return number % batch.choices == right
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Rows, and gates."""
+        """Rows, and gates; of gates that rows have by themselves, those of the rows that are distilled."""
         counts = {self.name: int(self.rows(batch).sum())}
         if self.gate is not None:
-            counts[self._opened] = self.gate.count(batch)
+            is_own = self.gate.by_pair
+            counts[self._opened] = counts[self.name] if is_own else self.gate.count(batch)
         return counts
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
@@ -107,8 +108,9 @@ class TargetedTerm(Objective, ABC):
         terms = {}
         if self.gate is not None:
             is_open = self.gate.open(encoded, batch)
-            terms[self._opened] = is_open.float().sum()
-            heard = heard & is_open.repeat_interleave(batch.rows // len(is_open))
+            open_rows = heard & is_open.repeat_interleave(batch.rows // len(is_open))
+            terms[self._opened] = (open_rows if self.gate.by_pair else is_open).float().sum()
+            heard = open_rows
         return {self.name: (distances * heard).sum(), **terms}
 
     def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:

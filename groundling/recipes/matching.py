@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -11,19 +11,20 @@ import torch
 from scipy.special import expit
 
 from groundling.batch import Example, collate, needed
-from groundling.config import Targeted, ZeroShotConfig
+from groundling.config import Targeted, WinogroundConfig, ZeroShotConfig
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd
-from groundling.load import design_of, is_single_stream, load_student
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.saved_heads import load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.recipes.regions_of import Shelf, check_regions
+from groundling.recipes.regions_of import check_regions
 from groundling.recipes.teaching import Classroom
+from groundling.students import design_of, is_single_stream, load_student
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.towers import Towers
 
@@ -50,8 +51,8 @@ class Matcher(Protocol):
         """What a score is, in words."""
         ...
 
-    def __call__(self, examples: Sequence[Example]) -> Matches:
-        """Scores of examples that have one image and no choices; raises InputError where one has not."""
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """Scores of a split's examples, of one image and no choices; raises InputError where one has not."""
         ...
 
     def on_a_line(self, scores: np.ndarray) -> np.ndarray:
@@ -80,7 +81,7 @@ class ByCosine:
         samples, _ = Classroom([teacher], 1.0, self.folder).wrap(TextSamples(examples, None))
         return samples
 
-    def __call__(self, examples: Sequence[Example]) -> Matches:
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
         """Cosine of image and text times CLIP's scale."""
         samples = self.kept(examples, "clip_image", "clip_text")
         scores: list[float] = []
@@ -107,8 +108,13 @@ class ByMatchHead:
 
     measure = "log-odds of a match"
 
-    def __init__(self, config: ZeroShotConfig, device: torch.device) -> None:
-        """Raises InputError for another model, one without such a head, or regions of another kind."""
+    def __init__(
+        self,
+        config: ZeroShotConfig | WinogroundConfig,
+        stores: Mapping[str, SeveralStores],
+        device: torch.device,
+    ) -> None:
+        """`stores` by split. Raises InputError for another model, one without such a head, or other regions."""
         model = load_student(config.model)
         if not isinstance(model, SingleStream):
             raise InputError(
@@ -132,13 +138,13 @@ class ByMatchHead:
         if reads_pixels != bool(config.images):
             told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
             raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
-        self.store = Shelf(config.regions, (), "store", features=not reads_pixels).of("")
-        if not reads_pixels:
-            check_regions(self.store, model, config.other_regions)
+        self.stores = stores
+        for store in () if reads_pixels else stores.values():
+            check_regions(store, model, config.other_regions)
 
-    def __call__(self, examples: Sequence[Example]) -> Matches:
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
         """The head's logit of a match less that of none."""
-        samples = self._samples(examples)
+        samples = self._samples(examples, self.stores[split])
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
@@ -155,12 +161,12 @@ class ByMatchHead:
                 dropped[place] = sample.dropped
         return Matches(scores, read, dropped)
 
-    def _samples(self, examples: Sequence[Example]) -> Samples:
+    def _samples(self, examples: Sequence[Example], store: SeveralStores) -> Samples:
         text, _ = self.model.inputs(self.config.max_length)
         join = self.model.join
         most = self.config.most_regions
         seeing = Seeing(whole=join.whole, last_pixel=join.last_pixel, most=most)
-        samples: Samples = RegionSamples(TextSamples(examples, text), self.store, seeing)
+        samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
         if isinstance(self.model, EndToEnd):
             sides = (self.model.side, self.model.long_side)
             samples = Pictured(samples, self.config.images, *sides)

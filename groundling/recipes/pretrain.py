@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from groundling.batch import Example
-from groundling.config import PretrainConfig, TrainConfig, check_training, need
+from groundling.config import PretrainConfig, TrainConfig, check_numbers, check_training, need
 from groundling.data.captions import (
     Captioned,
     has_splits,
@@ -31,7 +31,6 @@ from groundling.forms import Answer, Choose
 from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
-from groundling.load import design_of, join_to, load_student
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream
@@ -53,6 +52,7 @@ from groundling.recipes.teaching import (
     with_teachers,
 )
 from groundling.shift.partitions import hidden_versions, taken
+from groundling.students import design_of, join_to, load_student
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.train import train
@@ -64,6 +64,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     Raises InputError for settings that do not fit.
     """
     _check(config)
+    check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     settings = {**asdict(config), "train": asdict(training)}
@@ -148,6 +149,8 @@ def _check(config: PretrainConfig) -> None:
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
+    if config.captions and config.data:
+        raise InputError(f"--data {config.data}: captions have none; pass --task with it")
     for flag, given in (
         ("--listing", config.listing),
         ("--caption-splits", " ".join(config.caption_splits)),
@@ -167,7 +170,7 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
     inputs: dict[str, str | Path] = {
         "student": config.student,
         **manifests(config.regions.regions),
-        "data": "" if config.captions else config.data,
+        "data": config.data,
         "partition": config.partition,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",

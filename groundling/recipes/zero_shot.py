@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.batch import Example
-from groundling.config import ZeroShotConfig, need
+from groundling.config import ZeroShotConfig, check_numbers, need
 from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.samples import thinned
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.evaluate import Scores, most_likely, write_answers
 from groundling.find import named
@@ -21,7 +22,7 @@ from groundling.forms import Answer, Choose, Classify
 from groundling.metrics import collapsed
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
-from groundling.recipes.regions_of import manifests
+from groundling.recipes.regions_of import Shelf, manifests
 from groundling.runs import disk_errors, write_json
 from groundling.shift.beside import with_others
 from groundling.shift.predictions import told_of
@@ -48,20 +49,22 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     need(config, "zero-shot", "model", "task", "data")
     if not config.regions:
         need(config, "zero-shot with a CLIP", "images")
+    check_numbers(config)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     kind = _kind(task)
     _check(config, task, kind)
     task = with_others(task, config.also)
+    stores = _stores(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
         return run.result
-    work = _Answering(config, task, kind, run)
+    work = _Answering(config, task, kind, run, stores)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
-    for split in [config.split] if config.split else task.dev:
+    for split in _splits(config, task):
         answers = work.answers(split)
         if run.state.is_main_process:
             write_answers(answers, task, split, place)
@@ -112,6 +115,21 @@ def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
         raise InputError("--teacher-cache is for features of a CLIP; --regions has none")
 
 
+def _splits(config: ZeroShotConfig, task: Task) -> Sequence[str]:
+    """What is answered."""
+    return [config.split] if config.split else task.dev
+
+
+def _stores(config: ZeroShotConfig, task: Task) -> dict[str, SeveralStores]:
+    """The region stores of every split that is read; none without --regions."""
+    if not config.regions:
+        return {}
+    names = (task.train, *task.dev, *task.test)
+    shelf = Shelf(config.regions, names, f"split of {task.name}", features=not config.images)
+    read = [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
+    return {split: shelf.of(split) for split in read}
+
+
 def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
     return {
         "model": config.model,
@@ -136,14 +154,21 @@ def _scored(answers: Scores, task: Task, split: str, config: ZeroShotConfig) -> 
 class _Answering:
     """A model at a task; what is to be told of the answers beside their scores gathers in `told`."""
 
-    def __init__(self, config: ZeroShotConfig, task: Task, kind: Kind, run: Run) -> None:
+    def __init__(
+        self,
+        config: ZeroShotConfig,
+        task: Task,
+        kind: Kind,
+        run: Run,
+        stores: Mapping[str, SeveralStores],
+    ) -> None:
         self.config = config
         self.task = task
         self.fitted: Clusters | None = None
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
         self.match: Matcher
         if config.regions:
-            self.match = ByMatchHead(config, run.state.device)
+            self.match = ByMatchHead(config, stores, run.state.device)
         else:
             cache = Path(config.teacher_cache or run.folder / "teacher")
             self.match = ByCosine(config.model, config.images, run.state.device, cache)
@@ -254,7 +279,7 @@ class _Answering:
         return embedded, [number[row.ids.tobytes()] for row, _ in rows]
 
     def _matched(self, split: str, rows: Sequence[Example]) -> Matches:
-        found = self.match(rows)
+        found = self.match(rows, split)
         self.told["dropped_pieces"] += int(found.dropped.sum())
         cut = int((found.dropped > 0).sum())
         if cut:

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from groundling.batch import Example
 from groundling.errors import InputError, refuse
+from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.runs import data_hash, disk_errors, read_json
 from groundling.tasks import Task, vcr, vqa
@@ -232,7 +233,7 @@ def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> 
     """The examples of a partition, in the order of the data.
 
     Raises:
-        InputError: The manifest is damaged or of other files, or names an example that is not there.
+        InputError: The manifest is damaged, edited or of other files, or names an example that is not there.
     """
     content = read_manifest(path)
     if content["task"].partition("/")[0] != task.name.partition("/")[0]:
@@ -247,8 +248,28 @@ def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> 
     names = {name_of(example) for example in examples}
     absent = [name for name in content["ids"] if name not in names]
     refuse([f"{path}: {name} is not among the training examples of {task.name}" for name in absent])
+    _check_numbers(content, path, task, folder)
     wanted = set(content["ids"])
     return [example for example in examples if name_of(example) in wanted]
+
+
+def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
+    """Raises InputError for numbers that no longer draw a manifest's ids, on which alone its hash is."""
+    by: Any = content.get("by")
+    per, seed = content.get("per"), content.get("seed")
+    if by not in get_args(By) or type(per) is not int or type(seed) is not int:
+        raise InputError(
+            f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
+        )
+    if content["task"] != task.name:  # an answers' partition serves for rationales, too
+        task = named("tasks", Task, content["task"]).at(folder)
+    again = manifest(task, folder, per, seed, by, allow_fewer=True)
+    for name in ("strata", "examples", "ids"):
+        if content.get(name) != again[name]:
+            raise InputError(
+                f"{path}: by {by}, {per} each and seed {seed} draw other {name} from {folder} than it has; damaged or "
+                "edited, draw it again"
+            )
 
 
 def left_over(

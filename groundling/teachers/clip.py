@@ -85,6 +85,7 @@ class ClipTeacher(Teacher):
         scorer: Towers | None = None,
         keywords: Keywords | None = None,
         sure_of: Answers | Anchors | None = None,
+        pictures: Mapping[str, Path] | None = None,
     ) -> None:
         """A teacher that is asked for `wants`, some of `FEATURES`.
 
@@ -95,6 +96,7 @@ class ClipTeacher(Teacher):
             scorer: another CLIP-like model, which compares image and text; without one, the towers themselves do.
             keywords: finds the keywords of a text; without, the built-in extractor does.
             sure_of: what `clip_confidence` is about.
+            pictures: the images' files by id; without, those in the folder of the images.
 
         Raises InputError if something is asked for that these cannot say.
         """
@@ -104,6 +106,7 @@ class ClipTeacher(Teacher):
         self.keywords = keywords or BuiltIn()
         self.sure_of = sure_of
         self.wants = tuple(name for name in (*FEATURES, SCORED_IMAGE, SCORED_TEXT) if name in wants)
+        self.pictures = pictures
         self.files: dict[str, Path] = {}
         self.digests: dict[str, str] = {}
         self.answers: list[Tensor] = []
@@ -128,7 +131,7 @@ class ClipTeacher(Teacher):
                 "image and text side of the teacher are of different models and share no space; pass "
                 "--teacher-scorer MODEL, a CLIP-like model that compares image and text"
             )
-        if self._sees(asked) and not self.options.teacher_images:
+        if self._sees(asked) and self.pictures is None and not self.options.teacher_images:
             raise InputError(
                 f"a teacher that is asked for {', '.join(self.wants)} needs --teacher-images FOLDER"
             )
@@ -189,11 +192,12 @@ class ClipTeacher(Teacher):
     def parts(self) -> Sequence[Teacher]:
         """One for images, one for texts, one for words, and one for what follows from these; as are needed."""
         asked = self._lacking(())
+        # How sure it is follows from the image in no time; kept with it, a gate would need images of its own.
         groups: list[tuple[str, set[str], Literal["always", "fixed", "never"]]] = [
-            ("clip_images", self._of_image(), "always"),
+            ("clip_images", {"clip_image", SCORED_IMAGE}, "always"),
             ("clip_texts", {"clip_text", SCORED_TEXT}, "fixed"),
             ("clip_words", {"clip_words", "clip_word"}, "fixed"),
-            ("clip_scores", {"clip_similarity", "clip_confidence"} - self._of_image(), "never"),
+            ("clip_scores", {"clip_similarity", "clip_confidence"}, "never"),
         ]
         parts = []
         for name, group, keeps in groups:
@@ -249,7 +253,8 @@ class ClipTeacher(Teacher):
         """
         if self._sees(self._lacking(())):
             who = f"a teacher that is asked for {', '.join(self.wants)}"
-            self.files.update(pictures_of(samples, self.options.teacher_images, who))
+            where = self.options.teacher_images if self.pictures is None else self.pictures
+            self.files.update(pictures_of(samples, where, who))
         if isinstance(self.sure_of, Anchors) and "clip_confidence" in self.wants:
             self._cluster(samples, self.sure_of.classes)
         return self
@@ -271,12 +276,17 @@ class ClipTeacher(Teacher):
         self.anchors.append(kmeans_1d(np.concatenate(found), classes))
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
-        """A hash of the text, of the image's file, or of both, as far as what is asked for depends on them."""
+        """A hash of the text, of the image's file, or of both, as far as what is asked for depends on them.
+
+        Of the text belongs which words may be selected, if the student does not read all of them.
+        """
         sees, reads = self._sees(self.wants), self._reads(self.wants)
         ids = []
         for row in rows:
             example = needed(row.example, "example", "a teacher")
-            parts = [_digest(text_of(example))] if reads else []
+            text = text_of(example)
+            lost = _unread(row, text) if "clip_words" in self.wants else ()
+            parts = [_digest(f"{text}\n{lost}" if lost else text)] if reads else []
             parts += [self._image_id(example)] if sees else []
             ids.append("|".join(parts))
         return ids
@@ -298,6 +308,11 @@ class ClipTeacher(Teacher):
             for name, row in zip(self.ids(rows), rows, strict=True)
         ]
         inputs = self._with_texts(inputs, texts, lacking)
+        if "clip_words" in lacking:
+            inputs = [
+                self._with_words(one, text, _unread(row, text))
+                for one, text, row in zip(inputs, texts, rows, strict=True)
+            ]
         return self._with_pictures(inputs, examples, lacking)
 
     def _carried(self) -> set[str]:
@@ -307,7 +322,7 @@ class ClipTeacher(Teacher):
     def _with_texts(
         self, inputs: list[Sample], texts: Sequence[str], lacking: set[str]
     ) -> list[Sample]:
-        """Inputs with their texts, and what is needed to select words."""
+        """Inputs with their texts."""
         words = "clip_words" in lacking
         own = words or "clip_text" in lacking
         scored = SCORED_TEXT in lacking or (words and self._ranks)
@@ -322,15 +337,14 @@ class ClipTeacher(Teacher):
             inputs = [
                 _beside(one, "scorer", clip=row) for one, row in zip(inputs, others, strict=True)
             ]
-        if words:
-            inputs = [self._with_words(one, text) for one, text in zip(inputs, texts, strict=True)]
         return inputs
 
-    def _with_words(self, one: Sample, text: str) -> Sample:
+    def _with_words(self, one: Sample, text: str, lost: Sequence[int]) -> Sample:
         """An input with what is needed to select its words: `candidate` and `importance` (K,), or `clip_word` (M,)."""
         places = spans(text)
-        # Marks are no words, and of a word that was cut off nothing is known.
-        is_candidate = np.array([text[start].isalnum() for start, _ in places], bool)
+        # Of a word that was cut off for either side nothing can be compared.
+        is_candidate = _are_words(text, places)
+        is_candidate[list(lost)] = False
         for row in (one.clip, one.asides["scorer"].clip if "scorer" in one.asides else None):
             if row is not None:
                 is_candidate &= np.isin(np.arange(len(places)), row.word)
@@ -534,6 +548,23 @@ def text_of(example: Example) -> str:
     """
     text = example.text if example.pair is None else f"{example.text} {example.pair}"
     return text.removesuffix(example.cue).rstrip() if example.cue else text
+
+
+def _are_words(text: str, places: np.ndarray) -> np.ndarray:
+    """Which raw words (K,) bool are words, and no marks."""
+    return np.array([text[start].isalnum() for start, _ in places], bool)
+
+
+def _unread(row: Sample, text: str) -> tuple[int, ...]:
+    """The words of a row's text of which the student has no piece, because they were cut off or have none."""
+    if row.text is None or row.words is None:
+        return ()
+    unread = np.ones(len(row.words) + 1, bool)
+    unread[row.text.word] = False  # -1, no word, is the place behind the last one
+    if not unread[:-1].any():
+        return ()
+    is_word = _are_words(text, spans(text))  # a head's cue is behind them
+    return tuple(np.flatnonzero(unread[: len(is_word)] & is_word).tolist())
 
 
 def _digest(text: str) -> str:

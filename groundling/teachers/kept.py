@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
@@ -14,7 +14,18 @@ from typing import Any, Protocol
 import numpy as np
 from accelerate import PartialState
 
-from groundling.data.shards import Facts, Part, Record, ShardStore, ShardWriter, load_json
+from groundling.data.shards import (
+    Facts,
+    Index,
+    Part,
+    Record,
+    ShardStore,
+    ShardWriter,
+    changed,
+    load_json,
+    shard_file,
+)
+from groundling.errors import refuse
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
@@ -22,6 +33,9 @@ LOCK = "lock"
 """File that a run holds while it adds records."""
 SCALAR = "_as_row"
 """Ends the names of single numbers, which a store holds as arrays of one."""
+
+CHECKED: set[tuple[tuple[Path, int, int], ...]] = set()
+"""Shards whose hashes this process has compared, by path, size and time of their files: splits and seeds share them."""
 
 Make = Callable[[Sequence[str]], list[Record]]
 """Records of some ids, in their order."""
@@ -82,7 +96,7 @@ class OnDisk:
         """Compute the records of ids that are not there, every process its share of the shards.
 
         Goes on where a killed run stopped, and waits for another run that is adding. Raises InputError if the folder
-        holds records of another key.
+        holds records of another key, or if a shard with some of these ids is no longer what was written.
         """
         state = PartialState()
         with _alone(self.folder, state):
@@ -93,6 +107,9 @@ class OnDisk:
         part = Part(state.process_index, state.num_processes)
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.written()
+        wanted = set(ids)
+        read = [number for number, index in written.items() if not wanted.isdisjoint(index.ids)]
+        self._compare({read[place]: written[read[place]] for place in part.of(len(read))})
         closed = self._closed(len(written))
         there = {record_id for index in written.values() for record_id in index.ids}
         state.wait_for_everyone()  # nobody writes before all have seen what there is
@@ -120,10 +137,33 @@ class OnDisk:
             raise RuntimeError(f"{self.folder}: read before it was filled")
         return self.store
 
+    def _compare(self, shards: Mapping[int, Index]) -> None:
+        """Raises InputError if a file of some shards has another hash than the one that was written."""
+        path = self.folder / "manifest.json"
+        manifest = load_json(path) if path.is_file() else {}
+        for number, index in shards.items():
+            files = [shard_file(self.folder, name, number) for name in ("index", *index.columns)]
+            stamp = tuple(_stamp(file) for file in files)
+            if stamp in CHECKED:
+                continue
+            own = shard_file(self.folder, "index", number)
+            faults = changed(self.folder, number, index, manifest)
+            refuse([f"{one}; remove {own}, and its features are computed anew" for one in faults])
+            CHECKED.add(stamp)
+
     def _closed(self, shards: int) -> bool:
         """Whether the manifest speaks of all shards that are there."""
         manifest = self.folder / "manifest.json"
         return manifest.is_file() and load_json(manifest).get("shards") == shards
+
+
+def _stamp(path: Path) -> tuple[Path, int, int]:
+    """What tells a file from what stood there before; zeros for one that is gone."""
+    try:
+        about = path.stat()
+    except OSError:
+        return path, 0, 0
+    return path, about.st_size, about.st_mtime_ns
 
 
 @contextmanager

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from groundling.config import FinetuneConfig, Targeted, TrainConfig, check_training, need
+from groundling.config import (
+    FinetuneConfig,
+    Targeted,
+    TrainConfig,
+    check_numbers,
+    check_training,
+    need,
+)
 from groundling.errors import InputError
 from groundling.models.adapters import check_adapter, is_adapter
 from groundling.recipes.teaching import check_parts, inner_step
@@ -31,6 +38,7 @@ def check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> N
     _check_unlabelled(config)
     _check_adapter(config, training)
     check_parts(config.objectives, config.teacher, "finetune")
+    check_numbers(config)
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written
 

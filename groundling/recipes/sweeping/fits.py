@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groundling.errors import InputError
+from groundling.find import is_outside
 from groundling.recipes.sweeping.parts import (
     PRETRAIN_OF,
     PRETRAININGS,
@@ -17,11 +18,13 @@ from groundling.recipes.sweeping.parts import (
     references,
     slug,
 )
+from groundling.recipes.sweeping.task_names import TASKS
 
 
 def check_fits(what: Sweep, path: str | Path) -> None:
     """Raises InputError naming the table of the file whose reference, row, column, score or start does not exist."""
     _check_references(what, path)
+    _check_tasks(what, path)
     for table in what.tables:
         _check_table(what, table, path)
     tasks = [tuning.name for tuning in what.tunings]
@@ -44,6 +47,18 @@ def _check_references(what: Sweep, path: str | Path) -> None:
     for name in what.sources:
         if name not in found:
             raise InputError(f"{path}, [{_table(name)}]: no setting refers to {name}")
+
+
+def _check_tasks(what: Sweep, path: str | Path) -> None:
+    """Raises InputError for settings of a task that there is not; whether your own is there, only its import tells."""
+    holders = {f'[tasks."{one.name}"]': one.finetune for one in what.tunings}
+    holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in what.pretrainings}
+    holders |= {f"[{_table(one.name)}]": one.settings[0] for one in what.sources.values()}
+    for where, config in holders.items():
+        name = vars(config).get("task", "") if config is not None else ""
+        if name and not is_outside(name) and name not in TASKS:
+            offered = ", ".join(sorted(TASKS))
+            raise InputError(f"{path}, {where}: no task is called {name!r}; there are: {offered}")
 
 
 def _table(reference: str) -> str:
