@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from groundling.documented import documented
 from groundling.errors import InputError
 
 IGNORE = -100
@@ -33,13 +34,17 @@ def needed(value: T | None, name: str, who: str) -> T:
     return value
 
 
+@documented
 class Gold(NamedTuple):
     """The boxes that answer an example, in pixels of its image."""
 
-    boxes: np.ndarray  # (G, 4): x1, y1, x2, y2
-    size: tuple[int, int]  # width and height of the image
+    boxes: np.ndarray
+    """(G, 4): x1, y1, x2, y2."""
+    size: tuple[int, int]
+    """Width and height of the image."""
 
 
+@documented
 @dataclass(frozen=True)
 class Example:
     """One item as its file tells it."""
@@ -47,7 +52,9 @@ class Example:
     id: str
     """Its own in a split; the key of all that is drawn for it."""
     text: str
+    """What is read, or the first of two texts."""
     pair: str | None = None
+    """The second text, if there are two."""
     label: float | int | np.ndarray | None = None
     """A class or a number, or soft targets: (K, 2) pairs of class and score, K the same all over a split."""
     choices: tuple[str, ...] = ()
@@ -72,6 +79,7 @@ class Example:
     """What a head put at the end of it for the model alone, such as a [MASK]; teachers of images read it without."""
 
 
+@documented
 @dataclass(frozen=True)
 class Row:
     """One tokenised text of one row, without padding."""
@@ -101,6 +109,7 @@ class Row:
         return replace(self, **{name: each[places] for name, each in fields_of_pieces.items()})
 
 
+@documented
 @dataclass(frozen=True)
 class RegionRow:
     """The regions of one row's images, best first; see `data/regions.py` for where they come from."""
@@ -146,11 +155,13 @@ class RegionRow:
         return RegionRow(**{name: change(values) for name, values in self.fields().items()})
 
 
+@documented
 @dataclass(frozen=True)
 class Sample:
     """One example, tokenised and decoded once; objectives rewrite copies of it."""
 
     id: str
+    """Its example's; the key of all that is drawn for it."""
     text: Row | None = None
     """What a text encoder reads."""
     clip: Row | None = None
@@ -192,6 +203,7 @@ class Sample:
         return replace(self, labels={**self.labels, name: value})
 
 
+@documented
 @dataclass(frozen=True)
 class Tokens:
     """The text encoder's side of a batch."""
@@ -212,6 +224,7 @@ class Tokens:
     """(N, T) long: which part of a text of several a piece belongs to; None for models that know none."""
 
 
+@documented
 @dataclass(frozen=True)
 class Regions:
     """The regions' side of a batch."""
@@ -236,6 +249,7 @@ class Regions:
     """(N, R, 14, 14) bool: the cells of a box that its object fills."""
 
 
+@documented
 @dataclass(frozen=True)
 class Windows:
     """A CLIP text tower's side of a batch: as many windows as each row needs, and no more."""
@@ -271,6 +285,7 @@ class Windows:
         return flat.view(rows, pieces, -1)
 
 
+@documented
 @dataclass(frozen=True)
 class Perturbation:
     """What adversarial training adds to a model's input embeddings; see VILLA (Gan et al. 2020, Section 3.2)."""
@@ -301,6 +316,7 @@ class Perturbation:
         return Perturbation(text, regions)
 
 
+@documented
 @dataclass(frozen=True)
 class Aside:
     """What a live teacher reads: equal rows once, and where each row of the batch finds its own."""
@@ -311,6 +327,7 @@ class Aside:
     """(N,) long: which of them each row of the outer batch is."""
 
 
+@documented
 @dataclass(frozen=True)
 class Batch:
     """Everything a model may see of B samples; frozen, use `dataclasses.replace`."""
@@ -393,6 +410,7 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     return cast(T, changed)
 
 
+@documented
 @dataclass(frozen=True)
 class Encoded:
     """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
@@ -401,6 +419,8 @@ class Encoded:
     """(N, T, D): the text encoder alone, last layer; this is what gets exported."""
     pooled: Tensor | None = None
     """(N, D): the text encoder's own pooler."""
+    sentence: Tensor | None = None
+    """(N, S): the text encoder's states, pooled as its sentence-transformers folder says."""
     visual: Tensor | None = None
     """(N, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it."""
     joint_text: Tensor | None = None
@@ -423,6 +443,7 @@ class Encoded:
     """What objectives' heads made of all this, by objective: `supervised` (B, outputs); see `Objective.read`."""
 
 
+@documented
 class Sizes(NamedTuple):
     """Widths of a model's outputs, from which heads are built; 0 where the model has no such output."""
 
@@ -436,6 +457,8 @@ class Sizes(NamedTuple):
     """Vocabulary and width of the CLIP side's input embeddings."""
     pooled: int = 0
     """Width of the model's own pooler."""
+    sentence: int = 0
+    """S of the sentence vector that a sentence-transformers folder pools."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
     teacher_image: int = 0

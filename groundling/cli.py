@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
-from groundling import config
+from groundling import __version__, config
+from groundling.documented import summary_of
 from groundling.errors import InputError
 
 
@@ -30,9 +31,17 @@ class Command:
     positional: str = ""
     """The flag that the first bare word means, as in `groundling regions my_photos`."""
     out: bool = True
-    """Whether it has a run folder."""
+    """Whether it has a run folder, or writes a file."""
+    file: str = ""
+    """The file that it writes, if nobody says which; empty: a run folder."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
+
+    def function(self) -> Callable[..., Any]:
+        """The recipe itself; only now is what it needs imported."""
+        module, _, function = self.recipe.partition(":")
+        recipe: Callable[..., Any] = vars(importlib.import_module(module))[function]
+        return recipe
 
 
 COMMANDS = {
@@ -50,7 +59,7 @@ COMMANDS = {
     "adapt": Command(
         "adapt a text encoder with a CLIP-like teacher (or without: the control)",
         "groundling.recipes.adapt:adapt",
-        {"_own": config.AdaptConfig(), "_train": config.TrainConfig()},
+        {"_own": config.AdaptConfig(), "_train": config.ADAPTING},
     ),
     "regions": Command(
         "regions of your own images, or of others' region files, as a store",
@@ -68,6 +77,18 @@ COMMANDS = {
         "groundling.recipes.finetune:finetune",
         {"_own": config.FinetuneConfig(), "_train": config.TUNING},
     ),
+    "predict": Command(
+        "what a fine-tuned model answers to new data: your own file with its answers, best first",
+        "groundling.recipes.predict:predict",
+        {"_own": config.PredictConfig()},
+        file="answers.csv",
+    ),
+    "evaluate": Command(
+        "score a fine-tuned model on labelled data, without any training",
+        "groundling.recipes.evaluate:evaluate",
+        {"_own": config.EvaluateConfig()},
+        out=False,
+    ),
     "probe": Command(
         "ask an encoder what it knows of a rendered world's nouns",
         "groundling.recipes.probe:probe",
@@ -78,13 +99,25 @@ COMMANDS = {
         "groundling.recipes.ask:ask",
         {"_own": config.AskConfig()},
     ),
+    "pairs": Command(
+        "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
+        "groundling.recipes.pairs:pairs",
+        {"_own": config.PairsConfig()},
+        speaks=True,
+    ),
+    "winoground": Command(
+        "does a model tell images and captions of the same words apart?",
+        "groundling.recipes.winoground:winoground",
+        {"_own": config.WinogroundConfig()},
+        speaks=True,
+    ),
     "compare": Command(
         "adapt and fine-tune several arms beside the control, and judge them",
         "groundling.recipes.compare:compare",
         {
             "_own": config.CompareConfig(),
             "adapt": config.AdaptConfig(),
-            "train": config.TrainConfig(),
+            "train": config.ADAPTING,
             "tune": config.TUNING,
         },
         speaks=True,
@@ -116,6 +149,12 @@ COMMANDS = {
         "what a CLIP, or a pre-trained model's match head, answers without training on a task",
         "groundling.recipes.zero_shot:zero_shot",
         {"_own": config.ZeroShotConfig()},
+    ),
+    "retrieve": Command(
+        "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
+        "groundling.recipes.retrieve:retrieve",
+        {"_own": config.RetrieveConfig()},
+        speaks=True,
     ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
@@ -179,6 +218,15 @@ COMMANDS = {
 """Every command of `groundling`."""
 
 
+def out_of(name: str) -> tuple[str, str]:
+    """Where a command writes if nobody says where, and what its `--out` is, in words."""
+    file = COMMANDS[name].file
+    if file:
+        return file, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
+    about = "Run folder; the same command again resumes from its last checkpoint."
+    return f"runs/{name.replace(' ', '-')}", about
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a mistake of the user's is one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -186,9 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_usage(COMMANDS))
         return 0
     if words[0] == "--version":
-        from importlib.metadata import version
-
-        print(version("groundling"))
+        print(__version__)
         return 0
     name, rest = _command(words)
     if not name:
@@ -242,8 +288,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
     values = _parse(name, command, arguments)
-    module, _, function = command.recipe.partition(":")
-    recipe: Callable[..., Any] = vars(importlib.import_module(module))[function]
+    recipe = command.function()
     _quiet()
     result = recipe(*values)
     if command.speaks:
@@ -269,9 +314,9 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
             kind = Annotated[(kind, *bare)]
         members.append((prefix.lstrip("_"), kind, field(default=start)))
     if command.out:
-        about = "Run folder; the same command again resumes from its last checkpoint."
+        place, about = out_of(name)
         out = Annotated[str, tyro.conf.arg(help=about)]
-        members.append(("out", out, field(default=f"runs/{name.replace(' ', '-')}")))
+        members.append(("out", out, field(default=place)))
     options = make_dataclass("Options", members, frozen=True)
     parsed: Any = tyro.cli(
         options, prog=f"groundling {name}", description=command.summary, args=list(arguments)
@@ -292,7 +337,8 @@ def _with_plain_groups(kind: type[Any]) -> type[Any]:
     for name, hint in get_type_hints(kind).items():
         if is_dataclass(hint):
             groups[name] = Annotated[hint, tyro.conf.arg(name="")]
-    return type(kind.__name__, (kind,), {"__annotations__": groups, "__doc__": kind.__doc__})
+    # Its own words alone: the parser finds those of every field by itself.
+    return type(kind.__name__, (kind,), {"__annotations__": groups, "__doc__": summary_of(kind)})
 
 
 def _quiet() -> None:

@@ -7,20 +7,29 @@ file every setting is called by its own name alone (`configured` and `changed` d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from groundling.documented import documented
 from groundling.errors import InputError
 
 Settings = TypeVar("Settings")
+
+
+@cache  # the plan of a paper asks for them a hundred thousand times
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
 
 
 def flat(config: object) -> Iterator[tuple[object, Field[Any]]]:
     """Every single setting of a configuration, those of its groups too, with the group that holds it."""
     if not is_dataclass(config):
         return
-    for one in fields(config):
+    kind: Any = type(config)
+    for one in _fields(kind):
         value = config.__dict__[one.name]
         if is_dataclass(value):
             yield from flat(value)
@@ -44,7 +53,8 @@ def changed(config: Settings, /, **values: object) -> Settings:
 
 def _changed(config: Any, values: dict[str, object]) -> Any:
     new = {}
-    for one in fields(config):
+    kind: Any = type(config)
+    for one in _fields(kind):
         value = config.__dict__[one.name]
         if is_dataclass(value):
             new[one.name] = _changed(value, values)
@@ -58,6 +68,73 @@ def configured(kind: type[Settings], /, **values: object) -> Settings:
     return changed(kind(), **values)
 
 
+def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
+    """Configurations with some settings other than the default; each name belongs to the one that has it.
+
+    Raises InputError, which begins with `where`, for a name that there is not, and for a value that does not fit.
+    """
+    holders = {
+        one.name: (place, group)
+        for place, config in enumerate(defaults)
+        for group, one in flat(config)
+    }
+    new: list[dict[str, object]] = [{} for _ in defaults]
+    for name, value in values.items():
+        if name not in holders:
+            near = get_close_matches(name, holders, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(
+                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{hint}"
+            )
+        place, group = holders[name]
+        _check_value(group, name, value, where)
+        new[place][name] = value
+    pairs = zip(defaults, new, strict=True)
+    settings = [changed(config, **some) if some else config for config, some in pairs]
+    try:
+        for config in settings:
+            check_numbers(config)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return settings
+
+
+@cache
+def hints(kind: Any) -> dict[str, Any]:
+    """The types of a configuration's settings by name."""
+    return get_type_hints(kind)
+
+
+def _check_value(group: Any, name: str, value: object, where: str) -> None:
+    """Raises InputError for a value of another type than the setting's default, or none of its choices."""
+    before = vars(group)[name]
+    kinds = (int, float) if isinstance(before, float) else (type(before),)
+    wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
+    if not isinstance(value, kinds) or wrong_bool:
+        raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")
+    kind: Any = type(group)
+    hint = hints(kind)[name]
+    if isinstance(value, tuple):
+        _check_members(get_args(hint), name, value, where)
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise InputError(
+            f"{where}: {name} = {value!r}, expected one of {', '.join(get_args(hint))}"
+        )
+
+
+def _check_members(
+    members: Sequence[object], name: str, value: tuple[object, ...], where: str
+) -> None:
+    """Raises InputError for a list of others than the texts or numbers that belong there, or too many or few."""
+    kinds = (str,) if members[0] is str else (int, float)
+    word = "texts" if members[0] is str else "numbers"
+    if Ellipsis not in members:
+        word = f"{len(members)} {word}"
+    fits = all(isinstance(one, kinds) and not isinstance(one, bool) for one in value)
+    if not fits or (Ellipsis not in members and len(value) != len(members)):
+        raise InputError(f"{where}: {name} = {list(value)!r}, expected a list of {word}")
+
+
 def need(config: object, command: str, *names: str) -> None:
     """Raises InputError naming the first of a command's settings that is empty and must not be."""
     values = {one.name: group.__dict__[one.name] for group, one in flat(config)}
@@ -66,6 +143,7 @@ def need(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs --{_flag(name)}")
 
 
+@documented
 @dataclass(frozen=True)
 class Masking:
     """How pieces of text are masked."""
@@ -78,6 +156,7 @@ class Masking:
     """Mask all pieces of a word together, with one fate, and no word at all where none is drawn (VL-BERT's code)."""
 
 
+@documented
 @dataclass(frozen=True)
 class CrossModalOptions:
     """XDBERT's cross-modal encoder and its objectives."""
@@ -94,6 +173,7 @@ class CrossModalOptions:
     """Also keep the whole cross-modal model, in `joint`: for full-model fine-tuning and attention maps."""
 
 
+@documented
 @dataclass(frozen=True)
 class Distilling:
     """What is distilled from a frozen teacher, and how."""
@@ -108,8 +188,9 @@ class Distilling:
     """Share of the word term."""
     temperature: float = 0.07
     """Temperature of the contrastive terms."""
-    pool: Literal["cls", "mean"] = "cls"
-    """Student's sentence feature."""
+    pool: Literal["own", "cls", "mean"] = "own"
+    """Student's sentence feature: as its sentence-transformers folder says, else its first position (own); its first \
+position (cls); the mean of its states, special pieces left out (mean)."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
     max_windows: int = 0
@@ -127,6 +208,7 @@ def _list_lone_texts(config: object, *names: str) -> None:
             object.__setattr__(config, name, (value,) if value else ())  # the class is frozen
 
 
+@documented
 @dataclass(frozen=True)
 class Targeted:
     """CLIP Targeted Distillation (CLIP-TD): its teacher, and the objectives td_image, td_text and td_words."""
@@ -166,6 +248,7 @@ run ends."""
     """CLIP-TD: T of that comparison; the larger, the more often the teacher is taken for the surer one."""
 
 
+@documented
 @dataclass(frozen=True)
 class Adapting:
     """Layers trained over a frozen CLIP (CLIP-TD, Table 11)."""
@@ -179,6 +262,7 @@ or one attention layer."""
     """--adapter mlp: of both features as one vector, or of each by itself, compared by their cosine."""
 
 
+@documented
 @dataclass(frozen=True)
 class RegionInput:
     """Where a model's regions come from."""
@@ -208,6 +292,7 @@ in pre-training."""
                 raise InputError(f"--{_flag(name)} {value}, expected at least 0")
 
 
+@documented
 @dataclass(frozen=True)
 class Pixels:
     """How a model that reads pixels looks at its pictures."""
@@ -224,6 +309,7 @@ new one. VL-BERT: 1000, on VCR 1200."""
 texts of tasks whose paper does that."""
 
 
+@documented
 @dataclass(frozen=True)
 class OwnFile:
     """Which columns of your own csv, tsv or json file (--data) make a task."""
@@ -242,6 +328,7 @@ class OwnFile:
     """Your own file: column whose equal values are held out together; empty: the image's, or the text's."""
 
 
+@documented
 @dataclass(frozen=True)
 class Adversarial:
     """VILLA's adversarial passes, of `--inner villa`; defaults are those of its VCR run with BERT-base.
@@ -266,6 +353,7 @@ SNLI-VE and NLVR2."""
 alone, which halves it."""
 
 
+@documented
 @dataclass(frozen=True)
 class TrainConfig:
     """How `train` optimises."""
@@ -310,7 +398,10 @@ optimizer step has --accumulate of them on every process (UNITER); 0: --batch co
     head_lr: float = 1.0
     """Learning rate of the objectives' heads, as a multiple of `lr`."""
     head_start: int = 0
-    """Steps in which only the heads are trained; warm-up of everything else begins after them."""
+    """Steps in which only the heads are trained; warm-up of everything else begins after them; 0: --head-share \
+counts."""
+    head_share: float = 0.0
+    """The same as a share of the schedule's steps."""
     clip: float = 1.0
     """Largest gradient norm; 0: gradients are not clipped."""
     clip_each: bool = False
@@ -342,7 +433,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes"),
+            *("words", "cross_layers", "adversarial_passes", "join_captions"),
         ),
     ),
     (
@@ -351,7 +442,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         ("epochs", "epsilon", "temperature", "td_temperature"),
     ),
     ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate")),
-    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum")),
+    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum", "head_share")),
     (
         "at least 0",
         lambda value: 0 <= value < math.inf,
@@ -359,7 +450,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
-            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions"),
+            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
@@ -401,6 +492,7 @@ def _spelt(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+@documented
 @dataclass(frozen=True)
 class TeachConfig:
     """How a small CLIP teacher is built and trained from scratch; for testbeds and small studies."""
@@ -439,6 +531,7 @@ class TeachConfig:
     """Stop before training: a control teacher that knows nothing."""
 
 
+@documented
 @dataclass(frozen=True)
 class AdaptConfig:
     """How a text encoder is adapted; the arms and the options of their objectives."""
@@ -452,6 +545,8 @@ class AdaptConfig:
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
+    masked_lm: bool = True
+    """l1 and contrastive: train masked LM, too, as the control does; turn off to leave it out."""
     form: Literal["lines", "blocks"] = "lines"
     """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
     max_length: int = 128
@@ -465,8 +560,16 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     inner: str = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
+    keep_projection: bool = False
+    """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
+with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
+teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
+    retention: str = ""
+    """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
+or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
 
 
+@documented
 @dataclass(frozen=True)
 class PretrainConfig:
     """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
@@ -532,6 +635,7 @@ papers), or no classes."""
         _list_lone_texts(self, "captions")
 
 
+@documented
 @dataclass(frozen=True)
 class FinetuneConfig:
     """How an encoder is fine-tuned on a task."""
@@ -560,8 +664,8 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
-    save_model: bool = False
-    """Keep each seed's fine-tuned encoder and head."""
+    save_model: bool = True
+    """Keep each seed's fine-tuned encoder and head, for `predict` and `evaluate`; a sweep keeps none unless told to."""
     called: str = ""
     """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
     freeze_words: bool = False
@@ -596,6 +700,77 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     adversarial: Adversarial = field(default_factory=Adversarial)
 
 
+@documented
+@dataclass(frozen=True)
+class Saved:
+    """A fine-tuned model, and where it looks at images."""
+
+    model: str = ""
+    """What `finetune` wrote: a run's folder, or a `model` folder inside it."""
+    seed: int = -1
+    """Of a run's folder: which seed; -1: the first whose model was saved."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images, made as those that the model learned from."""
+    images: str = ""
+    """Folder of the images: their regions are found now, by the detector or grid and the backbone that the model \
+learned with; of a model that reads pixels, where these are."""
+    other_regions: bool = False
+    """Accept regions that were made otherwise than those that the model learned from."""
+    detector: str = ""
+    """--images: hub id or folder of the detector, if it is no longer where the training run had it."""
+    backbone: str = ""
+    """--images: the same of the backbone."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "regions")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Which columns of your own file hold what is asked."""
+
+    text: str = ""
+    """A file of your own: column of the text, or two by comma (of a model that looks for phrases: text and phrase); \
+empty: as in the file that the model learned from."""
+    image: str = ""
+    """A file of your own: column of the image's file name, or several by comma; empty: as it learned."""
+    choices: str = ""
+    """A file of your own: columns of a multiple choice's choices, by comma."""
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """What a fine-tuned model is asked, and how much of its answers is written."""
+
+    saved: Saved = field(default_factory=Saved)
+    data: str = ""
+    """Your own csv, tsv, json or jsonl file, or a folder with the task's official files."""
+    split: str = ""
+    """A folder of official files: which split; empty: the one without labels if the task has one, or the first with."""
+    asking: Asking = field(default_factory=Asking)
+    best: int = 1
+    """Write so many of the most likely answers, best first."""
+    skip_bad: bool = False
+    """Leave the answer empty where a row cannot be asked (a photo that is missing or broken, an empty text), and \
+count such rows; without it, the first one is an error."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What a fine-tuned model is scored on."""
+
+    saved: Saved = field(default_factory=Saved)
+    data: str = ""
+    """A folder with the task's official files, or your own file with labels."""
+    split: str = ""
+    """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
+    asking: Asking = field(default_factory=Asking)
+    label: str = ""
+    """A file of your own: column of the label; empty: as in the file that the model learned from."""
+
+
 @dataclass(frozen=True)
 class ProbeConfig:
     """How an encoder is asked what it knows of a rendered world's nouns."""
@@ -610,6 +785,7 @@ class ProbeConfig:
     """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
 
 
+@documented
 @dataclass(frozen=True)
 class CompareConfig:
     """Arms side by side: each is adapted, then fine-tuned or probed; the control `mlm` always takes part."""
@@ -632,6 +808,7 @@ class CompareConfig:
     """Runs side by side, one thread each."""
 
 
+@documented
 @dataclass(frozen=True)
 class SweepConfig:
     """A list of runs over variants, tasks and seeds, from a TOML file."""
@@ -654,6 +831,7 @@ class SweepConfig:
     """Run everything in a minute, two steps a job, on small stand-ins for the data and weights that the file names."""
 
 
+@documented
 @dataclass(frozen=True)
 class VerdictConfig:
     """Which runs are compared."""
@@ -664,6 +842,7 @@ class VerdictConfig:
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
 
 
+@documented
 @dataclass(frozen=True)
 class VcrConfig:
     """Which runs on VCR's two tasks are scored together."""
@@ -680,6 +859,7 @@ class VcrConfig:
     """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
 
 
+@documented
 @dataclass(frozen=True)
 class ZeroShotConfig:
     """What a model answers without any training on a task, and how it is asked."""
@@ -721,6 +901,43 @@ training split's."""
     """Stay on the CPU even where there is an accelerator."""
 
 
+@documented
+@dataclass(frozen=True)
+class RetrieveConfig:
+    """Which captioned images are searched, by which CLIP, and whose texts stand beside its own."""
+
+    model: str = ""
+    """CLIP-like model with both sides: hub id or folder."""
+    captions: str = ""
+    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt."""
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `test`."""
+    images: str = ""
+    """Folder of the images."""
+    listing: str = ""
+    """File that lists the images to use, one name a line, or as karpathy_test_images.txt does; empty: all."""
+    skip_missing: bool = False
+    """Leave captions out whose image is missing, and count the images."""
+    student: str = ""
+    """Sentence encoder whose vectors are to be found among the model's images: a folder of sentence-transformers, as \
+`adapt --keep-projection` writes it."""
+    join_captions: int = 1
+    """Captions of an image that make one text, one after the other; more than 1 makes long texts. The last text of an \
+image has what is left."""
+    windows: int = 1
+    """Windows of a long text that the model's own text side reads, as a mean; 1: cut after the first, as CLIP does; \
+0: all."""
+    max_length: int = 0
+    """Pieces of a text that the student reads; 0: as many as its folder says."""
+    seed: int = 0
+    """Draws the resamples of the intervals."""
+    teacher_cache: str = ""
+    """Folder in which the model's features stay for other runs; empty: in the run folder, until the run ends."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@documented
 @dataclass(frozen=True)
 class ShiftConfig:
     """How VCR's choices are edited or its items chosen, so that shortcuts of the text no longer help."""
@@ -758,6 +975,7 @@ where an attack model loses most, or everywhere else; em: synonyms for shared wo
     """Stay on the CPU even where there is an accelerator."""
 
 
+@documented
 @dataclass(frozen=True)
 class PartitionConfig:
     """Which training examples a few-shot partition takes."""
@@ -777,6 +995,7 @@ question-type and answer are VQA's."""
     """Take all of a stratum that has fewer."""
 
 
+@documented
 @dataclass(frozen=True)
 class EnsembleConfig:
     """Which finished runs are averaged."""
@@ -789,6 +1008,7 @@ class EnsembleConfig:
     """Folder with the task's official files."""
 
 
+@documented
 @dataclass(frozen=True)
 class AskConfig:
     """How an encoder is asked for what things look like."""
@@ -796,13 +1016,74 @@ class AskConfig:
     model: str = ""
     """Text encoder or CLIP-like model: hub id or folder."""
     data: str = ""
-    """File of Memory Colors, CoDa or ViComTe, or a world's probes/knowledge.jsonl."""
+    """File of Memory Colors, CoDa (also its raw annotations.jsonl) or ViComTe, or a world's probes/knowledge.jsonl."""
     modes: tuple[str, ...] = ("fill-mask", "embedding", "stroop")
-    """fill-mask (needs a masked-LM head), embedding, stroop."""
+    """fill-mask (needs a masked-LM head), embedding, stroop; linear (fits ridge regressions, folds over nouns)."""
+    frames: tuple[str, ...] = ("a {}", "there is a {} .", "i saw a {} .")
+    """linear: neutral sentences in which a noun, {}, is read; "{}" is the noun alone. States are averaged over them."""
+    layer: int = -1
+    """linear: whose output is a noun's state; 0: the embeddings', before any layer; -1: the last layer's."""
+    folds: int = 10
+    """linear: parts of the nouns, each predicted from all others."""
+    seed: int = 0
+    """linear: draws folds, random features and the bootstrap over nouns."""
     max_length: int = 64
     """Pieces per sentence; a longer one is an error."""
 
 
+@documented
+@dataclass(frozen=True)
+class PairsConfig:
+    """Which language model judges which minimal pairs, and how."""
+
+    model: str = ""
+    """Masked or causal language model: hub id or folder."""
+    data: str = ""
+    """Folder or file of BLiMP, of EWoK, or your own .csv, .tsv or .jsonl with columns good and bad (and group, id)."""
+    other: str = ""
+    """Another model, on the same pairs: its accuracy, and how far it is above --model, paired by item."""
+    pll: Literal["within-word", "original"] = "within-word"
+    """What is masked while a piece is scored: it and the later pieces of its word (Kauf and Ivanova 2023), or it \
+alone (Salazar et al. 2020)."""
+    reduce: Literal["sum", "mean"] = "sum"
+    """A text's score: the sum over its pieces, or their mean."""
+    most_pairs: int = 0
+    """At most so many pairs of each paradigm, evenly spaced; 0: all."""
+    max_length: int = 0
+    """Most pieces of a text; 0: what the model can take."""
+    skip_long: bool = False
+    """Leave out pairs with a text that is longer, for both models, and count them; otherwise they are an error."""
+    model_seed: int = 0
+    """The seed that the model was trained with, under which `verdict` finds the answers."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@documented
+@dataclass(frozen=True)
+class WinogroundConfig:
+    """Which model tells Winoground's images and captions apart."""
+
+    model: str = ""
+    """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
+    data: str = ""
+    """Winoground's folder, or its examples.jsonl."""
+    images: str = ""
+    """Folder of the images; empty: `images` in the data's folder. Of models with --regions only VL-BERT end to end \
+needs it."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+    max_length: int = 128
+    """Pieces per caption of a single-stream model; a CLIP's own window cuts its captions."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+@documented
 @dataclass(frozen=True)
 class SimilarityConfig:
     """Whose word embeddings are compared."""
@@ -819,6 +1100,7 @@ class SimilarityConfig:
     """Seed of the pairings."""
 
 
+@documented
 @dataclass(frozen=True)
 class GroundedConfig:
     """Which runs are split into improved and worsened examples."""
@@ -841,6 +1123,7 @@ class GroundedConfig:
     """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
 
 
+@documented
 @dataclass(frozen=True)
 class AttentionConfig:
     """Which cross-modal models' attention maps are compared."""
@@ -857,6 +1140,7 @@ class AttentionConfig:
     """Pieces per sentence."""
 
 
+@documented
 @dataclass(frozen=True)
 class CountsConfig:
     """Which captions are counted."""
@@ -867,6 +1151,7 @@ class CountsConfig:
     """Tokenizer whose pieces are counted: hub id or folder."""
 
 
+@documented
 @dataclass(frozen=True)
 class TasksConfig:
     """A rendered world as six vision-and-language data sets with captions, boxes, and a small untrained BERT."""
@@ -879,6 +1164,7 @@ class TasksConfig:
     """Share of VCR's questions, 0 to 1, whose wrong answers are of no kind that was asked for: their text tells."""
 
 
+@documented
 @dataclass(frozen=True)
 class InfoConfig:
     """Which model is described."""
@@ -889,6 +1175,7 @@ class InfoConfig:
     """Print one JSON object."""
 
 
+@documented
 @dataclass(frozen=True)
 class CheckConfig:
     """Which folder is looked through."""
@@ -897,6 +1184,7 @@ class CheckConfig:
     """Folder of data in any layout that the library reads."""
 
 
+@documented
 @dataclass(frozen=True)
 class QuickstartConfig:
     """The whole path on a rendered world, offline, from nothing."""
@@ -909,6 +1197,7 @@ class QuickstartConfig:
     """Multiplies every number of steps; below 1 nothing is learned, which is for trying the machinery."""
 
 
+@documented
 @dataclass(frozen=True)
 class RegionsConfig:
     """Which images, boxes and features become a region store; or which existing files do."""
@@ -963,6 +1252,12 @@ vcr1images; only their images count."""
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
 
+ADAPTING = TrainConfig(lr=2e-5, head_share=0.2, head_lr=20.0)
+"""Adaptation that keeps what an encoder knows: new heads learn fast and first, the encoder slowly (docs/results.md).
+
+XDBERT's paper trains everything at 1e-4 from the first step (Appendix C.1).
+"""
+
 TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
 """A small CLIP from scratch."""
 
@@ -977,6 +1272,7 @@ DEV_IMAGES = 10**9
 """Added to the ids of a world's dev images, so that no number of training scenes reaches them."""
 
 
+@documented
 @dataclass(frozen=True)
 class WorldConfig:
     """How large a world to render, and from which seed."""

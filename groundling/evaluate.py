@@ -18,6 +18,7 @@ from torch import nn
 
 from groundling.batch import IGNORE, Sample, collate
 from groundling.data.samples import Samples
+from groundling.documented import documented
 from groundling.objectives.supervised import Supervised
 from groundling.runs import disk_errors
 from groundling.tasks import Task
@@ -28,6 +29,7 @@ LIKELY = 20
 """So many of the most likely of them are kept, with their probabilities, which ensembles average."""
 
 
+@documented
 @dataclass(frozen=True)
 class Scores:
     """A model's answers on one split, by example."""
@@ -46,6 +48,10 @@ class Scores:
     """What the data set's own files call the examples."""
     likely: Sequence[Sequence[tuple[int, float]]] = ()
     """Where there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
+    dropped: int = 0
+    """Pieces of text that did not fit and were cut off."""
+    left_out: int = 0
+    """Regions that did not fit beside the texts."""
 
     def write(self, path: Path) -> None:
         """One JSON line per example: id, official id, prediction, label, outputs, the likely of many."""
@@ -83,6 +89,8 @@ class _Answer(NamedTuple):
     label: list[float] | float | None
     official: str
     likely: list[tuple[int, float]]
+    dropped: int
+    left_out: int
 
 
 @torch.no_grad()
@@ -111,7 +119,9 @@ def evaluate(
     ids = [samples.ids[answer.place] for answer in every]
     officials = [answer.official for answer in every]
     likely = [answer.likely for answer in every]
-    return Scores(ids, outputs, predictions, labels, metrics, officials, likely)
+    dropped = sum(answer.dropped for answer in every)
+    left_out = sum(answer.left_out for answer in every)
+    return Scores(ids, outputs, predictions, labels, metrics, officials, likely, dropped, left_out)
 
 
 def _answers(
@@ -131,10 +141,33 @@ def _answers(
     if "label" in batch.labels:
         labels = batch.labels["label"].tolist()
     officials = [sample.example.official if sample.example else "" for sample in samples]
-    rows = zip(
-        indices, outputs.tolist(), predictions.tolist(), labels, officials, likely, strict=True
+    dropped = [sample.dropped for sample in samples]
+    left_out = [sample.left_out for sample in samples]
+    said = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
+    return [_Answer(*row) for row in zip(*said, dropped, left_out, strict=True)]
+
+
+def joined(parts: Sequence[Scores], task: Task) -> Scores:
+    """The answers to several parts of a split as one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    outputs = _even([row for part in parts for row in part.outputs.tolist()], -np.inf)
+    predictions = np.concatenate([part.predictions for part in parts])
+    labels = None
+    if all(part.labels is not None for part in parts):
+        rows = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
+        labels = _even(rows, IGNORE)
+    return Scores(
+        [name for part in parts for name in part.ids],
+        outputs,
+        predictions,
+        labels,
+        {} if labels is None else task.score(predictions, labels, outputs),
+        [name for part in parts for name in part.officials],
+        [likely for part in parts for likely in part.likely],
+        sum(part.dropped for part in parts),
+        sum(part.left_out for part in parts),
     )
-    return [_Answer(*row) for row in rows]
 
 
 def most_likely(outputs: np.ndarray) -> list[list[tuple[int, float]]]:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from groundling.batch import Batch, Sample, collate, needed
 from groundling.config import TrainConfig
 from groundling.data.samples import Samples
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.objectives import Objective, in_order
@@ -24,11 +25,13 @@ BUCKET = 8192
 """Samples that are sorted by size together where batches are counted in tokens (ChenRocks/UNITER, data/loader)."""
 
 
+@documented
 @dataclass(frozen=True)
 class Source:
     """A data set of a run, how often it is drawn relative to others, and which objectives score its batches."""
 
     samples: Samples
+    """The data set."""
     ratio: float = 1.0
     """How often it is drawn, relative to the other sources."""
     objectives: tuple[str, ...] | None = None
@@ -69,13 +72,16 @@ def _epoch_steps(sources: Sequence[Source], amounts: Sequence[int], unit: int) -
     return sum(different.values()) / unit / share
 
 
+@documented
 class Draw(NamedTuple):
     """Samples of one source, in one of its epochs."""
 
     source: int
+    """Number of the source."""
     epoch: int
+    """Number of its epoch, which keys what is drawn for each sample."""
     indices: np.ndarray
-    """(samples,)."""
+    """(samples,): which of its samples."""
 
 
 class Steps:

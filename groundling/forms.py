@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from groundling.documented import documented
 from groundling.errors import InputError
 
 AnyForm = TypeVar("AnyForm", bound="Form")
@@ -75,6 +76,7 @@ class Form(Protocol):
         ...
 
 
+@documented
 @dataclass(frozen=True)
 class Classify(Form):
     """One of several classes."""
@@ -117,6 +119,7 @@ class Classify(Form):
         return self.labels[int(prediction)]
 
 
+@documented
 @dataclass(frozen=True)
 class Choose(Classify):
     """One of the example's own choices, each of which is an input and gets one score.
@@ -145,6 +148,7 @@ class Choose(Classify):
         return scores.argmax(-1)
 
 
+@documented
 @dataclass(frozen=True)
 class Regress(Form):
     """A number; squared error."""
@@ -186,6 +190,7 @@ class Regress(Form):
         return f"{prediction:.3f}"
 
 
+@documented
 @dataclass(frozen=True)
 class Answer(Form):
     """One of many answers, of which several may be right to a degree."""
@@ -281,6 +286,7 @@ class Answer(Form):
         return self.labels[int(prediction)]
 
 
+@documented
 @dataclass(frozen=True)
 class Pick(Form):
     """One of the regions, each of which gets one score: for an expression, or for every phrase of a caption."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
+from groundling.documented import documented
+
 Values = np.ndarray
 
 COLLAPSED = 0.99
@@ -21,6 +23,7 @@ ROUNDING = 1e-12
 """A spread below this share of the sum of squares is what rounding leaves of a constant."""
 
 
+@documented
 @dataclass(frozen=True)
 class Metric:
     """A number computed from predictions (N,) and labels: `finish` of the sum of `terms` over examples."""

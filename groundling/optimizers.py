@@ -91,9 +91,10 @@ def set_rates(
 
 def _rate(step: int, steps: int, config: TrainConfig, epoch: float, head: bool) -> float:
     """Learning rate at a step, as a share of its peak."""
-    delay = 0 if head else config.head_start
+    whole = config.horizon or steps
+    delay = 0 if head else config.head_start or round(config.head_share * whole)
     place = step - delay
-    span = max(1, (config.horizon or steps) - delay)
+    span = max(1, whole - delay)
     if place < 0:
         return 0.0
     warm = config.warmup_steps or round(config.warmup * span)

@@ -22,12 +22,12 @@ from groundling.errors import InputError
 from groundling.joins.uniter import UniterJoin
 from groundling.joins.visualbert import VisualBertJoin
 from groundling.joins.vlbert import VLBertJoin
-from groundling.load import load_student
 from groundling.models.clip import ClipText, clip_text
 from groundling.models.crossmodal import LAYERS, cross_layers
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.models.single_stream import JOIN
+from groundling.students import load_student
 
 
 def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:

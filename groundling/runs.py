@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,14 @@ def write_json(path: Path, value: object) -> None:
     Raises:
         InputError: the disk is full, or the folder must not be written to.
     """
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text so that the file is either the old one or the new one, never half of it.
+
+    Raises InputError as `write_json`.
+    """
     with disk_errors(path):
         partial = path.with_name(path.name + ".partial")
         partial.write_text(text, encoding="utf-8")
@@ -86,7 +94,8 @@ def data_hash(path: str | Path) -> str:
     if not path.is_dir():
         return "not a local path"
     digest = hashlib.sha256()
-    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
+    files = [entry for entry in path.rglob("*") if entry.is_file()]
+    for file in sorted(files, key=lambda file: file.parts):
         size = file.stat().st_size
         digest.update(f"{file.relative_to(path)}\t{size}\n".encode())
         if file.suffix in HASHED and size < LARGEST_HASHED:
@@ -103,7 +112,9 @@ def sha256_of(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
+@cache  # runs may be many and short: to look them up takes longer than a small step
 def _versions() -> dict[str, str]:
+    """The versions that a process has imported, which stay what they are."""
     versions = {"python": platform.python_version()}
     for name in TRACKED:
         try:
@@ -113,6 +124,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def _commit() -> str:
     """The commit of the package's source, where it is a git checkout."""
     try:

@@ -3,6 +3,7 @@
 import toys  # sets HF_HUB_OFFLINE, TOKENIZERS_PARALLELISM and OMP_NUM_THREADS before torch and transformers load
 
 # isort: split
+import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -13,19 +14,29 @@ import homes
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
+    AutoTokenizer,
     BertTokenizer,
     CLIPModel,
     CLIPTokenizer,
     DebertaV2Tokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     RobertaTokenizer,
     SiglipModel,
 )
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.text import TextEncoder
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays for good: garbage is sought among a million objects less from here on."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +48,8 @@ def _seeded() -> None:
 def processes():
     """A multiprocessing context whose processes start from one server that has imported everything, and run nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["toys", "groundling.train"])
+    recipes = [f"groundling.recipes.{name}" for name in ("adapt", "finetune", "regions")]
+    context.set_forkserver_preload(["toys", "homes", *recipes])
     here = Path(__file__).parent
     with pytest.MonkeyPatch.context() as patch:
         # The server of Python 3.11 ignores this process's sys.path.
@@ -178,3 +190,11 @@ def windows(clip_tokenizer) -> WindowInput:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run in this process."""
     monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", homes.Here)
+
+
+@pytest.fixture
+def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of models are read once and copied from then on, for tests that load the same ones all the time."""
+    for kind in (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer):
+        copies = homes.Copies(kind.from_pretrained.__func__)
+        monkeypatch.setattr(kind, "from_pretrained", classmethod(copies))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import hashlib
 import importlib
 import io
 import json
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 import toys
 from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,6 +26,7 @@ import groundling.train
 from groundling.cli import COMMANDS
 from groundling.config import TrainConfig
 from groundling.errors import InputError
+from groundling.models.text import load_text_encoder
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
@@ -60,6 +65,68 @@ def home(
 
 def student(folder: Path) -> Path:
     return home(folder, toys.bert(len(words())), words())
+
+
+POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+"""As `1_Pooling/config.json` of the first layout spells them, behind `pooling_mode_`."""
+
+
+def sentence_encoder(folder: Path, layout: int = 2, mode: str = "mean") -> Path:
+    """A tiny encoder in the layout of a version of sentence-transformers: 2 is all-MiniLM-L6-v2's, 6 the newest.
+
+    Recorded from files that versions 2.0.0, 5.2.3 and 6.2.0 wrote.
+    """
+    student(folder)
+    base, head = ("sentence_transformers.models.",) * 2
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    encoder: dict[str, object] = {"max_seq_length": 24, "do_lower_case": False}
+    pooling: dict[str, object] = {"embedding_dimension": 32, "pooling_mode": mode}
+    about: dict[str, object] = {"__version__": {"sentence_transformers": "2.0.0"}}
+    if layout == 6:
+        base = "sentence_transformers.base.modules."
+        head = "sentence_transformers.sentence_transformer.modules."
+        text = {"method": "forward", "method_output_name": "last_hidden_state"}
+        encoder = {"transformer_task": "feature-extraction", "modality_config": {"text": text}}
+        encoder |= {"module_output_name": "token_embeddings"}
+        names = {"module_input_name": "sentence_embedding"}
+        names |= {"module_output_name": "sentence_embedding"}
+        put(folder / "2_Normalize/config.json", json.dumps(names, indent=4))
+    else:
+        pooling = {"word_embedding_dimension": 32}
+        spelt = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}.get(mode, mode)
+        modes = (
+            POOLING_MODES if layout == 2 else (*POOLING_MODES, "weightedmean_tokens", "lasttoken")
+        )
+        pooling |= {f"pooling_mode_{one}": one == spelt for one in modes}
+    if layout >= 5:
+        pooling["include_prompt"] = True
+        about |= {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+        about |= {"similarity_fn_name": "cosine"}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": _type(layout, base, head, kind)}
+        for number, (kind, path) in enumerate(kinds.items())
+    ]
+    put(folder / "modules.json", json.dumps(modules, indent=2))
+    put(folder / "sentence_bert_config.json", json.dumps(encoder, indent=4))
+    put(folder / "config_sentence_transformers.json", json.dumps(about, indent=2))
+    put(folder / "1_Pooling/config.json", json.dumps(pooling, indent=4))
+    return folder
+
+
+def _type(layout: int, base: str, head: str, kind: str) -> str:
+    """What a version calls a kind of module."""
+    if layout < 6:
+        return base + kind
+    return f"{head if kind == 'Pooling' else base}{kind.lower()}.{kind}"
+
+
+def speaking_encoder(folder: Path, width: int) -> Path:
+    """A sentence encoder whose vectors a Dense takes to another space."""
+    text = load_text_encoder(sentence_encoder(folder))
+    torch.manual_seed(3)
+    text.speaks(text.sentence.projected(torch.nn.Linear(32, width)))
+    text.export(folder)
+    return folder
 
 
 def teacher(folder: Path) -> Path:
@@ -167,6 +234,31 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
     return call
 
 
+def kill(
+    recipe: Callable[..., Any], config: Any, steps: TrainConfig, out: Path, at: int = 2
+) -> None:
+    """Leaves what a run leaves that is killed after the backward pass of its `at`-th micro-batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[recipe.__module__], "train", training_with(dying(at)))
+        with pytest.raises(Killed):
+            recipe(config, steps, out)
+
+
+def whole_and_resumed(
+    recipe: Callable[..., Any],
+    config: Any,
+    steps: TrainConfig,
+    folder: Path,
+    model: str,
+    at: int = 2,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Digests of the folder `model` of a run that nothing stopped, and of one that was killed and started again."""
+    recipe(config, steps, folder / "whole")
+    kill(recipe, config, steps, folder / "killed", at)
+    recipe(config, steps, folder / "killed")
+    return digests(folder / "whole" / model), digests(folder / "killed" / model)
+
+
 def never(*_: Any, **__: Any) -> Any:
     raise AssertionError("called, but should not have been")
 
@@ -183,6 +275,28 @@ class Here(ThreadPoolExecutor):
     def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
         call, arguments = pickle.loads(pickle.dumps((call, arguments)))
         return super().submit(call, *arguments)
+
+
+class Copies:
+    """`from_pretrained` of transformers' classes, which reads a folder once and gives copies while it stays as it is.
+
+    Runs of whole documents and papers load the same few tiny models hundreds of times.
+    """
+
+    def __init__(self, load: Callable[..., Any]) -> None:
+        """`load`: the function under the class method."""
+        self.load = load
+        self.made: dict[Any, Any] = {}
+
+    def __call__(self, kind: type, source: Any, *more: Any, **options: Any) -> Any:
+        if not Path(source).is_dir():
+            return self.load(kind, source, *more, **options)
+        files = ((file.name, file.stat()) for file in sorted(Path(source).iterdir()))
+        state = tuple((name, about.st_ino, about.st_mtime_ns) for name, about in files)
+        key = (kind, Path(source).resolve(), state, repr((more, sorted(options.items()))))
+        if key not in self.made:
+            self.made[key] = self.load(kind, source, *more, **options)
+        return copy.deepcopy(self.made[key])
 
 
 def note(path: str, name: str) -> str:

@@ -23,6 +23,7 @@ from homes import home, put, table
 from PIL import Image
 
 from groundling.cli import main
+from groundling.data.coda import COLOURS
 from groundling.data.regions import Found, RegionWriter
 from groundling.recipes.quickstart import new_encoder
 
@@ -44,8 +45,10 @@ def shelf(folder: Path) -> Path:
     common = folder / "all"
     models(common)
     texts(common)
+    looks(common)
     glue(common)
     own_images(common)
+    pairs(common)
     flickr8k(common)
     coco(common)
     others_regions(common)
@@ -71,7 +74,7 @@ def put_down(shelf: Path, page: str, place: Path) -> None:
 def models(folder: Path) -> None:
     torch.manual_seed(0)
     homes.student(folder / "bert-base-uncased")
-    shutil.copytree(folder / "bert-base-uncased", folder / "minilm")
+    homes.sentence_encoder(folder / "minilm")
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)
@@ -121,14 +124,65 @@ def texts(folder: Path) -> None:
     put(folder / "clear/train.csv", table(("id", "excerpt", "target"), *rows))
 
 
+def looks(folder: Path) -> None:
+    """CoDa's raw files and a distribution of ViComTe's, of as many nouns as there are folds."""
+    nouns = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
+    objects = [
+        {"class_id": noun, "ngram": noun, "object_s": noun, "areis_s": "is"}
+        | {"object_pl": None, "areis_pl": None}
+        for noun in nouns
+    ]
+    answers = [
+        {"class_id": noun, "action": "submitted", "included": True}
+        | {colour: (number + place) % 5 for place, colour in enumerate(COLOURS)}
+        for number, noun in enumerate(nouns)
+    ]
+    for name, rows in (("objects", objects), ("annotations", answers)):
+        put(folder / f"coda/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    templates = [{"name": "text-masked", "templates": ["This {object_areis_s} [MASK]."]}]
+    put(folder / "coda/templates.yaml", json.dumps({"templates": templates}))
+    counts = {noun: [number % 3, 1, *[0] * 9, number] for number, noun in enumerate(nouns)}
+    put(folder / "vicomte/distributions/color-dist.jsonl", json.dumps(counts) + "\n")
+
+
 def glue(folder: Path) -> None:
+    said = toys.sentences()
+    pairs = "".join(f"{said[n]}\t{said[n + 1]}\t{n % 5}\n" for n in range(8))
+    put(folder / "my_pairs.tsv", pairs)
     for name in ("glue", "glue_data"):
         homes.rte(folder / name, 40)
         rows = [f"x\t{number % 2}\t\t{toys.sentences()[number]}" for number in range(40)]
         for split in ("train", "dev"):
             put(folder / name / "CoLA" / f"{split}.tsv", "\n".join(rows) + "\n")
+        put(folder / name / "STS-B/dev.tsv", "sentence1\tsentence2\tscore\n" + pairs)
     rows = [(text, "yes", number % 2) for number, text in enumerate(toys.sentences()[:20])]
     put(folder / "my.csv", table(("question", "answer", "y"), *rows))
+
+
+def pairs(folder: Path) -> None:
+    """Minimal pairs as BLiMP, EWoK and a table have them, and two examples of Winoground."""
+    texts = toys.sentences()[:2]
+    for paradigm, field in (("causative", "syntax"), ("wh_island", "syntax")):
+        rows = []
+        for number, text in enumerate(texts):
+            bad = " ".join(reversed(text.split()))
+            row = {"sentence_good": text, "sentence_bad": bad, "UID": paradigm, "field": field}
+            rows.append(row | {"linguistics_term": paradigm, "pairID": str(number)})
+        lines(folder / f"blimp/{paradigm}.jsonl", rows)
+    ewok = {"Context1": "a dog", "Context2": "a cat", "Domain": "animals"}
+    lines(folder / "ewok/animals.jsonl", [ewok | {"Target1": texts[0], "Target2": texts[1]}])
+    put(folder / "my_pairs.csv", table(("good", "bad"), ("a red dog", "dog red a")))
+    rows = []
+    for number in range(2):
+        images = {f"image_{side}": f"ex_{number}_img_{side}" for side in (0, 1)}
+        for name in images.values():
+            photo(folder / f"winoground/images/{name}.png")
+        rows.append({"id": number, **images, "caption_0": "a dog", "caption_1": "dog a"})
+    lines(folder / "winoground/examples.jsonl", rows)
+
+
+def lines(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    put(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def own_images(folder: Path) -> None:
@@ -138,6 +192,9 @@ def own_images(folder: Path) -> None:
     put(folder / "my_captions.tsv", "\n".join(captions) + "\n")
     rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
+    photo(folder / "new_photos/pier.jpg")
+    rows = [(f"is it a dog {n} ?", "pier.jpg") for n in range(3)]
+    put(folder / "new_questions.csv", table(("question", "photo"), *rows))
     dogs(folder / "my_dogs")
     vcr_files.folder(folder / "vcr_data", train=35)
     wordnets.write(folder / "WordNet-3.0/dict")

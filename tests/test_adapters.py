@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 import toys
 import vcr_files
-from homes import STEPS, Killed, digests, log_of, put
+from homes import STEPS, digests, log_of, put, whole_and_resumed
 from safetensors.torch import load_file, save_file
 from test_pretrain import vqa
 from test_vision_tasks import entailed, lines
@@ -29,11 +29,11 @@ from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
-from groundling.load import load_student
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
 from groundling.models.task_heads import Reading
 from groundling.recipes import finetune as tuning
 from groundling.recipes.finetune import finetune
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.teachers import clip as teachers
 
@@ -253,17 +253,9 @@ def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) 
             torch.testing.assert_close(batch.features["clip_text"][row], F.normalize(own, dim=-1))
 
 
-def test_a_killed_run_ends_with_the_same_weights(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) -> None:
     config = over(place, ALL["attention"])
-    finetune(config, BRIEF, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
-        with pytest.raises(Killed):
-            finetune(config, BRIEF, tmp_path / "killed")
-    finetune(config, BRIEF, tmp_path / "killed")
-    whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
+    whole, killed = whole_and_resumed(finetune, config, BRIEF, tmp_path, "seed-0/model")
     assert whole == killed and len(whole) >= 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import os
@@ -10,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import homes
@@ -18,6 +18,7 @@ import pytest
 import groundling
 from groundling.cli import COMMANDS, main
 from groundling.config import (
+    ADAPTING,
     PROBING,
     TUNING,
     AdaptConfig,
@@ -27,24 +28,11 @@ from groundling.config import (
     configured,
     flat,
 )
+from groundling.documented import fields_told
 from groundling.find import outside
 from groundling.world import WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
-
-
-def documented(file: str) -> dict[str, dict[str, str]]:
-    """Class, field, docstring; read from the source, since a program does not see what follows a field."""
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse((SOURCE / file).read_text()).body:
-        if isinstance(node, ast.ClassDef):
-            for field, text in zip(node.body, node.body[1:], strict=False):
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    found.setdefault(node.name, {})[field.target.id] = ast.literal_eval(text.value)  # type: ignore[union-attr]
-    return found
-
-
-DOCS = documented("config.py")
 
 
 def flags_of(command: str) -> dict[str, str]:
@@ -55,7 +43,8 @@ def flags_of(command: str) -> dict[str, str]:
         for group, one in flat(settings):
             flag = f"--{start}{one.name.replace('_', '-')}"
             assert flag not in flags, f"{command}: two settings are called {flag}"
-            flags[flag] = DOCS[type(group).__name__][one.name]
+            told = {field.name: field.text for field in fields_told(type(group))}
+            flags[flag] = told[one.name]
     return flags
 
 
@@ -126,12 +115,11 @@ def test_commands_of_one_family_are_listed_together(
     assert "--folder" in help_of("data check")  # a bare FOLDER means the same
 
 
-def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "importlib.metadata.version", {"groundling": "0.1.0"}.__getitem__
-    )  # may not be installed
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", said)
+    assert said == f"{groundling.__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -236,7 +224,7 @@ def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixt
     assert config == configured(
         AdaptConfig, student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True
     )
-    assert training == TrainConfig(lr=3e-4, steps=7, cpu=True)
+    assert training == replace(ADAPTING, lr=3e-4, steps=7, cpu=True)
     assert out == "here"
     assert json.loads(capsys.readouterr().out) == {"said": 1}
 

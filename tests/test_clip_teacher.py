@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import time
 from collections import Counter
@@ -50,7 +49,6 @@ from groundling.keyed import generator
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import Reading
 from groundling.objectives import Given, Objective
-from groundling.recipes import finetune as tuning
 from groundling.recipes import teaching
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
@@ -548,12 +546,11 @@ def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
     told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
 
 
-def test_two_runs_add_to_one_folder_one_after_the_other(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
+def test_two_runs_add_to_one_folder_one_after_the_other(processes, tmp_path):
+    told = processes.Queue()
     wanted = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7, 8]}
     runs = [
-        context.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
+        processes.Process(target=adding, args=(tmp_path, name, [str(n) for n in numbers], told))
         for name, numbers in wanted.items()
     ]
     for run in runs:
@@ -859,13 +856,10 @@ def test_cached_and_live_losses_are_equal(tune, tmp_path):
 
 
 @pytest.mark.parametrize("cache_gb", [1.0, 0.0])
-def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path):
     config = changed(tune, cache_gb=cache_gb)
     finetune(config, BRIEF, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
-        with pytest.raises(Killed):
-            finetune(config, BRIEF, tmp_path / "killed")
+    homes.kill(finetune, config, BRIEF, tmp_path / "killed")
     assert (tmp_path / "killed/teacher").exists() == bool(cache_gb)
     finetune(config, BRIEF, tmp_path / "killed")
     whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))

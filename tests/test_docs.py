@@ -117,18 +117,18 @@ def test_python_compiles(page: Path) -> None:
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block for block in fenced(ROOT / "README.md", "python") if "from groundling" in block]
+    blocks = [block for block in fenced(ROOT / "README.md", "python") if "groundling" in block]
     assert blocks
     homes.student(tmp_path / "my_encoder")
     homes.teacher(tmp_path / "my_teacher")
     homes.text(tmp_path / "my_text.txt", 64)
+    rows = [(f"is it wet {n} ?", "yes", n % 2) for n in range(60)]
+    homes.put(tmp_path / "my.csv", homes.table(("question", "answer", "y"), *rows))
     store(tmp_path / "runs" / "store", ["holiday/beach", "cat"])
     monkeypatch.chdir(tmp_path)
     for block in blocks:
-        exec(
-            compile(block.replace("TrainConfig(", "TrainConfig(cpu=True, "), "README.md", "exec"),
-            {},
-        )
+        block = re.sub(r"\b(adapt|finetune)\(", r"\1(cpu=True, ", block)
+        exec(compile(block, "README.md", "exec"), {})
     written = sorted(tmp_path.glob("runs/*/model"))
     assert written
     assert [type(AutoModel.from_pretrained(folder)).__name__ for folder in written] == [

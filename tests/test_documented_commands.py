@@ -29,7 +29,12 @@ SMALLER = {
         *("--seeds", "1"),
     ],
     "sweep": ["--processes", "1"],
+    "predict": ["--cpu"],
+    "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
+    "pairs": ["--cpu"],
+    "retrieve": ["--cpu"],
+    "winoground": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,
@@ -102,7 +107,7 @@ def smaller(command: Command) -> list[str]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if documents.commands(page)], ids=lambda p: p.name
 )
-@pytest.mark.usefixtures("in_process")  # a process costs five seconds of imports
+@pytest.mark.usefixtures("in_process", "loaded_once")  # a process costs five seconds of imports
 def test_every_command_of_a_document_runs(
     page: Path, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

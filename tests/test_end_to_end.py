@@ -27,12 +27,12 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd, end_to_end, under
 from groundling.joins.vlbert import VLBertJoin
-from groundling.load import load_student
 from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain
+from groundling.students import load_student
 from groundling.tasks.vqa import VQA
 
 SMALL = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 2]}

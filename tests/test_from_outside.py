@@ -45,7 +45,6 @@ from groundling.forms import Classify
 from groundling.joins.uniter import uniter
 from groundling.joins.visualbert import visualbert
 from groundling.joins.vlbert import vlbert
-from groundling.load import load_student
 from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.supervised import Supervised
@@ -53,6 +52,7 @@ from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.probe import probe
+from groundling.students import load_student
 from groundling.teachers.taught import Taught
 from groundling.train import InnerStep, MicroStep, Once, Step, train
 from groundling.world.world import World

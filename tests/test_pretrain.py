@@ -22,11 +22,11 @@ from groundling.feed import Plan, Source, epoch_steps, steps_of
 from groundling.find import instances
 from groundling.forms import Pick
 from groundling.joins import Design
-from groundling.load import load_student
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.task_heads import Reading
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts
+from groundling.students import load_student
 from groundling.tasks.vqa import VQA
 
 TERMS = {

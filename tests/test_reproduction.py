@@ -406,7 +406,7 @@ def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixt
     assert not Path("out").exists()
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(place)
     assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "mini"]) == 0
@@ -577,7 +577,7 @@ def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
 
 
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_papers_miniature_runs_every_job(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

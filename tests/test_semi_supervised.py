@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import vcr_files
-from homes import STEPS, Killed, digests, log_of
+from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
 from test_end_to_end import resnet
 from test_pretrain import store
@@ -27,7 +27,6 @@ from groundling.find import named
 from groundling.keyed import generator
 from groundling.objectives import Objective
 from groundling.recipes import finetune as tuning
-from groundling.recipes import pretrain as pretraining
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
 from groundling.recipes.regions import regions
@@ -173,17 +172,9 @@ def test_pixels_and_flips(place: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert {"td_image", "task"} < log_of(tmp_path / "out/seed-0")[0].keys()
 
 
-def test_a_killed_run_ends_with_the_same_weights(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) -> None:
     config = few(place, unlabelled=2)
-    finetune(config, BRIEF, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", homes.training_with(homes.dying(2)))
-        with pytest.raises(Killed):
-            finetune(config, BRIEF, tmp_path / "killed")
-    finetune(config, BRIEF, tmp_path / "killed")
-    whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
+    whole, killed = whole_and_resumed(finetune, config, BRIEF, tmp_path, "seed-0/model")
     assert whole == killed and len(whole) > 3
 
 
@@ -295,17 +286,9 @@ def test_texts_of_a_partition(name: str, place: Path) -> None:
     assert {len(some) for some in drawn} == {4 if name == "vcr/rationale" else 1}
 
 
-def test_a_killed_stage_ends_with_the_same_weights(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_stage_ends_with_the_same_weights(place: Path, tmp_path: Path) -> None:
     config = adapting(place, "vlbert", task_answers="any", partition=str(place / "shots.json"))
-    pretrain(config, BRIEF, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "train", homes.training_with(homes.dying(2)))
-        with pytest.raises(Killed):
-            pretrain(config, BRIEF, tmp_path / "killed")
-    pretrain(config, BRIEF, tmp_path / "killed")
-    whole, killed = (digests(tmp_path / name / "model") for name in ("whole", "killed"))
+    whole, killed = whole_and_resumed(pretrain, config, BRIEF, tmp_path, "model")
     assert whole == killed
 
 

@@ -20,12 +20,12 @@ from groundling.data.samples import TextSamples
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.forms import Classify
-from groundling.load import load_student
 from groundling.metrics import ACCURACY
 from groundling.recipes.finetune import finetune
 from groundling.recipes.finetuning.examples import read_splits
 from groundling.recipes.finetuning.samples import seen, shelf_of
 from groundling.recipes.regions_of import Shelf, manifests
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.vqa import VQA
 

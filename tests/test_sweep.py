@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 from groundling.cli import main
 from groundling.config import (
+    ADAPTING,
     TUNING,
     AdaptConfig,
     CompareConfig,
     FinetuneConfig,
-    TrainConfig,
     changed,
     configured,
 )
@@ -109,8 +109,8 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     )
     assert found.variants[0].adapt == changed(base, arm="mlm")
     assert found.variants[1].adapt == changed(base, arm="xdbert", save_joint=True)
-    assert found.variants[1].train == TrainConfig(steps=2, batch=8, cpu=True)
-    assert found.variants[3].train == TrainConfig(steps=5, lr=1, batch=8, cpu=True)
+    assert found.variants[1].train == replace(ADAPTING, steps=2, batch=8, cpu=True)
+    assert found.variants[3].train == replace(ADAPTING, steps=5, lr=1, batch=8, cpu=True)
     assert found.variants[3].adapt.text == ("a", "b")
     assert found.variants[3].tune == (("max_train", 12), ("batch", 4))
     (only,) = found.tunings

@@ -10,7 +10,7 @@ from pathlib import Path
 import homes
 import pytest
 import torch
-from homes import STEPS, Counting, Killed, dying, log_of, never, put, table, training_with
+from homes import STEPS, Counting, log_of, never, put, table, training_with
 from safetensors.torch import load_file
 from test_pretrain import store
 from test_tasks import HEAD, regular
@@ -122,10 +122,7 @@ def test_a_killed_fine_tuning_with_a_teacher_resumes_to_the_same_weights(
 ) -> None:
     config = changed(tune, cache_gb=cache_gb)
     finetune(config, STEPS, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", training_with(dying(3)))
-        with pytest.raises(Killed):
-            finetune(config, STEPS, tmp_path / "killed")
+    homes.kill(finetune, config, STEPS, tmp_path / "killed", at=3)
     rest = Counting()
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "train", training_with(rest))
@@ -189,10 +186,7 @@ def test_pretraining_with_a_teacher_runs_and_resumes(
     result = pretrain(config, steps, tmp_path / "whole")
     assert "contrastive" in result["objectives"]
     assert all(set(line) >= CONTRASTIVE for line in terms(tmp_path / "whole"))
-    with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "train", training_with(dying(3)))
-        with pytest.raises(Killed):
-            pretrain(config, steps, tmp_path / "killed")
+    homes.kill(pretrain, config, steps, tmp_path / "killed", at=3)
     rest = Counting()
     with monkeypatch.context() as patch:
         patch.setattr(pretraining, "train", training_with(rest))

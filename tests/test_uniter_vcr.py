@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from homes import STEPS, Killed, digests, dying, log_of, put, training_with
+from homes import STEPS, log_of, put, whole_and_resumed
 from safetensors.torch import load_file
 from test_pretrain import store
 from transformers import BertConfig, BertModel
@@ -29,15 +29,14 @@ from groundling.forms import Answer, Choose, Classify, Pick
 from groundling.joins import Design
 from groundling.joins.uniter import PERSONS, ChoiceRightOrWrong, UniterJoin, ready_for_vcr, uniter
 from groundling.joins.visualbert import visualbert
-from groundling.load import load_student
 from groundling.models.saved_heads import HEADS
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.recipes import pretrain as pretraining
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
 from groundling.recipes.vcr import vcr
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
 
@@ -500,21 +499,11 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
 
 @pytest.mark.parametrize("answers", ["right", "any"])
 def test_a_killed_second_stage_ends_with_the_same_weights(
-    answers: str,
-    place: Path,
-    first_stage: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    answers: str, place: Path, first_stage: Path, tmp_path: Path
 ) -> None:
     config = second_stage(place, first_stage, task_answers=answers, step_mix=(10.0, 1.0, 1.0))
     steps = replace(STEPS, steps=5, batch=4, save_every=2)
-    pretrain(config, steps, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "train", training_with(dying(4)))
-        with pytest.raises(Killed):
-            pretrain(config, steps, tmp_path / "killed")
-    pretrain(config, steps, tmp_path / "killed")
-    whole, killed = (digests(tmp_path / name / "model") for name in ("whole", "killed"))
+    whole, killed = whole_and_resumed(pretrain, config, steps, tmp_path, "model", at=4)
     assert whole == killed and len(whole) > 3
 
 

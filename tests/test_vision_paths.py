@@ -28,7 +28,6 @@ from groundling.joins import Design
 from groundling.joins import visualbert as visualberts
 from groundling.joins import vlbert as vlberts
 from groundling.joins.vlbert import answer_rows
-from groundling.load import load_student
 from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler, Reading
 from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
@@ -38,6 +37,7 @@ from groundling.recipes.finetuning.model import head_of
 from groundling.recipes.finetuning.samples import seen, shelf_of
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.world import World, WorldConfig
 from groundling.world.encoder import new_encoder

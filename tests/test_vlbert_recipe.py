@@ -33,7 +33,6 @@ from groundling.forms import Answer, Choose, Classify, Pick, Regress, with_loss
 from groundling.joins.end_to_end import EndToEnd, end_to_end, under
 from groundling.joins.vlbert import NAMES, ChoiceByItself, MaskedAnswer, RegionByItself
 from groundling.keyed import generator
-from groundling.load import load_student
 from groundling.models.saved_heads import save_heads, start_layer
 from groundling.models.task_heads import Reading, plain_head
 from groundling.objectives import Given, part_named
@@ -43,6 +42,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetune import finetune
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
+from groundling.students import load_student
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
 BOXES = [[10, 5, 50, 45, 0.9], [0, 0, 80, 30, 0.8], [50, 10, 80, 50, 0.7], [30, 20, 60, 40, 0.9]]

@@ -27,19 +27,26 @@ from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 import groundling.recipes.matching
 from groundling.batch import Example, collate
 from groundling.cli import main
-from groundling.config import PretrainConfig, VcrConfig, ZeroShotConfig, configured
+from groundling.config import (
+    PretrainConfig,
+    VcrConfig,
+    WinogroundConfig,
+    ZeroShotConfig,
+    configured,
+)
 from groundling.data.clusters import kmeans_1d
 from groundling.data.paired import RegionSamples
 from groundling.data.regions import RegionStore
 from groundling.data.samples import TextSamples
 from groundling.errors import InputError
-from groundling.load import load_student
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.vcr import vcr
+from groundling.recipes.winoground import winoground
 from groundling.recipes.zero_shot import zero_shot
 from groundling.shift.zero_shot import asked, classify, same_for_same
+from groundling.students import load_student
 from groundling.tasks.vcr import items, q_to_ar, render
 
 CLAIMS = ("a dog", "two cats", "a park", "snow", "a girl 's hat", "old horse", "river", "it", "man")
@@ -454,3 +461,78 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
     )
     few = store(tmp_path / "few", ["movie/0"])
     assert "movie/1" in told("vcr", regions=(str(few),))
+
+
+# -- Winoground --------------------------------------------------------------------------------------------------------
+
+
+def winoground_files(folder: Path, place: Path) -> Path:
+    """Three examples over the images 0 to 2, in a folder as it is published."""
+    rows = []
+    for number in range(3):
+        row = {"id": number, "image_0": str(number), "image_1": str((number + 1) % 3)}
+        row |= {"caption_0": f"a {CLAIMS[number]}", "caption_1": f"{CLAIMS[number]} a"}
+        rows.append(row | {"collapsed_tag": ("Object", "Relation")[number % 2]})
+    vcr_files.write(folder / "examples.jsonl", rows)
+    shutil.copytree(place / "images", folder / "images")
+    return folder
+
+
+def by_rule(scores: np.ndarray) -> dict[str, list[bool]]:
+    """Scores (N, image, caption) as the paper's equations have it."""
+    text = [s[0, 0] > s[0, 1] and s[1, 1] > s[1, 0] for s in scores]
+    image = [s[0, 0] > s[1, 0] and s[1, 1] > s[0, 1] for s in scores]
+    return {
+        "text": text,
+        "image": image,
+        "group": [a and b for a, b in zip(text, image, strict=True)],
+    }
+
+
+def test_winoground_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
+    data = winoground_files(tmp_path / "winoground", place)
+    flags = ["winoground", "--data", str(data), "--cpu"]
+    rows = json_lines(data / "examples.jsonl")
+    of_clip = []
+    of_head = []
+    for row in rows:
+        images = [row["image_0"], row["image_1"]]
+        texts = [row["caption_0"], row["caption_1"]]
+        of_clip.append(similarity(place, images, texts))
+        asked_of_head = [Example(f"{i}{t}", t, images=(i,)) for i in images for t in texts]
+        of_head.append(heads(seen, place / "regions", asked_of_head).reshape(2, 2))
+    single = ["--model", str(seen), "--regions", str(place / "regions")]
+    for name, given, expected in (
+        ("clip", ["--model", str(place / "clip")], of_clip),
+        ("head", single, of_head),
+    ):
+        assert main([*flags, *given, "--out", str(tmp_path / name)]) == 0
+        found = json_lines(tmp_path / name / "items.jsonl")
+        scores = np.array([line["scores"] for line in found]).reshape(3, 2, 2)
+        assert scores == pytest.approx(np.array(expected), abs=2e-3)
+        right = by_rule(np.array(expected))
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        for rule, values in right.items():
+            assert [line[rule] for line in found] == values
+            assert result["scores"]["all"][rule] == pytest.approx(np.mean(values))
+        assert result["scores"]["Object"]["items"] == 2
+        assert result["chance"] == pytest.approx({"text": 0.25, "image": 0.25, "group": 1 / 6})
+        assert not (tmp_path / name / "features").exists()
+
+
+def test_captions_cut_alike_tie(place: Path, tmp_path: Path) -> None:
+    data = winoground_files(tmp_path / "winoground", place)
+    rows = json_lines(data / "examples.jsonl")
+    for row in rows:
+        row["caption_0"] = "dog " * 60
+        row["caption_1"] = "dog " * 59
+    vcr_files.write(data / "examples.jsonl", rows)
+    config = WinogroundConfig(
+        model=str(place / "clip"), data=str(data / "examples.jsonl"), cpu=True
+    )
+    result = winoground(config, tmp_path / "out")
+    assert result["cut_captions"] == 6
+    assert result["scores"]["all"]["text"] == 0
+    shutil.rmtree(data / "images")
+    with pytest.raises(InputError, match="no such image folder"):
+        winoground(config, tmp_path / "without")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.batch import Example, Row, Sample, collate, needed
-from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.analysis.parts import Part, batches, filled, pieces_of, samples_of, whole
+from groundling.batch import Row, Sample, collate, needed
+from groundling.data.samples import WindowInput
 from groundling.data.visual_facts import MASK, VisualFact
-from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.heads import LMHead
@@ -26,9 +26,6 @@ from groundling.models.text import TextEncoder, load_text_encoder
 FRAMES = ("{}", "there is a {} .")
 """Neutral surroundings of a word in the embedding mode: none, and a sentence that says nothing of its looks."""
 
-BATCH = 64
-"""Texts run at a time."""
-
 HEADLESS = "expected a text encoder with a masked-LM head; --modes embedding stroop need none"
 """What to do about a model that cannot fill a mask."""
 
@@ -37,22 +34,6 @@ Answers = list[dict[str, np.ndarray]]
 
 Notes = dict[str, str | list[str]]
 """What there is to know of the answers, by name: `head`, `several_pieces`, `unknown_pieces` of `fill_mask`."""
-
-T = TypeVar("T")
-
-
-class Part(NamedTuple):
-    """A stretch of a text, in characters."""
-
-    text: str
-    start: int
-    stop: int
-
-    @property
-    def words(self) -> str:
-        """The stretch itself."""
-        return self.text[self.start : self.stop]
-
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
 
@@ -68,14 +49,14 @@ def embedding(
     words: dict[str, None] = {}  # in order, each once
     for fact in facts:
         words.update(dict.fromkeys((fact.subject, *fact.options)))
-    parts = [_filled(frame, "{}", word) for frame in FRAMES for word in words]
+    parts = [filled(frame, "{}", word) for frame in FRAMES for word in words]
     vectors = embedder(source, max_length)(parts)
     answers = []
     for fact in facts:
         by_frame = {}
         for frame in FRAMES:
-            subject = vectors[_filled(frame, "{}", fact.subject)]
-            options = [vectors[_filled(frame, "{}", option)] for option in fact.options]
+            subject = vectors[filled(frame, "{}", fact.subject)]
+            options = [vectors[filled(frame, "{}", option)] for option in fact.options]
             by_frame[frame] = np.stack(options) @ subject
         answers.append(by_frame)
     return answers, {}
@@ -92,15 +73,15 @@ def stroop(
     parts = []
     for fact in facts:
         for prompt in fact.prompts.values():
-            parts += [_whole(prompt, word) for word in ("", *fact.options)]
+            parts += [whole(prompt, word) for word in ("", *fact.options)]
     vectors = embedder(source, max_length)(parts)
     answers = []
     for fact in facts:
         by_template = {}
         for name, prompt in fact.prompts.items():
-            without = vectors[_whole(prompt, "")]
-            filled = [vectors[_whole(prompt, option)] for option in fact.options]
-            by_template[name] = np.stack(filled) @ without
+            without = vectors[whole(prompt, "")]
+            said = [vectors[whole(prompt, option)] for option in fact.options]
+            by_template[name] = np.stack(said) @ without
         answers.append(by_template)
     return answers, {}
 
@@ -122,7 +103,7 @@ def embedder(
     def embed(parts: Iterable[Part]) -> dict[Part, np.ndarray]:
         distinct = list(dict.fromkeys(parts))
         embedded = {}
-        for batch in _batches(distinct):
+        for batch in batches(distinct):
             for part, vector in zip(batch, vectors_of(batch), strict=True):
                 embedded[part] = (vector / vector.norm()).numpy()
         return embedded
@@ -140,12 +121,12 @@ def _encoder_vectors(source: str | Path, max_length: int) -> Vectors:
     text_input, _ = model.inputs(max_length)
 
     def vectors(parts: Sequence[Part]) -> list[Tensor]:
-        samples = _samples(parts, text_input)
+        samples = samples_of(parts, text_input)
         states = needed(model(collate(samples).to(device)).text, "text", "an embedding")
         means = []
         for part, sample, padded in zip(parts, samples, states.float().cpu(), strict=True):
             row = needed(sample.text, "text", "an embedding")
-            inside = torch.from_numpy(_pieces(part, row))
+            inside = torch.from_numpy(pieces_of(part, row))
             means.append(padded[: len(row.ids)][inside].mean(0))
         return means
 
@@ -159,7 +140,7 @@ def _tower_vectors(source: str | Path) -> Vectors:
     windows = WindowInput(tokenizer, tower.window, max_windows=1)
 
     def vectors(parts: Sequence[Part]) -> list[Tensor]:
-        batch = collate(_samples(parts, None, windows)).to(device)
+        batch = collate(samples_of(parts, None, windows)).to(device)
         _, features = tower(needed(batch.clip, "clip", "an embedding"))
         return list(features.float().cpu())
 
@@ -237,8 +218,8 @@ def _questions(facts: Sequence[VisualFact]) -> list[_Question]:
     for number, fact in enumerate(facts):
         for template, prompt in fact.prompts.items():
             for place, option in enumerate(fact.options):
-                filled = _filled(prompt, MASK, option)
-                questions.append(_Question(number, template, place, filled))
+                part = filled(prompt, MASK, option)
+                questions.append(_Question(number, template, place, part))
     return questions
 
 
@@ -246,9 +227,9 @@ def _mask(questions: Sequence[_Question], text: TextEncoder, max_length: int) ->
     parts = [question.filled for question in questions]
     text_input, _ = text.inputs(max_length)
     masked = []
-    for part, sample in zip(parts, _samples(parts, text_input), strict=True):
+    for part, sample in zip(parts, samples_of(parts, text_input), strict=True):
         row = needed(sample.text, "text", "masked LM")
-        inside = _pieces(part, row)
+        inside = pieces_of(part, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.ids)
         masked.append(_Masked(replace(row, ids=ids), row.ids[inside]))
     return masked
@@ -260,7 +241,7 @@ def _log_probabilities(
     """Numbers of questions that share a masked sentence, and its log-probabilities (masks, vocabulary)."""
     device = PartialState().device
     mask = text.tokenizer.mask_token_id
-    for sharing in _batches(_sharing(masked)):
+    for sharing in batches(_sharing(masked)):
         samples = [Sample(str(numbers[0]), masked[numbers[0]].row) for numbers in sharing]
         batch = collate(samples).to(device)
         encoded = text(batch)
@@ -291,46 +272,3 @@ def _piece_notes(
         if text.tokenizer.unk_token_id in read.pieces:
             unknown.add(option)
     return {"several_pieces": sorted(several), "unknown_pieces": sorted(unknown)}
-
-
-# -- texts and pieces --------------------------------------------------------------------------------------------------
-
-
-def _filled(frame: str, slot: str, word: str) -> Part:
-    """The word in the place of a frame's slot."""
-    start = frame.index(slot)
-    return Part(frame.replace(slot, word), start, start + len(word))
-
-
-def _whole(prompt: str, word: str) -> Part:
-    """The whole prompt, filled with a word or, if that is empty, without its slot."""
-    text = " ".join(prompt.replace(MASK, word).split())
-    return Part(text, 0, len(text))
-
-
-def _samples(
-    parts: Sequence[Part], text: TextInput | None, clip: WindowInput | None = None
-) -> list[Sample]:
-    examples = [Example(part.text, part.text) for part in parts]
-    samples = TextSamples(examples, text, clip).get(range(len(examples)))
-    for sample in samples:
-        if sample.dropped:
-            raise InputError(
-                f"{sample.id!r} is {sample.dropped} pieces too long; raise --max-length, if the model can"
-            )
-    return samples
-
-
-def _pieces(part: Part, row: Row) -> np.ndarray:
-    """Which pieces of a row (T,) belong to the words of a part."""
-    words = spans(part.text)
-    overlaps = (words[:, 0] < part.stop) & (words[:, 1] > part.start)
-    inside = np.isin(row.word, np.flatnonzero(overlaps))
-    if not inside.any():
-        raise InputError(f"{part.text!r}: the tokenizer makes no pieces of {part.words!r}")
-    return inside
-
-
-def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), BATCH):
-        yield values[start : start + BATCH]

@@ -262,6 +262,18 @@ def present(
     return kept, len(missing)
 
 
+def joined(captions: Sequence[str], count: int) -> tuple[str, ...]:
+    """Every `count` captions of an image as one text, in their order; the last text has what is left.
+
+    A caption that ends without a mark is given a full stop.
+    """
+    if count == 1:
+        return tuple(captions)
+    sentences = [one if one[-1] in ".!?" else f"{one}." for one in captions]
+    starts = range(0, len(sentences), count)
+    return tuple(" ".join(sentences[start : start + count]) for start in starts)
+
+
 def with_store_ids(images: Sequence[Captioned]) -> list[Captioned]:
     """The images under the ids that a region store knows them by: their files without the ending.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +34,11 @@ class Pictured:
     def __init__(
         self,
         samples: Samples,
-        folder: str | Path,
+        folder: str | Path | Mapping[str, Path],
         side: int,
         long_side: float = 0,
     ) -> None:
-        """Ids of images are paths below `folder` without ending; every sample has exactly one.
+        """Ids of images are paths below `folder` without ending, or its keys; every sample has exactly one.
 
         `side`: pixels of the short side; the long one has at most `long_side`, or 5/3 of the short one. Raises
         InputError if a file is missing.
@@ -128,15 +129,17 @@ def _turned(sample: Sample) -> Sample:
     return replace(sample.each_row(mirrored), pixels=pixels[:, :, ::-1])
 
 
-def pictures_of(samples: Samples, folder: str | Path, who: str) -> dict[str, Path]:
-    """The file of every image that samples name, by its id; ids are paths below `folder` without ending.
+def pictures_of(
+    samples: Samples, folder: str | Path | Mapping[str, Path], who: str
+) -> dict[str, Path]:
+    """The file of every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
 
     Raises InputError if a sample has not exactly one image, as `who` needs, or if a file is missing.
     """
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
             raise InputError(f"{name} has {len(images)} images; {who} takes one a text")
-    files = _files(Path(folder))
+    files = folder if isinstance(folder, Mapping) else files_below(Path(folder))
     every = dict.fromkeys(image for (image,) in samples.images)
     missing = [image for image in every if image not in files]
     if missing:
@@ -147,10 +150,17 @@ def pictures_of(samples: Samples, folder: str | Path, who: str) -> dict[str, Pat
     return {image: files[image] for image in every}
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def files_below(folder: Path) -> dict[str, Path]:
     """Every image below a folder by its path there without ending; of two of one name the first by ending."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in PICTURES]
-    by_name = sorted(found, reverse=True)
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in by_name}
+    found = {}
+    # Not with rglob, which takes seconds for the many thousands of images that a folder may have.
+    for place, _, names in os.walk(folder):
+        below = Path(place).relative_to(folder)
+        prefix = "" if below == Path() else f"{below.as_posix()}/"
+        for name in sorted(names, reverse=True):
+            stem, ending = os.path.splitext(name)
+            if ending.lower() in PICTURES:
+                found[prefix + stem] = Path(place, name)
+    return found

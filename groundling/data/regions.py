@@ -29,6 +29,7 @@ from groundling.data.shards import (
     parse_index,
     shard_file,
 )
+from groundling.documented import documented
 from groundling.errors import InputError
 
 SLACK = 0.01
@@ -52,6 +53,7 @@ BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 
 
+@documented
 @dataclass(frozen=True)
 class Found:
     """The regions of one image, in the store's order."""
@@ -144,6 +146,17 @@ def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None
     return ""
 
 
+def storable(image: Found) -> Found:
+    """The image with features in half precision; raises InputError if it has values that no store may hold."""
+    with np.errstate(over="ignore"):
+        half = image.features.astype(np.float16)
+    if not np.isfinite(half).all():
+        raise InputError("features are not finite in half precision")
+    if image.fault:
+        raise InputError(image.fault)
+    return replace(image, features=half)
+
+
 Item = tuple[str, Callable[[], Found]]
 """An image id and what reads its regions; an InputError of it is a reason to skip the image."""
 
@@ -199,14 +212,10 @@ class RegionWriter:
         kept: list[Found] = []
         reasons = list(skipped)
         for image in images:
-            with np.errstate(over="ignore"):
-                half = image.features.astype(np.float16)
-            if not np.isfinite(half).all():
-                reasons.append(f"{image.id}: features are not finite in half precision")
-            elif image.fault:
-                reasons.append(f"{image.id}: {image.fault}")
-            else:
-                kept.append(replace(image, features=half))
+            try:
+                kept.append(storable(image))
+            except InputError as error:
+                reasons.append(f"{image.id}: {error}")
         self._one_form({image.form for image in kept})
         self._shards.write(number, [_record(image) for image in kept], reasons)
 
@@ -583,6 +592,44 @@ class RegionStore:
                 limit = "0..1" if values.dtype.kind == "f" else f"-1..{self.classes - 1}"
                 faults.append(f"{path}: image {image!r}: a value is outside {limit}{such}")
         return faults
+
+
+class RegionsInMemory:
+    """Regions of images that were just found, as a store would give them back; nothing is written."""
+
+    def __init__(self, found: Sequence[Found], features: bool = True) -> None:
+        """Images as `storable` gives them; with `features` off their width is 0, as of a `RegionStore`."""
+        self.features = features
+        self.found = {image.id: image for image in found}
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self.found
+
+    def __getitem__(self, image_id: str) -> RegionRow:
+        """The regions of an image, in float32; `image` is 0 for all of them."""
+        image = self.found[image_id]
+        features = image.features if self.features else image.features[:, :0]
+        whole = np.zeros(len(features), bool)
+        whole[:1] = image.whole
+        return RegionRow(
+            features=_single(features),
+            boxes=image.boxes.astype(np.float32),
+            confidence=image.confidence.astype(np.float32),
+            image=np.zeros(len(features), np.int64),
+            whole=whole,
+        )
+
+    def count(self, image_id: str) -> int:
+        """How many regions an image has."""
+        return len(self.found[image_id].boxes)
+
+    def size(self, image_id: str) -> tuple[int, int]:
+        """Width and height of an image in pixels."""
+        return self.found[image_id].size
+
+    def in_annotated_order(self, image_id: str) -> bool:
+        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        return self.found[image_id].annotated_order
 
 
 def _annotated_1(manifest: Mapping[str, Any]) -> bool:

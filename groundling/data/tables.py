@@ -112,6 +112,13 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
         raise InputError(f"{where}: quotes are not in order ({error})") from None
 
 
+def columns_of(path: Path) -> list[str]:
+    """The header of a .csv file, or of a tab-separated one; raises InputError as `read_text`."""
+    if path.suffix == ".csv":
+        return next(csv.reader(io.StringIO(read_text(path), newline="")))
+    return lines_of(path)[0].split("\t")
+
+
 def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> None:
     """Raises InputError unless every column is among the header's names once."""
     for column in columns:

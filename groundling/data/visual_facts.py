@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from groundling.data.coda import COLOURS, beside, is_raw, read_coda
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 
@@ -17,12 +18,11 @@ MASK = "[MASK]"
 """The place of the answer in a prompt, whatever the model's own mask token is."""
 
 _ANSWERS = """memory black blue brown green grey orange pink purple red white yellow
-coda black blue brown gray green orange pink purple red white yellow
 color black blue brown gray green orange pink purple red silver white yellow
 shape cross heart octagon oval polygon rectangle rhombus round semicircle square star triangle
 material bronze ceramic cloth concrete cotton denim glass gold iron jade leather metal paper plastic rubber stone tin \
 wood"""
-ANSWERS: dict[str, tuple[str, ...]] = {}
+ANSWERS: dict[str, tuple[str, ...]] = {"coda": COLOURS}
 for _line in _ANSWERS.splitlines():
     _name, *_words = _line.split()
     ANSWERS[_name] = tuple(_words)
@@ -81,6 +81,31 @@ class VisualFact:
     """Sentences with one `[MASK]`, by the name of their template."""
 
 
+class FactsFile(NamedTuple):
+    """What a file tells, and what of it was left out."""
+
+    facts: list[VisualFact]
+    left_out: dict[str, int]
+    """How many lines or subjects, by reason."""
+    beside: tuple[Path, ...] = ()
+    """Other files that were read because they belong to it."""
+
+
+def open_visual_facts(path: str | Path) -> FactsFile:
+    """The facts of a file as `read_visual_facts` has them, and what was left out."""
+    if not is_raw(path):
+        return FactsFile(read_visual_facts(path), {})
+    objects, left_out = read_coda(path)
+    facts = []
+    for each in objects:
+        if MASK not in "".join(each.prompts.values()):
+            raise InputError(f"{path}: {each.noun!r} has no sentence with {MASK}")
+        facts.append(
+            VisualFact(each.id, each.noun, "color", COLOURS, each.shares, "", each.prompts)
+        )
+    return FactsFile(facts, left_out, beside(path))
+
+
 def read_visual_facts(path: str | Path) -> list[VisualFact]:
     """Facts of one file in JSON lines; each line's fields tell which of these layouts it has.
 
@@ -88,11 +113,14 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
     - CoDa's `default_*.jsonl` (Paik et al. 2021): per object and template `class_id`, `ngram`, `label` (eleven shares),
       `object_group` (0 Single, 1 Multi, 2 Any), `text`, `template_idx`, `template_group` (1: `text` has a `[MASK]`;
       group 0 has none and is left out). World files add `relation` and `options`: what is asked, and its answers.
+    - CoDa's raw `annotations.jsonl`, beside its `objects.jsonl` and `templates.yaml`: see `read_coda`.
     - ViComTe (Zhang et al. 2022), its path telling the relation: `db/**/*.jsonl`, per subject `sub`, `obj`, `alt`; or
       `distributions/*-dist.jsonl`, one line of counts or shares by subject.
 
     Raises InputError naming the line that has none of these layouts, or that contradicts an earlier one.
     """
+    if is_raw(path):
+        return open_visual_facts(path).facts
     facts: dict[str, VisualFact] = {}
     for number, text in enumerate(lines_of(path), start=1):
         line = _Line(Path(path), number, text)

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from groundling.batch import Batch, Sizes
 from groundling.config import Adversarial
+from groundling.documented import documented
 
 Terms = Mapping[str, Tensor]
 
 
+@documented
 class Outcome(NamedTuple):
     """What one forward pass gives."""
 
@@ -31,6 +33,7 @@ class Backward(Protocol):
         """`retain_graph` if a later loss of the same micro-batch reaches back into this one's pass."""
 
 
+@documented
 @dataclass(frozen=True)
 class MicroStep:
     """One micro-batch of an optimizer step, as an inner step sees it."""
@@ -49,6 +52,7 @@ class MicroStep:
     """By objective: items () that its head answers for in the whole optimizer step; see `Objective.answered`."""
 
 
+@documented
 class InnerStep:
     """What happens to a micro-batch between two optimizer steps: any number of passes, whose gradients add up."""
 
@@ -79,9 +83,12 @@ class Once(InnerStep):
         return terms
 
 
+@documented
 @dataclass(frozen=True)
 class InnerPart:
     """An inner step by the name it has in `--inner`, and how a run's settings make it."""
 
     name: str
+    """What commands call it."""
     make: Callable[[Adversarial], InnerStep]
+    """From a run's settings to a new inner step."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from groundling.batch import Example
 from groundling.config import PretrainConfig
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.models.join import Join
 from groundling.models.single_stream import SingleStream
@@ -14,11 +15,13 @@ from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective
 
 
+@documented
 @dataclass(frozen=True)
 class Phase:
     """What a model is pre-trained with: objectives, and how often a step scores which of them."""
 
     objectives: Callable[[Given, PretrainConfig], list[Objective]]
+    """Makes them, from what a run knows and its settings."""
     mix: Sequence[tuple[float, tuple[str, ...]]] = ()
     """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
     pairs: bool = False
@@ -31,6 +34,7 @@ def as_it_is(model: SingleStream, examples: Sequence[Example], pretraining: bool
     """Nothing: the model reads these examples as it is."""
 
 
+@documented
 @dataclass(frozen=True)
 class Design:
     """A vision-language model that is a BERT over text and regions; raises InputError if its join has another name."""
@@ -38,9 +42,11 @@ class Design:
     name: str
     """Also the join's `kind`, by which a folder's model finds its design."""
     join: type[Join]
+    """How texts and regions become one sequence."""
     build: Callable[..., SingleStream]
     """(bert, tokenizer, width of a region's features, options) to a model."""
     phase: Phase
+    """The phase on captioned images."""
     task_phase: Phase | None = None
     """The phase on a task's own texts, where it is another one."""
     ready: Callable[[SingleStream, Sequence[Example], bool], None] = as_it_is

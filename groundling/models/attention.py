@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from groundling.batch import Regions, Tokens, Windows
+from groundling.documented import documented
 from groundling.errors import InputError
 
 
@@ -28,6 +29,7 @@ class Place(IntEnum):
     """What a join adds after the regions, such as VL-BERT's [END]."""
 
 
+@documented
 @dataclass(frozen=True)
 class Places:
     """What the rows or columns of a map are."""
@@ -44,6 +46,7 @@ class Places:
         return Places(holds, torch.cat([part.number for part in parts], 1))
 
 
+@documented
 @dataclass(frozen=True)
 class AttentionMap:
     """The attention weights of one layer."""
@@ -55,7 +58,9 @@ class AttentionMap:
     weights: Tensor
     """(N, heads, rows, columns); each row sums to 1 over the columns that are not padding."""
     rows: Places
+    """What looks."""
     columns: Places
+    """What is looked at."""
 
 
 Watch = Callable[[AttentionMap], None]

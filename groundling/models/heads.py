@@ -22,6 +22,7 @@ LM_HEADS = {
     "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     "xlm-roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     "camembert": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "mpnet": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     "electra": (
         "generator_predictions.dense",
         "generator_predictions.LayerNorm",
@@ -43,7 +44,7 @@ ACTIVATIONS = {
     "distilbert": "activation",
     "modernbert": "classifier_activation",
 }
-"""Which setting names the activation inside a family's head; RoBERTa's and ELECTRA's heads are exact GELU always."""
+"""Which setting names the activation inside a family's head; RoBERTa's, MPNet's and ELECTRA's are exact GELU always."""
 
 
 def lm_head_style(config: Any) -> tuple[str, float]:

@@ -18,10 +18,12 @@ from transformers import BertModel, PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Regions, needed
 from groundling.data.samples import TextInput
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.models.text import embedded_words
 
 
+@documented
 class Joined(NamedTuple):
     """One sequence of both modalities, embedded: S places."""
 
@@ -35,6 +37,7 @@ class Joined(NamedTuple):
     """The R places of the regions."""
 
 
+@documented
 class Join(nn.Module):
     """From BERT's embedding module and a batch to one sequence; without regions, to the text's alone."""
 

@@ -10,9 +10,11 @@ from torch import nn
 
 from groundling.batch import Batch, Encoded, Sizes
 from groundling.data.samples import TextInput, WindowInput
+from groundling.documented import documented
 from groundling.models.attention import Watch
 
 
+@documented
 class Student(nn.Module):
     """A model with a text-only path: every task on text can be put to it. Abstract."""
 
@@ -36,6 +38,7 @@ class Student(nn.Module):
         raise NotImplementedError
 
 
+@documented
 @dataclass(frozen=True)
 class Kind:
     """A kind of model folder that is not a plain Hugging Face text encoder."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Encoded, Example, Sizes, needed
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.forms import Form
 from groundling.models.heads import Pooler
@@ -19,12 +20,15 @@ HEAD = 64
 """Width of an attention head of every BERT."""
 
 
+@documented
 @dataclass(frozen=True)
 class Reading:
     """What a head may know of the task it answers and of the model it reads."""
 
     sizes: Sizes
+    """Widths of the model's outputs."""
     form: Form
+    """The shape of the task's answer."""
     tokenizer: PreTrainedTokenizerBase | None = None
     """The text encoder's; None if the head asks nothing of its own."""
     table: Tensor | None = None
@@ -36,6 +40,7 @@ class Reading:
         return self.form.outputs
 
 
+@documented
 class TaskHead(nn.Module):
     """From what a model says to a task's outputs; takes a `Reading` and keyword options."""
 
@@ -142,6 +147,7 @@ class EachRegion(TaskHead):
         return _inside(scores, batch)
 
 
+@documented
 class EachRegionTransformed(EachRegion):
     """One score for every region, through the first layer of the head that masked regions were pre-trained with."""
 

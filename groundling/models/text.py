@@ -17,6 +17,7 @@ from groundling.models.attention import AttentionMap, Watch, places_of_text, wat
 from groundling.models.heads import lm_head_style
 from groundling.models.kinds import Student
 from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.sentence import Sentence, load_sentence, lower_cased
 
 
 def embedded_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
@@ -54,6 +55,13 @@ class TextEncoder(Student):
             activation=activation,
             epsilon=epsilon,
         )
+        self.sentence: Sentence | None = None
+
+    def speaks(self, sentence: Sentence) -> None:
+        """Let it say sentence vectors, pooled thus, and write what makes them beside itself (sentence-transformers)."""
+        self.sentence = sentence
+        width = self.sizes.text * len(sentence.pooling.modes)
+        self.sizes = self.sizes._replace(sentence=width)
 
     @property
     def max_length(self) -> int:
@@ -69,14 +77,6 @@ class TextEncoder(Student):
     def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
         """Encode `batch.text`; `attention` is told every layer's map, named `self`."""
         tokens = needed(batch.text, "text", "a text encoder")
-        inputs: dict[str, Any] = {"attention_mask": tokens.mask.long()}
-        table = self.word_embeddings()
-        if batch.perturbation is None:
-            inputs["input_ids"] = tokens.ids
-        else:
-            inputs["inputs_embeds"] = embedded_words(table, batch, "a text encoder")
-        if self.has_types:
-            inputs["token_type_ids"] = tokens.types
 
         def tell(layer: int, weights: Tensor) -> None:
             places = places_of_text(tokens)
@@ -84,12 +84,36 @@ class TextEncoder(Student):
                 attention(AttentionMap("self", layer, weights, places, places))
 
         with nullcontext() if attention is None else watching(self.encoder, tell):
-            out = self.encoder(**inputs)
+            out = self.encoder(**self._arguments(batch))
         return Encoded(
             text=out.last_hidden_state,
             pooled=out.pooler_output if self.sizes.pooled else None,
-            word_table=table.weight,
+            sentence=self._pooled(out.last_hidden_state, tokens.mask),
+            word_table=self.word_embeddings().weight,
         )
+
+    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
+        """A sentence encoder's pooled states (N, S), of states (N, T, D) under a mask (N, T)."""
+        return None if self.sentence is None else self.sentence.pooling(states, mask)
+
+    def layers(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What the embeddings and then each layer put out for `batch.text`, (N, T, D) each."""
+        out = self.encoder(**self._arguments(batch), output_hidden_states=True)
+        states: tuple[Tensor, ...] = out.hidden_states
+        return states
+
+    def _arguments(self, batch: Batch) -> dict[str, Any]:
+        """What Hugging Face's module reads of a batch."""
+        tokens = needed(batch.text, "text", "a text encoder")
+        arguments: dict[str, Any] = {"attention_mask": tokens.mask.long()}
+        if batch.perturbation is None:
+            arguments["input_ids"] = tokens.ids
+        else:
+            table = self.word_embeddings()
+            arguments["inputs_embeds"] = embedded_words(table, batch, "a text encoder")
+        if self.has_types:
+            arguments["token_type_ids"] = tokens.types
+        return arguments
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the encoder can take."""
@@ -101,9 +125,14 @@ class TextEncoder(Student):
         return table
 
     def export(self, folder: Path) -> None:
-        """Write a stock HF folder: `AutoModel.from_pretrained(folder)` needs nothing of groundling."""
+        """Write a stock HF folder: `AutoModel.from_pretrained(folder)` needs nothing of groundling.
+
+        A sentence encoder's is a sentence-transformers folder, too.
+        """
         self.encoder.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        if self.sentence is not None:
+            self.sentence.write(folder)
 
 
 def load_text_encoder(source: str | Path) -> TextEncoder:
@@ -114,4 +143,10 @@ def load_text_encoder(source: str | Path) -> TextEncoder:
     if not one_text_encoder or config.is_encoder_decoder:
         raise InputError(f"{source}: a {config.model_type} model is no text encoder")
     tokenizer = load_tokenizer(source)
-    return TextEncoder(load_weights(AutoModel, source), tokenizer)
+    sentence, lower = load_sentence(source, config.hidden_size)
+    if lower:
+        lower_cased(tokenizer)
+    text = TextEncoder(load_weights(AutoModel, source), tokenizer)
+    if sentence is not None:
+        text.speaks(sentence)
+    return text

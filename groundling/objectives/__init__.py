@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
 from groundling.forms import Form
 
 
+@documented
 class Objective(nn.Module):
     """Corrupt + head + loss.
 
@@ -101,6 +103,7 @@ class Objective(nn.Module):
         raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
 
+@documented
 @dataclass(frozen=True)
 class Vocabulary:
     """What masking needs to know of a tokenizer."""
@@ -111,6 +114,7 @@ class Vocabulary:
     """Ids that may stand in for a masked piece: all but special tokens."""
 
 
+@documented
 @dataclass(frozen=True)
 class Given:
     """What a run knows when it makes its objectives."""
@@ -126,12 +130,15 @@ class Given:
     """The form of the task's answers, as its head is trained; None where there is no task."""
 
 
+@documented
 @dataclass(frozen=True)
 class Part:
     """An objective by the name it has in `--arm` and `--objectives`, and how a run makes it."""
 
     name: str
+    """What commands call it."""
     make: Callable[[Given], Objective]
+    """From what a run knows to a new objective."""
     joint: bool = False
     """It reads states after the cross-modal encoder."""
     taught: bool = False

@@ -20,8 +20,9 @@ class Distill(Objective):
     naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
     `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE against the
     teacher's features of the other sentences and words of the batch, equal words not being negatives. The student's
-    sentence feature is its first position (or the mean), its word feature the mean of the word's pieces; words with a
-    masked piece, and special positions, take no part.
+    sentence feature is its first position, the mean, or with `pool="own"` what its own sentence-transformers folder
+    pools, if it has one; its word feature the mean of the word's pieces. Words with a masked piece take no part, nor do
+    special positions, unless a folder pools them.
     """
 
     name = "distill"
@@ -35,7 +36,7 @@ class Distill(Objective):
         sentence: float = 1.0,
         word: float = 1.0,
         temperature: float = 0.07,
-        pool: Literal["cls", "mean"] = "cls",
+        pool: Literal["own", "cls", "mean"] = "cls",
         targets: Literal["standard", "unit"] = "standard",
         weight: float = 1.0,
         warmup: int = 0,
@@ -48,8 +49,11 @@ class Distill(Objective):
         self.temperature = temperature
         self.pool = pool
         self.targets = targets
+        widths = {part: sizes.text for part in self.shares}
+        if pool == "own" and sizes.sentence:
+            widths["sentence"] = sizes.sentence
         self.project = nn.ModuleDict(
-            {part: nn.Linear(sizes.text, sizes.teacher) for part in self.shares}
+            {part: nn.Linear(width, sizes.teacher) for part, width in widths.items()}
         )
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -74,7 +78,7 @@ class Distill(Objective):
         numbers = needed(batch.words, "words", self.name)
         terms = {}
         if self.shares["sentence"]:
-            student = self._sentences(states, batch)
+            student = self._sentences(encoded, batch)
             teacher = batch.features["sentence"]
             terms["sentence"] = self._compare("sentence", student, teacher, _text_numbers(numbers))
         if self.shares["word"]:
@@ -84,9 +88,12 @@ class Distill(Objective):
             terms["word"] = self._compare("word", student, teacher, numbers[taught])
         return {f"{self.kind}_{part}": self.shares[part] * loss for part, loss in terms.items()}
 
-    def _sentences(self, states: Tensor, batch: Batch) -> Tensor:
+    def _sentences(self, encoded: Encoded, batch: Batch) -> Tensor:
         """The student's feature (N, D) of each text."""
-        if self.pool == "cls":
+        if self.pool == "own" and self.sizes.sentence:
+            return needed(encoded.sentence, "sentence", self.name)
+        states = needed(encoded.text, "text", self.name)
+        if self.pool != "mean":
             return states[:, 0]
         tokens = needed(batch.text, "text", self.name)
         inside = (tokens.mask & ~tokens.special).unsqueeze(-1)

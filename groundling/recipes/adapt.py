@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from groundling.config import AdaptConfig, TrainConfig, check_numbers, check_training
+from groundling.analysis.retention import Retention, read_pairs
+from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
+from groundling.models.heads import LMHead
+from groundling.models.lm_folder import save_with_lm_head
 from groundling.models.saved_heads import start_lm_head
+from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives import Given, Objective, part_named
+from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
     inner_step,
@@ -41,6 +47,13 @@ ARMS = {
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
 
+FILLS_MASKS = {
+    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
+    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
+    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
+}
+"""What a model's card says of masks, by whose head its folder has."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -54,8 +67,8 @@ class Arm:
     """Some of them need a teacher's features."""
 
 
-def arm_of(text: str) -> Arm:
-    """What `--arm` asks for; raises InputError for an unknown name."""
+def arm_of(text: str, masked_lm: bool = True) -> Arm:
+    """What `--arm` asks for, without `mlm` if `masked_lm` is off; raises InputError for an unknown name."""
     names = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
     names = list(dict.fromkeys(names))
     parts = []
@@ -68,6 +81,14 @@ def arm_of(text: str) -> Arm:
             ) from None
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
+    if not masked_lm:
+        if "mlm" not in names or len(names) == 1:
+            raise InputError(
+                f"--no-masked-lm: --arm {text} is {'+'.join(names)}; expected masked LM and an objective beside it, as "
+                "in l1 and contrastive"
+            )
+        names.remove("mlm")
+        parts = [part_named(name) for name in names]
     return Arm(names, any(part.joint for part in parts), any(part.taught for part in parts))
 
 
@@ -76,18 +97,23 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
 
     With `save_joint`, the whole cross-modal model goes to `out/joint`. Raises InputError for settings that do not fit.
     """
-    arm = arm_of(config.arm)
+    arm = arm_of(config.arm, config.masked_lm)
     _check(config, arm)
     check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
     inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
+    inputs |= {"retention": config.retention}
+    pairs = read_pairs(config.retention) if config.retention else None
     run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
     if run.result is not None:
         return run.result
 
     text = load_text_encoder(config.student)
+    retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
+    notes = _pool_notes(config, arm, text)
+    distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     max_length = min(config.max_length, text.max_length)
     examples = corpus(config.text, config.form, text.tokenizer, max_length, config.max_texts)
     model, windows = _model(config, arm, text, training.seed)
@@ -99,29 +125,54 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         vocabulary(text),
         config.masking,
         config.crossing,
-        config.distilling,
+        distilling,
         config.targeted,
     )
     room = classroom(source, arm.names, given, run.state.device, run.folder, training.seed)
     samples, teachers = room.wrap(samples)
     objectives = make_objectives(arm.names, with_teachers(given, room), training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
+    notes += _notes(config, arm, training, heads, text)
+    say_notes(notes)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(examples), "parameters": _count(text.encoder)}
+    if config.keep_projection:
+        text.speaks(_projected(text, objectives))
+    if retention:
+        report = retention.report(text)
+        say_notes([retention.line(report)])
+        result["retention"] = report
+    result |= {"notes": notes} if notes else {}
 
     def save(folder: Path) -> None:
-        text.export(folder / "model")
-        save_objectives(folder / "model", objectives)
-        if config.crossing.save_joint and isinstance(model, CrossModal):
-            model.export(folder / "joint")
-            save_objectives(folder / "joint", objectives)
+        result["fills_masks"] = _export(folder, text, model, objectives, config)
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
     result = run.finish(result, save)
     room.clear()
     return result
+
+
+def _export(
+    folder: Path,
+    text: TextEncoder,
+    model: TextEncoder | CrossModal,
+    objectives: Sequence[Objective],
+    config: AdaptConfig,
+) -> str:
+    """Write the encoder, and with --save-joint the whole cross-modal model, each with the objectives' heads.
+
+    Returns with whose head `AutoModelForMaskedLM` of the encoder's folder fills masks.
+    """
+    text.export(folder / "model")
+    fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
+    save_objectives(folder / "model", objectives)
+    if config.crossing.save_joint and isinstance(model, CrossModal):
+        model.export(folder / "joint")
+        save_objectives(folder / "joint", objectives)
+    return fills_masks
 
 
 def _check(config: AdaptConfig, arm: Arm) -> None:
@@ -131,6 +182,104 @@ def _check(config: AdaptConfig, arm: Arm) -> None:
         raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
+    if config.keep_projection:
+        projects = {"l1", "contrastive"} & set(arm.names) and config.distilling.sentence
+        if not projects:
+            raise InputError(
+                f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1, with a "
+                "--sentence share above 0"
+            )
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def _pooled(text: TextEncoder, config: AdaptConfig) -> Sentence:
+    """How a plain encoder's states become a sentence vector: by --pool, of which `own` is the first position here."""
+    mode = "mean" if config.distilling.pool == "mean" else "cls"
+    return pooled_by(mode, text.sizes.text, text.max_length)
+
+
+def _into_teachers_space(text: TextEncoder, config: AdaptConfig) -> Distilling:
+    """Options with which the sentence projection ends in the teacher's own space, from what the folder can pool."""
+    if text.sentence is None or config.distilling.pool != "own":
+        text.speaks(_pooled(text, config))
+    return replace(
+        config.distilling,
+        pool="own",
+        l1_targets="unit",
+        max_windows=config.distilling.max_windows or 1,
+    )
+
+
+def _projected(text: TextEncoder, objectives: Sequence[Objective]) -> Sentence:
+    """The student's pooling, and the projection that was trained behind it: contrastive's, where there are two."""
+    found = [one for one in objectives if isinstance(one, Distill)]
+    best = min(found, key=lambda one: one.name)
+    projection = best.project["sentence"]
+    if text.sentence is None or not isinstance(projection, nn.Linear):
+        raise AssertionError(
+            "--keep-projection gave the student a pooling and its objective a Linear"
+        )
+    return text.sentence.projected(projection)
+
+
+PUBLISHED = TrainConfig(lr=1e-4)
+"""XDBERT's rate, at which everything trains from the first step (Appendix C.1)."""
+
+
+def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
+    """What is to be said of how sentences are pooled, and of what their vectors are compared with."""
+    notes = []
+    pool = config.distilling.pool
+    if arm.taught and text.sentence is not None and pool != "own":
+        own = "+".join(text.sentence.pooling.modes)
+        notes.append(f"--pool {pool} is taken, although {config.student} pools by {own}")
+    if config.keep_projection:
+        windows = config.distilling.max_windows or 1
+        notes.append(
+            "--keep-projection: targets are the teacher's own text embeddings, not standardised; of a text longer than "
+            f"its window, {windows} x window is read, and the pieces cut off are counted (--max-windows)"
+        )
+    return notes
+
+
+def _notes(
+    config: AdaptConfig,
+    arm: Arm,
+    training: TrainConfig,
+    heads: Mapping[str, str],
+    text: TextEncoder,
+) -> list[str]:
+    """What a new masked-LM head costs, and what was taken where paper and user may want different things."""
+    notes = []
+    pace = _pace(training)
+    if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
+        chance = math.log(text.sizes.word_table[0])
+        notes.append(
+            f"masked LM: {config.student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
+            f"while it learns, the encoder unlearns; taken: {pace}; --no-masked-lm does without, beside l1 or "
+            "contrastive; --retention measures what is lost"
+        )
+    if arm.joint and pace != _pace(PUBLISHED):
+        notes.append(
+            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --head-share 0 --head-lr 1); taken: {pace}"
+        )
+    return notes
+
+
+def _pace(training: TrainConfig) -> str:
+    """Rates and head start of a training, in words."""
+    start = f"{training.head_start} steps"
+    if not training.head_start:
+        start = f"{training.head_share:.0%} of the steps"
+    alone = training.head_start or training.head_share
+    words = f"a rate of {training.lr:g}"
+    words += f", heads {training.head_lr:g} times that" if training.head_lr != 1 else ""
+    return words + (f" and {start} with heads alone" if alone else " from the first step")
+
+
+# -- what is trained ---------------------------------------------------------------------------------------------------
 
 
 def _model(
@@ -160,6 +309,32 @@ def _start_heads(
     return origins
 
 
+def _save_lm_head(
+    folder: Path, objectives: Sequence[Objective], student: str, text: TextEncoder
+) -> str:
+    """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
+
+    Without masked LM the student's own head is handed on as it was. A joint one took its place and says nothing of the
+    encoder alone.
+    """
+    trained = [one for one in objectives if isinstance(one, MaskedLM)]
+    origin = "this run's"
+    heads = [one.head for one in trained if not one.joint]
+    if not trained:
+        origin = "the student's"
+        heads = _own_head(student, text)
+    written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
+    return origin if any(written) else "none"
+
+
+def _own_head(student: str, text: TextEncoder) -> list[LMHead]:
+    """The student's masked-LM head, if it has one."""
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+    origin = start_lm_head(head, student, text.encoder.config.model_type)
+    return [] if origin == "new" else [head]
+
+
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
@@ -167,13 +342,15 @@ def _count(module: nn.Module) -> int:
 def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:
     texts = "\n".join(f"- `{Path(path).name}`" for path in config.text)
     terms = ", ".join(f"{term} {value:.3f}" for term, value in result["last"].items())
+    library = "sentence-transformers" if config.keep_projection else "transformers"
     return f"""---
-library_name: transformers
+library_name: {library}
 tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 ---
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with `AutoModel.from_pretrained`.
+{FILLS_MASKS[result["fills_masks"]]}
 
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`

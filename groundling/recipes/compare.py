@@ -33,7 +33,10 @@ def compare(
     arms = [CONTROL, *config.arms] if config.control else list(config.arms)
     arms = list(dict.fromkeys(arms))
     base = FinetuneConfig(
-        data=config.data, max_train=config.max_train, max_length=config.max_length
+        data=config.data,
+        max_train=config.max_train,
+        max_length=config.max_length,
+        save_model=False,
     )
     what = Sweep(
         tuple(Variant(arm, replace(adapting, arm=arm), training) for arm in arms),

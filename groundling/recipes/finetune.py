@@ -16,7 +16,6 @@ from groundling.data.samples import Samples
 from groundling.evaluate import evaluate, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
-from groundling.load import design_of
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import start_layer
@@ -24,6 +23,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetuning.checks import check
+from groundling.recipes.finetuning.description import described_of
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
 from groundling.recipes.finetuning.model import head_of, student_of
 from groundling.recipes.finetuning.result import about, mixed, scored, summary
@@ -51,6 +51,7 @@ from groundling.recipes.teaching import (
 )
 from groundling.runs import finished
 from groundling.shift.beside import with_others
+from groundling.students import design_of
 from groundling.tasks import Task
 from groundling.tasks.table import OwnReader, own_notes
 from groundling.train import train
@@ -176,6 +177,7 @@ def one_run(
         if config.save_model:
             student.export(where / "model")
             save_objectives(where / "model", objectives)
+            described_of(student, task, splits, config, shelf).write(where / "model")
 
     write_result(folder, done, save)
     return done

@@ -11,20 +11,20 @@ import torch
 from scipy.special import expit
 
 from groundling.batch import Example, collate, needed
-from groundling.config import Targeted, ZeroShotConfig
+from groundling.config import Targeted, WinogroundConfig, ZeroShotConfig
 from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd
-from groundling.load import design_of, is_single_stream, load_student
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.saved_heads import load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.recipes.regions_of import check_regions
 from groundling.recipes.teaching import Classroom
+from groundling.students import design_of, is_single_stream, load_student
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.towers import Towers
 
@@ -109,7 +109,10 @@ class ByMatchHead:
     measure = "log-odds of a match"
 
     def __init__(
-        self, config: ZeroShotConfig, stores: Mapping[str, SeveralStores], device: torch.device
+        self,
+        config: ZeroShotConfig | WinogroundConfig,
+        stores: Mapping[str, SeveralStores],
+        device: torch.device,
     ) -> None:
         """`stores` by split. Raises InputError for another model, one without such a head, or other regions."""
         model = load_student(config.model)

@@ -31,7 +31,6 @@ from groundling.forms import Answer, Choose
 from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
-from groundling.load import design_of, join_to, load_student
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream
@@ -53,6 +52,7 @@ from groundling.recipes.teaching import (
     with_teachers,
 )
 from groundling.shift.partitions import hidden_versions, taken
+from groundling.students import design_of, join_to, load_student
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.train import train

@@ -9,10 +9,10 @@ from typing import Any
 from groundling.config import FinetuneConfig, ProbeConfig, TrainConfig, need
 from groundling.errors import InputError
 from groundling.find import instances
-from groundling.load import load_student
 from groundling.recipes.finetune import one_run
 from groundling.recipes.lifecycle import Run
 from groundling.runs import finished
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.attribute import ATTRIBUTES, noun_states, read_nouns
 
@@ -43,6 +43,7 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
         max_length=config.max_length,
         freeze_words=True,
         kind=config.kind,
+        save_model=False,
     )
     for name, task in instances("tasks", Task).items():
         if name.startswith("world/"):

@@ -17,13 +17,13 @@ import torch
 from groundling.batch import Example, collate
 from groundling.data.samples import TextSamples
 from groundling.errors import InputError
-from groundling.load import load_student
 from groundling.models.saved_heads import load_head
 from groundling.models.text import TextEncoder
 from groundling.objectives.supervised import Supervised
 from groundling.runs import finished
 from groundling.shift.files import MASK, Line, Part
 from groundling.shift.masks import masked, positions
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, RATIONALE, render
 

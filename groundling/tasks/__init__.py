@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.batch import Example, RegionRow, Sizes
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.forms import Form
 from groundling.metrics import Metric
@@ -23,6 +24,7 @@ def _itself(folder: Path, split: str) -> Path:
     return Path(folder)
 
 
+@documented
 @dataclass(frozen=True)
 class Task:
     """One benchmark, read from its official files."""

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from groundling.batch import Example
 from groundling.config import OwnFile
 from groundling.data.regions import stem
-from groundling.data.tables import lines_of, read_csv, read_text, read_tsv
+from groundling.data.tables import columns_of, lines_of, read_csv, read_text, read_tsv
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.keyed import seed_of
@@ -66,7 +67,7 @@ def own_task(path: Path, options: OwnFile) -> Task:
         InputError: a file, line or column is missing, empty or no label.
     """
     read = OwnReader(path, options)
-    metrics = _metrics(read.form)
+    metrics = metrics_of(read.form)
     # Version 2: the dev split is drawn by group; it was every fifth row.
     return Task(f"table/{path.stem}", read.form, read, metrics, source=str(path), version=2)
 
@@ -90,9 +91,9 @@ class OwnReader:
         """A split's examples; `folder` is the file itself. Raises InputError for a wrong label, on either side."""
         if split == "dev" and self.options.dev:
             file = Path(self.options.dev)
-            return [_example(row, self.form, file, split) for row in self.dev_rows]
+            return [example_of(row, self.form, file, split) for row in self.dev_rows]
         # All are made, so that a mistake is found on either side.
-        examples = [_example(row, self.form, self.path, split) for row in self.rows]
+        examples = [example_of(row, self.form, self.path, split) for row in self.rows]
         if self.options.dev:
             return examples
         held = held_out(self.path, [row.group for row in self.rows])
@@ -103,7 +104,8 @@ class OwnReader:
         ]
 
 
-def _metrics(form: Form) -> tuple[Metric, ...]:
+def metrics_of(form: Form) -> tuple[Metric, ...]:
+    """What answers of one's own are scored by."""
     if not isinstance(form, Classify):
         return PEARSON, SPEARMAN, RMSE
     if len(form.labels) == 2:
@@ -111,7 +113,8 @@ def _metrics(form: Form) -> tuple[Metric, ...]:
     return (ACCURACY,)
 
 
-def _example(row: OwnRow, form: Form, path: Path, split: str) -> Example:
+def example_of(row: OwnRow, form: Form, path: Path, split: str) -> Example:
+    """The example of a row of a split; raises InputError for a label that is none of the form's."""
     return Example(
         f"{path.stem}-{split}-{row.number}",
         text=row.texts[0],
@@ -338,16 +341,54 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping
         for number, row in reader(path, columns):
             yield f"{path}, line {number}", row
         return
-    if path.suffix == ".json":
-        items = _entries(path)
-    elif path.suffix == ".jsonl":
-        items = _lines(path)
-    else:
-        raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
-    for where, item in items:
+    for where, item in _objects(path):
         if not isinstance(item, dict):
             raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
-        yield where, {name: _cell(where, name, item.get(name)) for name in columns}
+        try:
+            yield where, dict(zip(columns, texts_in(item, columns), strict=True))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+
+def whole_rows(
+    path: Path, columns: Sequence[str]
+) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
+    """The names of all columns, and of each row its file and line and all it holds, of the same files as `rows_of`.
+
+    Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, if no row has one of
+    `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
+    """
+    if path.suffix in {".csv", ".tsv"}:
+        header = columns_of(path)
+        _require(path, columns, header)
+        rows = [(where, dict(row)) for where, row in rows_of(path, tuple(header))]
+    else:
+        rows = []
+        for where, item in _objects(path):
+            if not isinstance(item, dict):
+                raise InputError(f"{where}: expected an object")
+            rows.append((where, item))
+        header = list(dict.fromkeys(name for _, row in rows for name in row))
+        if rows:
+            _require(path, columns, header)
+    if not rows:
+        raise InputError(f"{path}: holds no rows")
+    return header, rows
+
+
+def _require(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
+    for name in columns:
+        if name not in header:
+            raise InputError(f"{path}: no column {name!r}; there are: {', '.join(header)}")
+
+
+def _objects(path: Path) -> Iterator[tuple[str, object]]:
+    """The entries of a .json or .jsonl file, each after its place."""
+    if path.suffix == ".json":
+        return _entries(path)
+    if path.suffix == ".jsonl":
+        return _lines(path)
+    raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
 
 
 def _entries(path: Path) -> Iterator[tuple[str, object]]:
@@ -385,14 +426,18 @@ def _parsed(where: str, text: str) -> object:
     return parsed
 
 
-def _cell(where: str, name: str, value: object) -> str:
-    """A field's value as a csv would have it."""
+def texts_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """Some fields of a row as a csv would have them; raises InputError, without the place, for others."""
+    return [_cell(name, row.get(name)) for name in columns]
+
+
+def _cell(name: str, value: object) -> str:
     if value is None:
-        raise InputError(f"{where}: no field {name!r}")
+        raise InputError(f"no field {name!r}")
     if isinstance(value, str):
         return value
     # A bool is an int to Python.
     if isinstance(value, bool) or not isinstance(value, int | float):
         what = json.dumps(value)[:40]
-        raise InputError(f"{where}: field {name!r} is {what}; expected a text or a number")
+        raise InputError(f"field {name!r} is {what}; expected a text or a number")
     return json.dumps(value)

@@ -344,8 +344,10 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
     are as for `questions`.
     """
-    form = form_of(folder)
     asked = questions(folder, split, image)
+    # Without labels nothing is looked up, and a folder of questions alone may hold no list of answers.
+    labelled = any(question.scores is not None for question in asked)
+    form = form_of(folder) if labelled else Answer(())
     targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
     width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
     examples = []

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
+from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.runs import sha256_of
 
 
+@documented
 class Teacher:
     """What a frozen teacher does; `Taught` puts it before a model, live or from a cache. Abstract."""
 

@@ -85,6 +85,7 @@ class ClipTeacher(Teacher):
         scorer: Towers | None = None,
         keywords: Keywords | None = None,
         sure_of: Answers | Anchors | None = None,
+        pictures: Mapping[str, Path] | None = None,
     ) -> None:
         """A teacher that is asked for `wants`, some of `FEATURES`.
 
@@ -95,6 +96,7 @@ class ClipTeacher(Teacher):
             scorer: another CLIP-like model, which compares image and text; without one, the towers themselves do.
             keywords: finds the keywords of a text; without, the built-in extractor does.
             sure_of: what `clip_confidence` is about.
+            pictures: the images' files by id; without, those in the folder of the images.
 
         Raises InputError if something is asked for that these cannot say.
         """
@@ -104,6 +106,7 @@ class ClipTeacher(Teacher):
         self.keywords = keywords or BuiltIn()
         self.sure_of = sure_of
         self.wants = tuple(name for name in (*FEATURES, SCORED_IMAGE, SCORED_TEXT) if name in wants)
+        self.pictures = pictures
         self.files: dict[str, Path] = {}
         self.digests: dict[str, str] = {}
         self.answers: list[Tensor] = []
@@ -128,7 +131,7 @@ class ClipTeacher(Teacher):
                 "image and text side of the teacher are of different models and share no space; pass "
                 "--teacher-scorer MODEL, a CLIP-like model that compares image and text"
             )
-        if self._sees(asked) and not self.options.teacher_images:
+        if self._sees(asked) and self.pictures is None and not self.options.teacher_images:
             raise InputError(
                 f"a teacher that is asked for {', '.join(self.wants)} needs --teacher-images FOLDER"
             )
@@ -250,7 +253,8 @@ class ClipTeacher(Teacher):
         """
         if self._sees(self._lacking(())):
             who = f"a teacher that is asked for {', '.join(self.wants)}"
-            self.files.update(pictures_of(samples, self.options.teacher_images, who))
+            where = self.options.teacher_images if self.pictures is None else self.pictures
+            self.files.update(pictures_of(samples, where, who))
         if isinstance(self.sure_of, Anchors) and "clip_confidence" in self.wants:
             self._cluster(samples, self.sure_of.classes)
         return self

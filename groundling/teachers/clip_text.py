@@ -136,6 +136,29 @@ class ClipTextTeacher(Teacher):
         ]
 
 
+class ClipSentences(ClipTextTeacher):
+    """The sentence features alone, as the tower gives them: the text side of a CLIP.
+
+    With one window that is CLIP's own embedding of the text, cut where the window ends; of several it is the mean.
+    """
+
+    name = "clip_sentences"
+
+    def __init__(
+        self, clip: ClipText, tokenizer: PreTrainedTokenizerBase, max_windows: int = 1
+    ) -> None:
+        """As `ClipTextTeacher`."""
+        super().__init__(clip, tokenizer, standardise=False, max_windows=max_windows)
+
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """`sentence` (U, E)."""
+        return {"sentence": super().features(batch)["sentence"]}
+
+    def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        """Each row's feature."""
+        return Teacher.kept(self, features, batch)
+
+
 def _identity(sample: Sample) -> str:
     """Equal for texts that the teacher reads alike: the same pieces in the same raw words."""
     row: Row = needed(sample.clip, "clip", "a teacher of texts")

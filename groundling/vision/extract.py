@@ -220,9 +220,11 @@ class Extractor:
             "model": models,
             "identity": self.backbone.identity,
             "made_by": self.backbone.made_by,
+            "weights": weights,
             "preprocessing": json.loads(text),
             "preprocessing_sha256": digest,
             "boxes_from": source,
+            **_made_with(config),
             "classes": len(names),
             "class_names": names,
         }
@@ -291,6 +293,20 @@ class Extractor:
                 found = found.with_whole(numbers[-1:])
             regions.append(found)
         return regions
+
+
+FOUND_BY = ("backbone", "side", "whole")
+"""Settings on which regions depend, wherever boxes are from."""
+DETECTED_BY = ("detector", "threshold", "least", "most", "overlap")
+"""Those of a detector."""
+
+
+def _made_with(config: RegionsConfig) -> dict[str, dict[str, Any]]:
+    """The settings that find the same regions on other photos; none where boxes are from files."""
+    if config.boxes:
+        return {}
+    names = (*FOUND_BY, "grid") if config.grid else (*FOUND_BY, *DETECTED_BY)
+    return {"made_with": {name: vars(config)[name] for name in names}}
 
 
 class Extracted(NamedTuple):

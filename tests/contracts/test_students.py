@@ -19,7 +19,6 @@ from groundling.data.samples import TextSamples
 from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.keyed import seed_of
-from groundling.load import load_student
 from groundling.models.attention import AttentionMap
 from groundling.models.clip import ClipEncoder, load_clip_text
 from groundling.models.crossmodal import LAYERS, CrossModal
@@ -28,6 +27,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
+from groundling.students import load_student
 from groundling.train import train
 
 TWO = replace(STEPS, steps=2, save_every=10)

@@ -23,6 +23,7 @@ from groundling.config import AdaptConfig, AskConfig, configured
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.visual_facts import read_visual_facts
 from groundling.models.heads import LMHead
+from groundling.models.lm_folder import save_with_lm_head
 from groundling.models.saved_heads import HEADS, LM_HEAD, save_heads, start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.recipes.adapt import adapt
@@ -82,6 +83,14 @@ FAMILIES = {
         ),
         toys.bert_words,
         "silu",
+        1e-3,
+    ),
+    "mpnet": Family(
+        lambda size: hf.MPNetForMaskedLM(
+            hf.MPNetConfig(vocab_size=size, hidden_act="relu", layer_norm_eps=1e-3, **SIZES)
+        ),
+        toys.roberta_words,
+        "gelu",
         1e-3,
     ),
     "distilbert": Family(
@@ -165,6 +174,51 @@ def test_a_head_computes_as_its_family_does(name: str, tmp_path: Path) -> None:
     encoded = again(batch)
     found = its_head(encoded.text[tokens.mask], encoded.word_table)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_hugging_face_fills_masks_with_an_exported_head(name: str, tmp_path: Path) -> None:
+    # F8: `AutoModelForMaskedLM` of an adapted student had a random head.
+    whole, words = made(FAMILIES[name])
+    text = TextEncoder(getattr(whole, whole.base_model_prefix), words).eval()
+    head = of_sizes(text).eval()
+    for parameter in head.parameters():  # as trained: every bias matters
+        nn.init.normal_(parameter, std=0.2)
+    assert save_with_lm_head(tmp_path, text.encoder, head)
+
+    filling, report = hf.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(filling) is type(whole)
+    assert filling.config.architectures == [type(whole).__name__]
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    _, report = hf.AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert all("pooler" in key for key in report["missing_keys"])
+
+    batch, tokens = read(text)
+    arguments = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    if text.has_types:
+        arguments["token_type_ids"] = tokens.types
+    encoded = text.double()(batch)
+    expected = head.double()(encoded.text, encoded.word_table)[tokens.mask]
+    assert expected.std() > 0.1
+    found = filling.double().eval()(**arguments).logits[tokens.mask]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+    # And groundling reads it back, from Hugging Face's file alone.
+    again = of_sizes(text)
+    assert start_lm_head(again, tmp_path, text.encoder.config.model_type) == "the checkpoint's"
+    found = again.double()(encoded.text, encoded.word_table)[tokens.mask]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_a_family_without_a_known_head_is_left_as_it_is(tmp_path: Path) -> None:
+    words = homes.words()
+    config = hf.AlbertConfig(vocab_size=len(words), embedding_size=16, **SIZES)
+    text = TextEncoder(hf.AlbertModel(config), words)
+    text.export(tmp_path)
+    before = homes.digests(tmp_path)
+    assert not save_with_lm_head(tmp_path, text.encoder, of_sizes(text))
+    assert homes.digests(tmp_path) == before
 
 
 def test_an_unlike_activation_would_be_seen(tmp_path: Path) -> None:
@@ -274,3 +328,37 @@ def test_adaptation_starts_from_it(first_bert: tuple[Path, Any], tmp_path: Path)
     result = adapt(config, homes.STEPS, tmp_path / "out")
     assert result["heads_from"] == {"mlm": "the checkpoint's"}
     assert (tmp_path / "out" / "model" / HEADS).exists()
+
+
+@pytest.mark.parametrize("arm", ["mlm", "match"])
+@pytest.mark.parametrize("first_bert", ["BertForMaskedLM"], indirect=True)
+def test_an_adapted_folder_fills_masks_for_hugging_face(
+    first_bert: tuple[Path, Any], tmp_path: Path, arm: str
+) -> None:
+    folder, _ = first_bert
+    teacher = homes.teacher(tmp_path / "clip") if arm == "match" else ""
+    text = homes.text(tmp_path / "text.txt", 16)
+    config = configured(
+        AdaptConfig, student=str(folder), teacher=str(teacher), arm=arm, text=(str(text),)
+    )
+    result = adapt(config, homes.STEPS, tmp_path / "out")
+    left = tmp_path / "out/model"
+    whose = "this run's" if arm == "mlm" else "the student's"
+    assert result["fills_masks"] == whose
+    assert "AutoModelForMaskedLM" in (left / "README.md").read_text()
+    filling, report = hf.AutoModelForMaskedLM.from_pretrained(left, output_loading_info=True)
+    assert not report["missing_keys"]
+    adapted = load_text_encoder(left).eval()
+    head = of_sizes(adapted)
+    source = left if arm == "mlm" else folder
+    start_lm_head(head, source, "bert")  # of a run that trained one: groundling's own file
+    batch, tokens = read(adapted)
+    with torch.no_grad():
+        encoded = adapted(batch)
+        theirs = filling.eval()(
+            input_ids=tokens.ids, attention_mask=tokens.mask.long(), token_type_ids=tokens.types
+        )
+        expected = head(encoded.text, encoded.word_table)[tokens.mask]
+        before = load_text_encoder(folder).eval()(batch)
+    torch.testing.assert_close(theirs.logits[tokens.mask], expected, rtol=0, atol=1e-6)
+    assert not torch.equal(encoded.text, before.text)

@@ -19,12 +19,12 @@ from groundling.joins import vlbert as vlbert_file
 from groundling.joins.uniter import UniterJoin, uniter
 from groundling.joins.visualbert import VisualBertJoin, visualbert
 from groundling.joins.vlbert import VLBertJoin, sinusoids, vlbert
-from groundling.load import load_student
 from groundling.models import released_weights
 from groundling.models.attention import Place
 from groundling.models.join import add_types
 from groundling.models.single_stream import JOIN
 from groundling.presets import describe
+from groundling.students import load_student
 
 WIDTH = 12
 KINDS = {

@@ -299,6 +299,7 @@ def test_flags_of_several_numbers(capsys: Any, tmp_path: Path) -> None:
     words = ["--student", str(student), "--text", str(text), "--arm", "mlm", "--cpu"]
     words += ["--optimizer", "sgd", "--schedule", "steps", "--milestones", "1", "2", "--batch", "8"]
     words += ["--betas", "0.9", "0.98", "--epochs", "3", "--log-every", "1", "--warmup", "0"]
+    words += ["--lr", "1e-4", "--head-share", "0"]
     assert main(["adapt", *words, "--out", str(tmp_path / "out")]) == 0
     rates = [line["lr"] for line in log_of(tmp_path / "out")]
     assert rates == pytest.approx([1e-4] * 3 + [1e-5] * 3 + [1e-6] * 3)

@@ -11,14 +11,14 @@ from groundling.find import is_outside, named
 from groundling.joins import Design
 from groundling.joins.end_to_end import EndToEnd, reading_pixels
 from groundling.keyed import seed_of
-from groundling.load import design_of, join_to, load_student
-from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
+from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.kinds import Student
 from groundling.models.single_stream import SingleStream
-from groundling.models.task_heads import Reading, TaskHead, plain_head
+from groundling.models.task_heads import TaskHead
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.finetuning.samples import learned_from, refuse_images
 from groundling.recipes.regions_of import Shelf, made_by
+from groundling.students import ADAPTER, PLAIN, design_of, join_to, load_student, new_head
 from groundling.tasks import Task
 
 
@@ -59,19 +59,27 @@ def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> S
 
 def head_of(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
     """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
+    name = head_name(student, task, config)
+    if isinstance(student, SingleStream):
+        student.see(most_images(splits))
+        if not config.plain_head:
+            design_of(student, config.join).ready(student, splits[task.train], False)
+    return new_head(student, task.form, name, config.join)
+
+
+def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
+    """Which head answers, as `groundling.students.new_head` calls it."""
     if isinstance(student, ClipAdapter):
-        return AdapterHead(Reading(student.sizes, task.form))
-    if not isinstance(student, SingleStream):
-        return plain_head(Reading(student.sizes, task.form))
-    student.see(max(len(example.images) for some in splits.values() for example in some))
-    design = design_of(student, config.join)
-    if not config.plain_head:
-        design.ready(student, splits[task.train], False)
-    table = student.word_embeddings().weight
-    reading = Reading(student.sizes, task.form, student.text.tokenizer, table)
-    kind = None
-    if not config.plain_head:
-        kind = design.heads.get(task.like or task.name)
+        return ADAPTER
+    if config.plain_head or not isinstance(student, SingleStream):
+        return PLAIN
+    name = task.like or task.name
+    kind = design_of(student, config.join).heads.get(name)
     if kind is None or (kind.apart and not config.regions.regions):
-        return plain_head(reading)
-    return kind(reading)
+        return PLAIN
+    return name
+
+
+def most_images(splits: Splits) -> int:
+    """Images of the example that has most."""
+    return max(len(example.images) for some in splits.values() for example in some)

@@ -9,7 +9,7 @@ from typing import NoReturn
 from groundling.batch import Example, Sizes
 from groundling.config import FinetuneConfig
 from groundling.data.mirror import Mirror
-from groundling.data.paired import RegionSamples, Seeing
+from groundling.data.paired import RegionSamples
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.samples import Samples, TextSamples
 from groundling.data.several_stores import SeveralStores
@@ -27,6 +27,7 @@ from groundling.objectives import Objective
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.regions_of import Shelf, check_regions
 from groundling.recipes.teaching import Classroom
+from groundling.students import seeing_of
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 
@@ -119,17 +120,15 @@ def seen(
             _check_one_store(some, shelf, stores[split], config)
         if not isinstance(model, EndToEnd):
             check_regions(stores[split], model, config.regions.other_regions)
-    seeing = Seeing(
-        whole=model.join.whole,
-        last_pixel=model.join.last_pixel,
+    seeing = seeing_of(
+        model,
+        task.form,
         most=config.regions.most_regions,
         budget=config.regions.budget,
-        mark=task.mark,
-        phrases=task.form.reads == "phrase",
         apart=apart,
         blind=config.blind,
-        width=model.sizes.regions,
     )
+    seeing = replace(seeing, mark=task.mark)
     learning = replace(seeing, mark=task.mark_to_learn or task.mark)
     out: dict[str, Samples] = {
         split: RegionSamples(some, stores[split], learning if split == task.train else seeing)

@@ -192,7 +192,9 @@ def references(value: object) -> list[str]:
         return references(list(value.values()))
     if isinstance(value, Sequence):
         return [found for one in value for found in references(one)]
-    return [found for group, one in flat(value) for found in references(vars(group)[one.name])]
+    held = (vars(group)[one.name] for group, one in flat(value))
+    # Most settings are numbers, which there is no need to look into.
+    return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
 
 
 def resolved(value: Any, sources: Mapping[str, Source]) -> Any:

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Plan:
         self.titles = what.titles
         self.costs = {step.name: self._cost(step) for step in self.steps}
 
-    @property
+    @cached_property
     def sources(self) -> list[Source]:
         """The data and weights that steps need, in the file's order."""
         needed = {name for step in self.steps for name in step.needs}
@@ -149,6 +150,11 @@ class Plan:
             }
         return rows
 
+    @cached_property
+    def told(self) -> dict[str, dict[str, dict[str, str]]]:
+        """`rows` of every step, by its name."""
+        return {step.name: self.rows(step) for step in self.steps}
+
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines: sources, steps with every told setting, and totals."""
         return {
@@ -171,7 +177,7 @@ class Plan:
             "optimizer_steps": cost.steps,
             "seeds": step.values.get("seeds", 1),
             "gpu_hours": cost.hours,
-            "settings": self.rows(step),
+            "settings": self.told[step.name],
         }
 
     def lines(self) -> list[str]:
@@ -215,7 +221,7 @@ class Plan:
     def _setting_lines(self) -> list[str]:
         """Settings beside the paper's: what all runs share, then a task's, then a variant's, then a job's own."""
         lines = ["## Settings beside the paper's", "", LEGEND, ""]
-        told = {step.name: self.rows(step) for step in self.steps}
+        told = dict(self.told)
         for heading, names in self._groups():
             common = _common([told[name] for name in names])
             if not common:

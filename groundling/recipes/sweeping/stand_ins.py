@@ -17,7 +17,6 @@ from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import end_to_end
 from groundling.keyed import seed_of
-from groundling.load import join_to, load_student
 from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
 from groundling.recipes.regions import regions
@@ -25,6 +24,7 @@ from groundling.recipes.regions_of import made_by
 from groundling.recipes.sweeping.parts import Source
 from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.teach import teach
+from groundling.students import join_to, load_student
 from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
 from groundling.world.world import World

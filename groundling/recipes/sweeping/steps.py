@@ -47,7 +47,7 @@ class Step:
     task: str = ""
     """Of a fine-tuning: what reports call its task."""
 
-    @property
+    @cached_property
     def needs(self) -> tuple[str, ...]:
         """The data and weights that its settings refer to."""
         return tuple(dict.fromkeys(references(self.settings[0])))

@@ -1,13 +1,16 @@
-"""How any model folder becomes a model, and how a plain BERT becomes a vision-language one."""
+"""How any model folder becomes a model, how a plain BERT becomes a vision-language one, and which head answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from groundling.data.paired import Seeing
 from groundling.errors import InputError
 from groundling.find import instances, is_outside, named, outside
+from groundling.forms import Form
 from groundling.joins import Design
+from groundling.models.adapters import AdapterHead
 from groundling.models.join import Join
 from groundling.models.kinds import Kind, Student
 from groundling.models.single_stream import (
@@ -18,6 +21,7 @@ from groundling.models.single_stream import (
     described_join,
     load_single_stream,
 )
+from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
@@ -66,6 +70,53 @@ def design_of(model: SingleStream, name: str = "") -> Design:
         if design.name == model.join.kind:
             return design
     return named("joins", Design, model.join.kind)
+
+
+PLAIN = "plain"
+"""The head that is read by the pooler and one Linear, or the plain one of a form of regions."""
+ADAPTER = "adapter"
+"""The last Linear of an adapter over CLIP."""
+
+
+def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
+    """A new head for answers of a form: `plain`, `adapter`, or the one that the design's paper has for the task `name`.
+
+    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task.
+    """
+    if name == ADAPTER:
+        return AdapterHead(Reading(student.sizes, form))
+    if not isinstance(student, SingleStream):
+        return plain_head(Reading(student.sizes, form))
+    table = student.word_embeddings().weight
+    reading = Reading(student.sizes, form, student.text.tokenizer, table)
+    if name == PLAIN:
+        return plain_head(reading)
+    heads = design_of(student, design).heads
+    if name not in heads:
+        raise InputError(f"a {student.join.kind} model has no head of its own for {name}")
+    return heads[name](reading)
+
+
+def seeing_of(
+    student: SingleStream,
+    form: Form,
+    *,
+    most: int = 0,
+    budget: int = 0,
+    apart: bool = False,
+    blind: bool = False,
+) -> Seeing:
+    """How a model's paper wants regions put for answers of a form; keywords as in `Seeing`."""
+    return Seeing(
+        whole=student.join.whole,
+        last_pixel=student.join.last_pixel,
+        most=most,
+        budget=budget,
+        phrases=form.reads == "phrase",
+        apart=apart,
+        blind=blind,
+        width=student.sizes.regions,
+    )
 
 
 def join_to(start: Student, design: str, width: int, **options: Any) -> SingleStream:

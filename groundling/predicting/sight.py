@@ -1,0 +1,158 @@
+"""Where a fine-tuned model looks at images: stored regions, photos whose regions are found now, or the photos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from groundling.data.paired import Store
+from groundling.data.pictures import files_below, read_picture
+from groundling.data.regions import RegionStore
+from groundling.data.several_stores import SeveralStores
+from groundling.errors import InputError
+from groundling.joins.end_to_end import EndToEnd
+from groundling.models.adapters import ClipAdapter
+from groundling.models.kinds import Student
+from groundling.models.single_stream import SingleStream
+from groundling.predicting.description import Described, unlike
+from groundling.vision.photos import Finder
+
+Photos = str | Path | Mapping[str, Path]
+"""A folder of photos, whose ids are paths there without ending, or the files themselves by id."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Some images, as a model may look at them."""
+
+    store: Store | None = None
+    """Their regions; None for a model that reads none."""
+    photos: Mapping[str, Path] = field(default_factory=dict)
+    """Their files; empty for a model that reads no pixels."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with those that cannot be looked at, by image."""
+
+
+class Sight:
+    """Looks up images for one model."""
+
+    def __init__(
+        self,
+        student: Student,
+        about: Described,
+        find: Callable[[], Finder],
+        regions: Sequence[str] = (),
+        photos: Photos = "",
+        *,
+        other_regions: bool = False,
+        decode: bool = False,
+    ) -> None:
+        """`find` gives what finds regions of photos, if `regions`, stores of them, are not given.
+
+        `decode`: try every photo before the model does, so that a broken one is told by its name.
+
+        Raises InputError if the model reads no images, not these, or regions of another kind (see `other_regions`).
+        """
+        self.about = about
+        self.student = student
+        self.reads_regions = about.reads.regions
+        self.reads_pixels = reads_pixels(student, about)
+        self.decode = decode
+        self._refuse(regions, photos)
+        self.files: Mapping[str, Path] = {}
+        if photos:
+            self.files = photos if isinstance(photos, Mapping) else files_below(Path(photos))
+        self.place = "those photos" if isinstance(photos, Mapping) else str(photos)
+        self.stores: SeveralStores | None = None
+        if regions:
+            whole = not isinstance(student, EndToEnd)
+            self.stores = SeveralStores([RegionStore(folder, whole) for folder in regions])
+            self._compare(self.stores, other_regions)
+        self.finder: Finder | None = None
+        if self.reads_regions and self.stores is None:
+            self.finder = find()
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model looks at images at all."""
+        return self.reads_regions or self.reads_pixels
+
+    @property
+    def is_live(self) -> bool:
+        """Whether regions are found now, which takes time and memory for every photo."""
+        return self.finder is not None
+
+    def look(self, images: Sequence[str]) -> Seen:
+        """What there is of these images, each named once."""
+        if not self.sees:
+            return Seen()
+        faults: dict[str, str] = {}
+        store: Store | None = self.stores
+        if self.stores is not None:
+            lacking = [image for image in images if image not in self.stores]
+            faults = dict.fromkeys(lacking, f"not in {self.stores.name}")
+        photos = {}
+        if self.reads_pixels or self.finder is not None:
+            photos = {image: self.files[image] for image in images if image in self.files}
+            for image in images:
+                if image not in photos:
+                    faults.setdefault(image, f"no such photo in {self.place}")
+        if self.finder is not None:
+            store, unfound = self.finder(photos)
+            faults |= unfound
+        elif self.decode:
+            faults |= _broken(photos)
+        return Seen(store, photos if self.reads_pixels else {}, faults)
+
+    def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
+        """Raises InputError for what this model does not read, or has too little of."""
+        given = [f"--regions {' '.join(regions)}"] if regions else []
+        if photos:
+            given.append("--images" if isinstance(photos, Mapping) else f"--images {photos}")
+        if not self.sees:
+            if given:
+                raise InputError(f"{given[0]}: this model reads texts alone; leave it out")
+            return
+        if not self.reads_regions and regions:
+            raise InputError(f"{given[0]}: this model looks at whole photos; pass --images FOLDER")
+        if self.reads_pixels and not photos:
+            raise InputError("this model looks at the photos themselves; pass --images FOLDER")
+        if self.reads_regions and not given:
+            raise InputError(
+                "this model looks at regions of images; pass --regions STORE, or --images FOLDER to find them now"
+            )
+        if regions and photos and not self.reads_pixels:
+            raise InputError(
+                f"{' '.join(given)}: regions are in the store, or found in the photos; give one of them"
+            )
+
+    def _compare(self, stores: SeveralStores, accept: bool) -> None:
+        """Raises InputError for regions of another width, or made otherwise than those that were learned from."""
+        if isinstance(self.student, EndToEnd) or not isinstance(self.student, SingleStream):
+            return
+        for store in stores.stores:
+            store.require(self.student.sizes.regions)
+            difference = unlike(self.about.regions, store.manifest)
+            if difference and not accept:
+                raise InputError(
+                    f"{store.folder}: {difference}; make the store alike, or pass --other-regions"
+                )
+
+
+def reads_pixels(student: Student, about: Described) -> bool:
+    """Whether photos themselves go into the model; a blind one reads zeros in their place."""
+    if isinstance(student, ClipAdapter):
+        return True
+    return isinstance(student, EndToEnd) and about.reads.regions and not about.reads.blind
+
+
+def _broken(photos: Mapping[str, Path]) -> dict[str, str]:
+    """What is wrong with photos that do not decode, by id."""
+    faults = {}
+    for image, path in photos.items():
+        try:
+            read_picture(path)
+        except InputError as error:
+            faults[image] = str(error)
+    return faults

@@ -1,0 +1,133 @@
+"""Winoground, as a command: does a model tell images and captions of the same words apart? (Thrush et al. 2022)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+
+from groundling.analysis.preferences import WINOGROUND, as_json, estimate
+from groundling.batch import Example
+from groundling.config import WinogroundConfig, need
+from groundling.data.several_stores import SeveralStores
+from groundling.data.winoground import FILE, Winoground, read_winoground
+from groundling.recipes.lifecycle import Run, say_notes
+from groundling.recipes.matching import ByCosine, ByMatchHead, Matcher
+from groundling.recipes.regions_of import Shelf, manifests
+from groundling.report import table
+from groundling.runs import disk_errors
+from groundling.shift.zero_shot import finite, same_for_same
+
+ALL = "all"
+"""The group of all examples."""
+TEST = "test"
+"""What Hugging Face calls the only split."""
+
+
+def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
+    """Score every image with both captions; writes `out/result.json` (returned) and `out/items.jsonl`.
+
+    Raises:
+        InputError: A setting or the data is wrong, an image is missing, or the model has no head for it.
+    """
+    need(config, "winoground", "model", "data")
+    examples = read_winoground(config.data)
+    run = Run(out, "winoground", asdict(config), _inputs(config), config.cpu)
+    if run.result is not None:
+        _say(run.result)
+        return run.result
+    match: Matcher
+    kept = run.folder / "features"
+    if config.regions:
+        match = ByMatchHead(config, _stores(config), run.state.device)
+    else:
+        match = ByCosine(config.model, _images(config), run.state.device, kept)
+    scores, cut = _scores(examples, match)
+    worth = np.stack([rule.worth(scores) for rule in WINOGROUND], 1)
+    groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
+    for number, example in enumerate(examples):
+        for tag in example.tags:
+            groups.setdefault(tag, []).append(number)
+    result: dict[str, Any] = {
+        "model": config.model,
+        "measure": match.measure,
+        "cut_captions": cut,
+        "chance": {rule.name: rule.chance for rule in WINOGROUND},
+        "scores": {
+            name: as_json(WINOGROUND, estimate(worth[numbers], name))
+            for name, numbers in groups.items()
+        },
+    }
+    if run.state.is_main_process:
+        _write_items(run.folder / "items.jsonl", examples, scores, worth)
+        shutil.rmtree(kept, ignore_errors=True)
+    result = run.finish(result)
+    _say(result)
+    return result
+
+
+def _inputs(config: WinogroundConfig) -> dict[str, str | Path]:
+    stores = manifests(config.regions) if config.regions else {}
+    return {"model": config.model, "data": config.data, "images": config.images, **stores}
+
+
+def _stores(config: WinogroundConfig) -> dict[str, SeveralStores]:
+    """The region stores, of the one split that there is."""
+    shelf = Shelf(config.regions, (), "split of Winoground", features=not config.images)
+    return {TEST: shelf.of(TEST)}
+
+
+def _images(config: WinogroundConfig) -> str:
+    """The folder of the images: as given, or the one that the data set has them in."""
+    folder = Path(config.data)
+    return config.images or str((folder.parent if folder.name == FILE else folder) / "images")
+
+
+def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray, int]:
+    """Scores (N, 4) of image 0 with captions 0 and 1, then of image 1; and how many captions were cut."""
+    rows: list[Example] = []
+    for example in examples:
+        for image in example.images:
+            for caption in example.captions:
+                name = f"{example.id}/{len(rows) % 4}"
+                rows.append(Example(name, caption, images=(image,)))
+    found = match(rows, TEST)
+    cut = int((found.dropped > 0).sum()) // 2
+    if cut:
+        say_notes([f"{cut:,} of {2 * len(examples):,} captions were cut at their end"])
+    # Captions that read alike score alike with an image, in whatever batch they were read.
+    read = [found.read[start : start + 2] for start in range(0, len(rows), 2)]
+    alike = same_for_same(finite(found.scores.reshape(-1, 2)), read)
+    return alike.reshape(-1, 4), cut
+
+
+def _write_items(
+    path: Path, examples: Sequence[Winoground], scores: np.ndarray, worth: np.ndarray
+) -> None:
+    """One JSON line per example: tags, scores, and which rules hold."""
+    with disk_errors(path), path.open("w", encoding="utf-8") as file:
+        for example, one, right in zip(examples, scores, worth, strict=True):
+            line: dict[str, Any] = {"id": example.id, "tags": example.tags}
+            line["scores"] = one.round(6).tolist()
+            line |= {rule.name: bool(value) for rule, value in zip(WINOGROUND, right, strict=True)}
+            file.write(json.dumps(line) + "\n")
+
+
+def _say(result: dict[str, Any]) -> None:
+    """Print what was found, in points."""
+    if not PartialState().is_main_process:
+        return
+    rows = [{"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND}]
+    for name, found in result["scores"].items():
+        row = {"": name, "items": f"{found['items']:,}"}
+        for rule in WINOGROUND:
+            low, high = (100 * end for end in found[f"{rule.name}_interval"])
+            row[rule.name] = f"{100 * found[rule.name]:.1f} [{low:.1f}, {high:.1f}]"
+        rows.append(row)
+    print(table(rows))

@@ -1,0 +1,310 @@
+"""What a linear map reads from nouns' states, and CoDa's raw files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import toys
+from scipy.stats import pearsonr
+from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.preprocessing import StandardScaler
+
+from groundling.analysis.linear import PENALTIES, compared, folds_of, nouns_of, read
+from groundling.analysis.noun_states import noun_states
+from groundling.batch import collate
+from groundling.config import AskConfig
+from groundling.data.coda import COLOURS
+from groundling.data.samples import TextInput, TextSamples
+from groundling.data.visual_facts import VisualFact, open_visual_facts, read_visual_facts
+from groundling.errors import InputError
+from groundling.metrics import SPEARMAN
+from groundling.models.text import load_text_encoder
+from groundling.recipes.ask import ask
+
+OPTIONS = ("red", "green", "blue", "white")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.student(tmp_path_factory.mktemp("bert"))
+
+
+def facts_of(shares: np.ndarray, names: list[str] | None = None) -> list[VisualFact]:
+    names = names or [f"noun{number}" for number in range(len(shares))]
+    pairs = zip(names, shares, strict=True)
+    return [VisualFact(name, name, "color", OPTIONS, own) for name, own in pairs]
+
+
+def planted(count: int) -> tuple[list[VisualFact], dict[str, np.ndarray]]:
+    """Nouns whose shares follow from their states, white being frequent everywhere."""
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(count, 8))
+    shares = np.exp(states @ rng.normal(size=(8, 4)) * 0.4 + np.array([0, 0, 0, 2.0]))
+    facts = facts_of(shares / shares.sum(1, keepdims=True))
+    return facts, {fact.subject: state for fact, state in zip(facts, states, strict=True)}
+
+
+# -- the regression --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
+    facts, states = planted(80)
+    scores, outputs = compared(facts, {"state": states}, folds=4, seed=0)
+    rows = scores["from"]
+    assert (scores["nouns"], scores["options"], rows["random"]["width"]) == (80, 4, 8)
+    assert rows["state"]["deviations"]["mean"] > 0.8
+    low, high = rows["random"]["deviations"]["interval"]
+    assert low < 0.1 and high > -0.1
+    # Why deviations: the mean alone ranks colours well, because most things are mostly white.
+    assert rows["random"]["spearman"]["mean"] > 0.3 > rows["random"]["deviations"]["mean"]
+    low, high = rows["state"]["accuracy"]["interval"]
+    assert low < rows["state"]["accuracy"]["mean"] < high
+    assert len(outputs["state"]) == 80 and outputs["state"][0].shape == (4,)
+    again, _ = compared(facts, {"state": states}, folds=4, seed=0)
+    assert again == scores
+
+
+def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
+    facts, states = planted(30)
+    nouns = nouns_of(facts)
+    rows = np.stack(list(states.values()))
+    fold = folds_of(nouns, 5, seed=0)
+    assert np.bincount(fold).tolist() == [6] * 5
+    found = read(rows, nouns.shares, fold)
+    # The first fold, restated with scikit-learn: the penalty is the training nouns' own choice.
+    test = fold == 0
+    scale = StandardScaler().fit(rows[~test])
+    roots = np.sqrt(nouns.shares)
+    chosen = RidgeCV(PENALTIES).fit(scale.transform(rows[~test]), roots[~test]).alpha_
+    ridge = Ridge(chosen).fit(scale.transform(rows[~test]), roots[~test])
+    predicted = ridge.predict(scale.transform(rows[test]))
+    assert found.roots[test] == pytest.approx(predicted, abs=1e-9)
+    mean = roots[~test].mean(0)
+    wanted = [
+        pearsonr(p - mean, t - mean).statistic for p, t in zip(predicted, roots[test], strict=True)
+    ]
+    assert found.agreement[test] == pytest.approx(np.array(wanted), abs=1e-9)
+    ranked = compared(facts, {"state": states}, folds=5, seed=0)[0]["from"]["state"]["spearman"]
+    pairs = zip(found.roots, nouns.shares, strict=True)
+    wanted = [SPEARMAN.compute(one, other) for one, other in pairs]
+    assert ranked["mean"] == pytest.approx(np.mean(wanted), abs=1e-9)
+    assert not np.array_equal(folds_of(nouns, 5, seed=1), fold)
+    # Other shares of the fold change nothing that is predicted of it.
+    changed = nouns.shares.copy()
+    changed[test] = changed[test][:, ::-1]
+    assert read(rows, changed, fold).roots[test] == pytest.approx(predicted, abs=1e-9)
+
+
+def test_a_noun_is_one_noun_however_often_it_comes() -> None:
+    rows = np.eye(4)[[0, 1, 2, 3, 0]]
+    nouns = nouns_of(facts_of(rows, ["dog", "cat", "Dog", "tree", "sky"]))
+    assert nouns.names == ("dog", "cat", "tree", "sky")
+    assert nouns.shares[0].tolist() == [0.5, 0, 0.5, 0]
+    assert nouns.of_fact.tolist() == [0, 1, 0, 2, 3]
+
+
+def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
+    things = ("ant", "bus", "cat", "dog", "elk", "fox")
+    facts = []
+    for number, noun in enumerate(things * 2):
+        options = (things[number % 5], "bus") if number % 5 != 1 else ("bus", "cat")
+        facts.append(VisualFact(f"{number}", noun, "size", options, np.array([1.0, 0.0])))
+    states = {noun: np.eye(6)[number] for number, noun in enumerate(things)}
+    scores, outputs = compared(facts, {"state": states}, folds=3, seed=0)
+    assert scores["nouns"] == 6 and set(scores["from"]["state"]) == {
+        "width",
+        "deviations",
+        "accuracy",
+    }
+    assert {len(output) for output in outputs["state"]} == {2}
+
+
+def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
+    facts = facts_of(np.tile([0.5, 0.5, 0, 0], (6, 1)))
+    states = {fact.subject: np.ones(2) for fact in facts}
+    scores, _ = compared(facts, {"state": states}, folds=3, seed=0)
+    assert scores["from"]["state"]["deviations"] is None
+
+
+@pytest.mark.parametrize(("count", "folds"), [(1, 10), (2, 2), (5, 6), (5, 1), (5, 0)])
+def test_too_few_nouns_are_one_line(count: int, folds: int) -> None:
+    facts, _ = planted(count)
+    with pytest.raises(InputError, match=f"--folds {folds}: the data has {count} nouns"):
+        folds_of(nouns_of(facts), folds, 0)
+
+
+# -- states ----------------------------------------------------------------------------------------------------------
+
+
+def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
+    frames = ("{}", "there is a {} .")
+    model = load_text_encoder(bert).eval()
+    layers = []
+    for frame in frames:
+        example = toys.Example("x", frame.replace("{}", "snowboard"))
+        (sample,) = TextSamples([example], TextInput(model.tokenizer, 40)).get([0])
+        count = len(model.tokenizer.tokenize("snowboard"))
+        assert count > 1
+        outs = model.layers(collate([sample]))
+        starts = len(model.tokenizer.tokenize(frame.partition("{}")[0])) + 1
+        assert len(outs) == 3
+        layers.append([out[0, starts : starts + count].mean(0).detach().numpy() for out in outs])
+    for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2)):
+        found = noun_states(bert, ["snowboard"], frames, layer)
+        wanted = np.mean([own[place] for own in layers], axis=0)
+        assert found.state["snowboard"] == pytest.approx(wanted, abs=1e-5)
+    ids = model.tokenizer("snowboard", add_special_tokens=False)["input_ids"]
+    table = model.word_embeddings().weight.detach().numpy()
+    assert found.words["snowboard"] == pytest.approx(table[ids].mean(0), abs=1e-6)
+
+
+def test_a_tower_is_read_at_its_end(tmp_path: Path) -> None:
+    folder = homes.teacher(tmp_path / "clip")
+    found = noun_states(folder, ["dog"], ("a {}",))
+    assert found.state["dog"].shape == (24,) and found.words["dog"].shape == (32,)
+    with pytest.raises(InputError, match=r"--layer 0: .* is a CLIP-like tower"):
+        noun_states(folder, ["dog"], ("a {}",), layer=0)
+
+
+def test_wrong_frames_layers_and_nouns_are_one_line(bert: Path) -> None:
+    for frames in ((), ("a dog",), ("{} {}",)):
+        with pytest.raises(InputError, match="--frames"):
+            noun_states(bert, ["dog"], frames)
+    with pytest.raises(InputError, match=r"--layer 3: .* has layers 0 to 2"):
+        noun_states(bert, ["dog"], ("{}",), layer=3)
+    with pytest.raises(InputError, match="makes no pieces of ' '"):
+        noun_states(bert, [" "], ("a {}",))
+    assert noun_states(bert, ["dog", "犬"], ("{}",)).unknown == ["犬"]
+
+
+# -- CoDa's raw files ------------------------------------------------------------------------------------------------
+
+
+def answer(name: str, **colours: float) -> dict[str, Any]:
+    counts = {colour: colours.get(colour, 0) for colour in COLOURS}
+    return {"class_id": name, "action": "submitted", "included": True, **counts}
+
+
+def thing(name: str, noun: str, **changes: Any) -> dict[str, Any]:
+    forms = {"object_s": noun, "areis_s": "is", "object_pl": f"{noun}s", "areis_pl": "are"}
+    return {"class_id": name, "ngram": noun, **forms, **changes}
+
+
+SKIPPED = {"class_id": "/m/1", "action": "skipped", "included": False}
+ANSWERS = [
+    answer("/m/1", red=4),
+    answer("/m/1", red=1, green=1),
+    answer("/m/1", **{colour: 5 for colour in COLOURS if colour not in ("red", "green")}),
+    SKIPPED,
+    answer("/m/2", **{colour: 2 for colour in COLOURS}),
+    answer("/m/9", red=1),
+]
+OBJECTS = [
+    thing("/m/1", "apple"),
+    thing("/m/2", "goggle", object_s=None, areis_s=None),
+    thing("/m/3", "kite"),
+]
+TEMPLATES = """templates:
+  - name: clip-imagenet
+    templates:
+      - a photo of many {object_pl}.
+  - name: text-masked
+    templates:
+      - This {object_areis_s} [MASK].
+      - It's known that {object_areis_pl} [MASK].
+"""
+
+
+def raw(folder: Path, answers: Any = None, things: Any = None, templates: str = TEMPLATES) -> Path:
+    for name, rows in (("objects", things or OBJECTS), ("annotations", answers or ANSWERS)):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        path = homes.put(folder / f"coda_{name}.jsonl", text)
+    homes.put(folder / "coda_templates.yaml", templates)
+    return path
+
+
+def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
+    facts, left_out, beside = open_visual_facts(raw(tmp_path))
+    apple, goggle = facts
+    # The third contradicts the other two; an answer of equal numbers contradicts nobody.
+    assert dict(zip(COLOURS, apple.target, strict=True)) == pytest.approx(
+        {**dict.fromkeys(COLOURS, 0.0), "red": 0.75, "green": 0.25}
+    )
+    assert goggle.target == pytest.approx(np.full(11, 1 / 11))
+    assert apple.prompts == {
+        "0": "It's known that apples are [MASK].",
+        "1": "This apple is [MASK].",
+    }
+    assert goggle.prompts == {"0": "It's known that goggles are [MASK]."}
+    assert (apple.id, apple.relation, apple.options) == ("/m/1", "color", COLOURS)
+    assert left_out == {
+        "skipped_annotations": 1,
+        "disagreeing_annotations": 1,
+        "objects_not_listed": 1,
+        "objects_not_annotated": 1,
+    }
+    assert [path.name for path in beside] == ["coda_objects.jsonl", "coda_templates.yaml"]
+    assert read_visual_facts(tmp_path / "coda_annotations.jsonl")[0].subject == "apple"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"answers": [{**ANSWERS[0], "red": None}]}, "annotations.jsonl, line 1: red is None"),
+        ({"answers": [{**ANSWERS[0], "red": -1}]}, "line 1: red is -1; expected a number"),
+        ({"answers": [answer("/m/1")]}, "line 1: no colour has a number above 0"),
+        ({"answers": [{**SKIPPED, "included": "no"}]}, "line 1: included is 'no'"),
+        ({"answers": [ANSWERS[-1]]}, "no object has a class_id of"),
+        ({"things": [{"class_id": "/m/1"}]}, "objects.jsonl, line 1: no text in field 'ngram'"),
+        ({"things": [thing("/m/1", "apple", object_s=7)]}, "line 1: object_s is 7; expected a"),
+        (
+            {"things": [{"class_id": "/m/1", "ngram": "apple"}]},
+            "line 1: object_s is None; expected a text or null",
+        ),
+        ({"templates": "templates: 7"}, "templates.yaml: expected CoDa's YAML"),
+        ({"templates": "a: [b"}, "templates.yaml: expected CoDa's YAML"),
+        ({"templates": "templates: []"}, "no group of templates is called text-masked"),
+        ({"things": [thing("/m/1", "x", object_s=None, object_pl=None)]}, "'x' has no sentence"),
+    ],
+)
+def test_damaged_raw_files_are_one_line(tmp_path: Path, changes: Any, expected: str) -> None:
+    with pytest.raises(InputError, match=expected) as error:
+        open_visual_facts(raw(tmp_path, **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_raw_files_belong_together_by_name(tmp_path: Path) -> None:
+    path = raw(tmp_path)
+    (tmp_path / "coda_objects.jsonl").unlink()
+    with pytest.raises(InputError, match=r"coda_objects\.jsonl: no such file"):
+        open_visual_facts(path)
+    with pytest.raises(InputError, match=r"must be called annotations\.jsonl, beside"):
+        open_visual_facts(path.rename(tmp_path / "other.jsonl"))
+
+
+# -- as a command ----------------------------------------------------------------------------------------------------
+
+
+def test_ask_reads_counts_that_do_not_sum_to_one(bert: Path, tmp_path: Path) -> None:
+    nouns = ("dog", "cat", "girl", "horse", "team", "man", "beach")
+    counts = {noun: [number + 1, *[0] * 10, 3] for number, noun in enumerate(nouns)}
+    data = homes.put(tmp_path / "color-dist.jsonl", json.dumps(counts) + "\n")
+    config = AskConfig(model=str(bert), data=str(data), modes=("linear",), folds=3)
+    result = ask(config, tmp_path / "run")
+    scores = result["linear"]["relations"]["color"]["all"]
+    assert set(scores["from"]) == {"state", "words", "random"} and scores["nouns"] == 7
+    lines = (tmp_path / "run" / "predictions_linear.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 7 and all(len(row["outputs"]) == 12 for row in rows)
+    right = [row["prediction"] == row["label"] for row in rows]
+    assert scores["from"]["state"]["accuracy"]["mean"] >= np.mean(
+        right
+    )  # or the other of two equals
+    one = homes.put(tmp_path / "one" / "color-dist.jsonl", json.dumps({"dog": [1] * 12}) + "\n")
+    with pytest.raises(InputError, match="the data has 1 nouns"):
+        ask(AskConfig(model=str(bert), data=str(one), modes=("linear",)), tmp_path / "none")

@@ -1,0 +1,500 @@
+"""Minimal pairs: scores against plain restatements and a model computed by hand, groups, intervals, files, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+import transformers as hf
+from homes import put, table
+
+import groundling.analysis.likelihood
+from groundling.analysis.finished_runs import collect
+from groundling.analysis.likelihood import LanguageModel
+from groundling.analysis.preferences import EWOK, PAIR, WINOGROUND, estimate, macro
+from groundling.cli import main
+from groundling.config import PairsConfig
+from groundling.data.minimal_pairs import Text, read_minimal_pairs
+from groundling.data.winoground import read_winoground
+from groundling.errors import InputError
+from groundling.models.heads import LMHead
+from groundling.models.saved_heads import LM_HEAD, save_heads
+from groundling.recipes.pairs import pairs
+
+CPU = torch.device("cpu")
+SIZES = {**toys.SMALL, "max_position_embeddings": 66}
+TEXTS = ["a dog runs", "the clown isn't ... 🐶", "a dog"]
+
+
+def spread(model: Any) -> Any:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def bert(size: int) -> Any:
+    return hf.BertForMaskedLM(hf.BertConfig(vocab_size=size, **SIZES))
+
+
+def roberta(size: int) -> Any:
+    return hf.RobertaForMaskedLM(hf.RobertaConfig(vocab_size=size, **SIZES))
+
+
+def albert(size: int) -> Any:
+    """Of no family whose heads the library makes itself."""
+    return hf.AlbertForMaskedLM(hf.AlbertConfig(vocab_size=size, embedding_size=16, **SIZES))
+
+
+FAMILIES: dict[str, tuple[Callable[[int], Any], Callable[[], Any]]] = {
+    "bert": (bert, homes.words),
+    "roberta": (roberta, toys.roberta_words),
+    "albert": (albert, homes.words),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A family's masked language model as a folder, made once."""
+    root = tmp_path_factory.mktemp("families")
+
+    def place(name: str) -> Path:
+        if not (root / name).exists():
+            make, words = FAMILIES[name]
+            tokenizer = words()
+            homes.home(root / name, spread(make(len(tokenizer))), tokenizer)
+        return root / name
+
+    return place
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2, whose tokenizer puts nothing before a text."""
+    vocabulary = json.loads(toys.roberta_words().backend_tokenizer.to_str())["model"]
+    vocabulary["vocab"]["<|endoftext|>"] = len(vocabulary["vocab"])
+    merges = [tuple(merge) for merge in vocabulary["merges"]]
+    tokenizer = hf.GPT2Tokenizer(vocab=vocabulary["vocab"], merges=merges)
+    config = hf.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=66, n_embd=32, n_layer=2, n_head=2
+    )
+    folder = tmp_path_factory.mktemp("causal")
+    return homes.home(folder, spread(hf.GPT2LMHeadModel(config)), tokenizer)
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def loaded(folder: Path) -> tuple[Any, Any]:
+    model = hf.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    return model, hf.AutoTokenizer.from_pretrained(folder)
+
+
+@torch.no_grad()
+def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
+    """The definition, a piece at a time: a word is a run of letters and digits, or another mark."""
+    model, tokenizer = loaded(folder)
+    found = tokenizer(text, return_offsets_mapping=True)
+    ids = found["input_ids"]
+    words = [match.span() for match in re.finditer(r"[^\W_]+|[^\w\s]|_", text)]
+
+    def word(place: int) -> int:
+        """The first that the piece touches; of a space by itself the one behind it."""
+        if ids[place] in tokenizer.all_special_ids:
+            return -1
+        begin = found["offset_mapping"][place][0]
+        return next(n for n, (_, last) in enumerate(words) if begin < last)
+
+    total = 0.0
+    for place in range(len(ids)):
+        if word(place) < 0 or words[word(place)][0] < start:
+            continue
+        masked = list(ids)
+        for later in range(place, len(ids)):
+            if later == place or (masking == "within-word" and word(later) == word(place)):
+                masked[later] = tokenizer.mask_token_id
+        logits = model(input_ids=torch.tensor([masked])).logits[0, place]
+        total += float(logits.log_softmax(-1)[ids[place]])
+    return total
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_pseudo_log_likelihood_is_its_definition(
+    name: str, places: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groundling.analysis.likelihood, "ROOM", 64)  # several batches
+    folder = places(name)
+    model = LanguageModel(folder, CPU)
+    for masking in ("within-word", "original"):
+        found = model.score([Text(text) for text in TEXTS], masking)
+        assert found.sums == pytest.approx([plain(folder, t, masking) for t in TEXTS], abs=1e-3)
+    assert len(np.unique(found.sums)) == len(TEXTS)
+
+
+def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
+    folder = places("bert")
+    model = LanguageModel(folder, CPU)
+    read = []
+    logits = model.logits
+
+    def seen(batch: Any, rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        read.extend(zip(batch.text.ids.tolist(), at.tolist(), strict=True))
+        return logits(batch, rows, at)
+
+    model.logits = seen
+    model.score([Text("a clown")])
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    pieces = tokenizer.tokenize("clown")
+    assert len(pieces) > 2
+    expected = [["[CLS]", "[MASK]", *pieces, "[SEP]"]]
+    for seen_pieces in range(len(pieces)):
+        masks = ["[MASK]"] * (len(pieces) - seen_pieces)
+        expected.append(["[CLS]", "a", *pieces[:seen_pieces], *masks, "[SEP]"])
+    assert [tokenizer.convert_ids_to_tokens(ids) for ids, _ in read] == expected
+    assert [at for _, at in read] == list(range(1, len(pieces) + 2))
+
+
+def test_a_model_computed_by_hand(tmp_path: Path) -> None:
+    """Without weights all that a head says is its bias: each word's own log-probability."""
+    words = [*toys.BERT_SPECIAL, "a", "b", "##c"]
+    model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=len(words), **SIZES))
+    shares = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.3, 0.15, 0.05])
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.cls.predictions.bias.data.copy_(torch.tensor(np.log(shares)))
+    homes.home(tmp_path, model, hf.BertTokenizer(vocab={w: n for n, w in enumerate(words)}))
+    found = LanguageModel(tmp_path, CPU).score([Text("a b"), Text("a bc a"), Text("a b a", 2)])
+    log = np.log
+    by_hand = [log(0.3) + log(0.15), 2 * log(0.3) + log(0.15) + log(0.05), log(0.15) + log(0.3)]
+    assert found.sums == pytest.approx(by_hand, abs=1e-5)
+    assert found.pieces.tolist() == [2, 4, 2]
+
+
+@torch.no_grad()
+def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
+    model = LanguageModel(causal, CPU)
+    assert model.causal
+    whole = hf.GPT2LMHeadModel.from_pretrained(causal).eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(causal)
+    texts = [*TEXTS, "a dog runs"]
+    found = model.score([*map(Text, TEXTS), Text(texts[3], 2)])
+    for text, start, sums in zip(texts, (0, 0, 0, 2), found.sums, strict=True):
+        ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
+        logs = whole(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        first = 1 + len(tokenizer(text[: max(0, start - 1)])["input_ids"])
+        by_piece = [float(logs[place - 1, ids[place]]) for place in range(first, len(ids))]
+        assert sums == pytest.approx(sum(by_piece), abs=1e-4)
+
+
+def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Path]) -> None:
+    folder = places("bert")
+    text = "a red dog . the clown runs"
+    found = LanguageModel(folder, CPU).score([Text(text, text.index("the"))])
+    expected = plain(folder, text, "within-word", text.index("the"))
+    assert found.sums == pytest.approx([expected], abs=1e-4)
+    pieces = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
+    assert found.pieces.tolist() == [len(pieces)]
+
+
+def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Path) -> None:
+    """A student as `adapt` leaves it says what the same weights say as a whole model."""
+    folder = places("bert")
+    whole = hf.BertForMaskedLM.from_pretrained(folder)
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    head = LMHead(32, (len(tokenizer), 32))
+    assert head.load(folder, "bert")
+    homes.home(tmp_path, whole.bert, tokenizer)
+    with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
+        LanguageModel(tmp_path, CPU)
+    save_heads(tmp_path, {LM_HEAD: head})
+    texts = [Text(text) for text in TEXTS]
+    alike = LanguageModel(tmp_path, CPU).score(texts).sums
+    assert alike == pytest.approx(LanguageModel(folder, CPU).score(texts).sums, abs=1e-3)
+
+
+def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
+    model = LanguageModel(places("bert"), CPU)  # it does not see capitals
+    found = model.score([Text("a dog"), Text("dog dog dog dog"), Text("A Dog")])
+    assert found.sums[0] == found.sums[2] != found.sums[1]
+
+
+def test_models_without_a_language_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a CLIP-like model is no language model"):
+        LanguageModel(homes.teacher(tmp_path / "clip"), CPU)
+    words = hf.BertTokenizer(vocab={w: n for n, w in enumerate([*toys.BERT_SPECIAL, "a"])})
+    words.mask_token = None
+    folder = homes.home(tmp_path / "maskless", bert(6), words)
+    with pytest.raises(InputError, match="has no mask token; expected a masked language model"):
+        LanguageModel(folder, CPU)
+    folder = homes.home(tmp_path / "t5", toys.t5(len(homes.words())), homes.words())
+    with pytest.raises(InputError, match="an encoder with a decoder"):
+        LanguageModel(folder, CPU)
+    broken = spread(bert(len(homes.words())))
+    broken.cls.predictions.bias.data.fill_(float("nan"))
+    folder = homes.home(tmp_path / "nan", broken, homes.words())
+    with pytest.raises(InputError, match="no numbers; is it damaged"):
+        LanguageModel(folder, CPU).score([Text("a dog")])
+
+
+# -- rules and intervals -----------------------------------------------------------------------------------------------
+
+
+def told(rules: Any, scores: list[float]) -> dict[str, float]:
+    return {rule.name: float(rule.worth(np.array([scores]))[0]) for rule in rules}
+
+
+def test_rules() -> None:
+    assert told(PAIR, [-1, -2]) == {"accuracy": 1}
+    assert told(PAIR, [-1, -1]) == told(PAIR, [-2, -1]) == {"accuracy": 0}
+    # Target 1 after contexts 1 and 2, target 2 after contexts 1 and 2.
+    assert told(EWOK, [-1, -2, -4, -3]) == {"accuracy": 1, "both": 1, "targets": 1}
+    assert told(EWOK, [-4, -5, -2, -1]) == {"accuracy": 1, "both": 1, "targets": 0}
+    assert told(EWOK, [-1, -1, -4, -3]) == {"accuracy": 0.75, "both": 0, "targets": 1}
+    assert told(EWOK, [-2, -1, -3, -4]) == {"accuracy": 0, "both": 0, "targets": 1}
+    # Image 0 with captions 0 and 1, image 1 with captions 0 and 1.
+    assert told(WINOGROUND, [4, 1, 2, 3]) == {"text": 1, "image": 1, "group": 1}
+    assert told(WINOGROUND, [2, 1, 3, 4]) == {"text": 1, "image": 0, "group": 0}
+    assert told(WINOGROUND, [2, 3, 1, 4]) == {"text": 0, "image": 1, "group": 0}
+    assert told(WINOGROUND, [1, 1, 1, 1]) == {"text": 0, "image": 0, "group": 0}
+
+
+def test_chance_levels_are_what_random_scores_reach() -> None:
+    scores = np.random.default_rng(0).random((60_000, 4))
+    for rule in (*EWOK, *WINOGROUND):
+        assert rule.worth(scores).mean() == pytest.approx(rule.chance, abs=0.01)
+
+
+def test_intervals_are_of_resampled_items() -> None:
+    rng = np.random.default_rng(1)
+    values = (rng.random((90, 2)) < 0.7).astype(float)
+    found = estimate(values, "a")
+    assert found.mean == pytest.approx(values.mean(0))
+    picked = rng.integers(90, size=(4000, 90))
+    plainly = values[picked].mean(1)
+    assert found.draws.std(0) == pytest.approx(plainly.std(0), rel=0.1)
+    difference = (found.draws[:, 1] - found.draws[:, 0]).std()
+    assert difference == pytest.approx((plainly[:, 1] - plainly[:, 0]).std(), rel=0.1)
+    assert np.array_equal(estimate(values, "a").draws, found.draws)
+    small = estimate(np.ones((5, 2)), "b")
+    both = macro([found, small])
+    assert both.mean == pytest.approx((values.mean(0) + 1) / 2)
+    assert both.draws.std(0) == pytest.approx(found.draws.std(0) / 2)
+    assert both.items == 95
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def blimp(number: int, uid: str, term: str, field: str, good: str, bad: str) -> dict[str, Any]:
+    row = {"sentence_good": good, "sentence_bad": bad, "field": field, "linguistics_term": term}
+    return {**row, "UID": uid, "pairID": str(number), "simple_LM_method": True}
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> Path:
+    return put(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def blimp_folder(folder: Path) -> Path:
+    words = ["dog", "cat", "girl", "man", "biker", "team", "clown"]
+    for uid, term, field, count in (
+        ("causative", "argument_structure", "syntax", 7),
+        ("animate_subject_trans", "s-selection", "syntax", 3),
+        ("principle_A_case_1", "binding", "syntax/semantics", 4),
+        ("principle_A_case_2", "binding", "syntax_semantics", 4),
+    ):
+        rows = [
+            blimp(n, uid, term, field, f"a {w} runs", f"a runs {w}")
+            for n, w in enumerate(words[:count])
+        ]
+        rows[0]["sentence_bad"] = rows[0]["sentence_good"]
+        lines(folder / f"data/{uid}.jsonl", *rows)
+    put(folder / "__MACOSX/data/._causative.jsonl", b"\x00\x05\x16\x07")
+    return folder
+
+
+EWOK_ROW = {
+    "Target1": "the dog runs",
+    "Target2": "the dog waits",
+    "Context1": "a red dog .",
+    "Context2": "a wet dog .",
+    "Domain": "animals",
+}
+
+
+def test_blimp_and_its_two_spellings(tmp_path: Path) -> None:
+    read = read_minimal_pairs(blimp_folder(tmp_path))
+    assert len(read) == 18
+    assert read[0].id == "animate_subject_trans/0"
+    assert {item.phenomenon for item in read} == {"argument_structure", "binding"}
+    assert {item.field for item in read} == {"syntax", "syntax_semantics"}
+    supplement = {"sentence_good": "a dog", "sentence_bad": "dog a"}
+    (one,) = read_minimal_pairs(lines(tmp_path / "hypernym.jsonl", supplement))
+    assert (one.id, one.paradigm, one.field) == ("hypernym/1", "hypernym", "")
+
+
+def test_ewok_and_ones_own(tmp_path: Path) -> None:
+    (one,) = read_minimal_pairs(lines(tmp_path / "animals.jsonl", EWOK_ROW))
+    assert [text.whole[text.start :] for text in one.texts] == 2 * ["the dog runs"] + 2 * [
+        "the dog waits"
+    ]
+    assert [text.whole[: text.start] for text in one.texts] == 2 * ["a red dog . ", "a wet dog . "]
+    assert (one.paradigm, one.of_ewok) == ("animals", True)
+    rows = (("good", "bad", "group", "id"), ("a, dog", "dog a", "order", "x"), ("b", "c", "d", "y"))
+    first, second = read_minimal_pairs(put(tmp_path / "mine.csv", table(*rows)))
+    assert (first.texts[0].whole, first.paradigm, first.id) == ("a, dog", "order", "mine/x")
+    assert second.paradigm == "d"
+    (one,) = read_minimal_pairs(put(tmp_path / "mine.tsv", "bad\tgood\ndog a\ta dog\n"))
+    assert (one.texts[0].whole, one.id, one.paradigm) == ("a dog", "mine/1", "mine")
+    (one,) = read_minimal_pairs(lines(tmp_path / "own.jsonl", {"good": "a", "bad": "b", "id": 7}))
+    assert one.id == "own/7"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "expected"),
+    [
+        ("a.jsonl", [{"sentence_good": "a", "sentence_bad": ""}], "line 1: an empty sentence"),
+        ("a.jsonl", [{"good": "a", "bad": "b"}, {"good": "a"}], "line 2: no text in field 'bad'"),
+        ("a.jsonl", [{"good": "a", "bad": "b", "id": 1}] * 2, "line 2: the id a/1 is there twice"),
+        ("a.jsonl", [{"good": "a", "bad": "b", "group": []}], r"line 1: field 'group' is \[\]"),
+        ("a.jsonl", [{"text": "a"}], "line 1: fields are text; expected sentence_good and"),
+        ("a.jsonl", [{**EWOK_ROW, "Context2": " "}], "line 1: an empty Context2"),
+        ("a.jsonl", [{**EWOK_ROW, "Target2": " "}], "line 1: an empty sentence"),
+        ("a.jsonl", [EWOK_ROW, {**EWOK_ROW, "Domain": 3}], "line 2: no text in field 'Domain'"),
+        ("a.txt", [{}], "expected a .jsonl, .csv, .tsv file"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, name: str, rows: Any, expected: str) -> None:
+    path = lines(tmp_path / name, *rows)
+    with pytest.raises(InputError, match=expected) as error:
+        read_minimal_pairs(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_folders_without_pairs_and_of_two_kinds(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unpack an archive first"):
+        read_minimal_pairs(tmp_path)
+    put(tmp_path / "a.csv", "good,bad\na,b\n")
+    lines(tmp_path / "b.jsonl", {"good": "a", "bad": "b"})
+    with pytest.raises(InputError, match="one kind of file at a time"):
+        read_minimal_pairs(tmp_path)
+    with pytest.raises(InputError, match="no column 'bad'"):
+        read_minimal_pairs(put(tmp_path / "c.csv", "good,worse\na,b\n"))
+
+
+def test_winoground_lines(tmp_path: Path) -> None:
+    row = {"id": 0, "image_0": "ex_0_img_0", "image_1": "ex_0_img_1.png", "caption_0": "a b"}
+    row |= {"caption_1": "b a", "collapsed_tag": "Object", "secondary_tag": "", "num_main_preds": 1}
+    (one,) = read_winoground(lines(tmp_path / "examples.jsonl", row).parent)
+    assert one.images == ("ex_0_img_0", "ex_0_img_1")
+    assert one.tags == ("Object", "1 main predicates")
+    with pytest.raises(InputError, match="line 2: the id 0 is there twice"):
+        read_winoground(lines(tmp_path / "examples.jsonl", row, row))
+    with pytest.raises(InputError, match="line 1: field 'caption_1' is empty"):
+        read_winoground(lines(tmp_path / "examples.jsonl", {**row, "caption_1": " "}))
+    with pytest.raises(InputError, match="line 1: no text in field 'image_0'"):
+        read_winoground(lines(tmp_path / "examples.jsonl", {"id": 1}))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def settings(model: Path, data: Path, **changes: Any) -> PairsConfig:
+    return PairsConfig(**{"model": str(model), "data": str(data), "cpu": True, **changes})
+
+
+def items(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+
+
+def test_the_command_on_blimp(
+    places: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = blimp_folder(tmp_path / "blimp")
+    model = places("bert")
+    flags = ["pairs", "--model", str(model), "--data", str(data), "--cpu"]
+    other = ["--other", str(places("roberta")), "--out", str(tmp_path / "out")]
+    assert main([*flags, *other]) == 0
+    printed = capsys.readouterr().out
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    scored = items(tmp_path / "out")
+    by_paradigm: dict[str, list[float]] = {}
+    for line in scored:
+        good, bad = line["model"]["scores"]
+        assert line["model"]["accuracy"] == (good > bad)
+        by_paradigm.setdefault(line["paradigm"], []).append(float(good > bad))
+    first = next(line for line in scored if line["id"] == "causative/1")
+    expected = [plain(model, text, "within-word") for text in ("a cat runs", "a runs cat")]
+    assert first["model"]["scores"] == pytest.approx(expected, abs=1e-3)
+    means = {name: np.mean(values) for name, values in by_paradigm.items()}
+    scores = result["scores"]
+    assert {n: found["accuracy"] for n, found in scores["paradigm"].items()} == means
+    structure = np.mean([means["causative"], means["animate_subject_trans"]])
+    assert scores["phenomenon"]["argument_structure"]["accuracy"] == pytest.approx(structure)
+    overall = scores["overall"]
+    assert overall["mean of paradigms"]["accuracy"] == pytest.approx(np.mean(list(means.values())))
+    everything = np.mean([value for values in by_paradigm.values() for value in values])
+    assert overall["all items"]["accuracy"] == pytest.approx(everything)
+    low, high = overall["all items"]["accuracy_interval"]
+    assert low < everything < high
+    assert (result["items"], result["ties"], result["kind"]) == (18, 4, "masked")
+    gained = result["difference"]["overall"]["all items"]["accuracy"]
+    theirs = result["other"]["scores"]["overall"]["all items"]["accuracy"]
+    assert gained == pytest.approx(theirs - everything)
+    assert theirs == np.mean([line["other"]["accuracy"] for line in scored])
+    assert "mean of paradigms" in printed and "other - model" in printed
+    again = pairs(settings(model, data, other=str(places("roberta"))), tmp_path / "again")
+    assert again["scores"] == scores and items(tmp_path / "again") == scored
+
+
+def test_verdict_finds_the_runs(places: Callable[[str], Path], tmp_path: Path) -> None:
+    data = blimp_folder(tmp_path / "blimp")
+    found = []
+    for seed, name in enumerate(("bert", "roberta")):
+        config = settings(places(name), data, model_seed=seed)
+        found.append(pairs(config, tmp_path / f"runs/{seed}")["scores"]["overall"]["all items"])
+    ((task, (runs, metric)),) = collect("a", tmp_path / "runs").items()
+    assert (task, runs.seeds, len(runs.ids)) == ("pairs/blimp", (0, 1), 18)
+    assert runs.scores(metric) == pytest.approx([one["accuracy"] for one in found])
+
+
+def test_ewok_by_the_command(places: Callable[[str], Path], tmp_path: Path) -> None:
+    rows = [{**EWOK_ROW, "Context1": f"a {word} dog ."} for word in ("red", "blue", "tiny")]
+    data = lines(tmp_path / "ewok/animals.jsonl", *rows, {**EWOK_ROW, "Context1": "a wet dog ."})
+    result = pairs(settings(places("bert"), data.parent, reduce="mean"), tmp_path / "out")
+    assert result["chance"] == {"accuracy": 0.5, "both": 0.25, "targets": 0.5}
+    assert result["ties"] == 2
+    scored = items(tmp_path / "out")
+    assert scored[3]["model"]["accuracy"] == 0.5
+    text = "a red dog . the dog waits"
+    pieces = len(hf.AutoTokenizer.from_pretrained(places("bert")).tokenize("the dog waits"))
+    expected = plain(places("bert"), text, "within-word", text.index("the")) / pieces
+    assert scored[0]["model"]["scores"][2] == pytest.approx(expected, abs=1e-4)
+
+
+def test_few_pairs_and_long_ones(
+    places: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("good", "bad"), ("a dog", "dog a"), ("a cat " * 30, "cat"), ("a man", "man a")]
+    data = put(tmp_path / "mine.csv", table(*rows))
+    model = places("bert")
+    with pytest.raises(InputError, match=r"1 pairs .* the first is mine/2; pass --skip-long"):
+        pairs(settings(model, data), tmp_path / "out")
+    result = pairs(settings(model, data, skip_long=True), tmp_path / "out")
+    assert (result["items"], result["left_out"]) == (2, 1)
+    assert "1 pairs are left out" in capsys.readouterr().err
+    few = pairs(settings(model, data, most_pairs=1), tmp_path / "few")
+    assert few["items"] == 1
+    with pytest.raises(InputError, match="no pair is left"):
+        pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")
+    with pytest.raises(InputError, match="pairs needs --model"):
+        pairs(PairsConfig(data=str(data)), tmp_path / "none")

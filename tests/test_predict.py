@@ -1,0 +1,605 @@
+"""A saved model is asked again: every task, one's own file, an empty folder, another process, and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+import vcr_files
+from homes import STEPS, put, table
+from test_end_to_end import resnet
+from test_pretrain import store
+from transformers import CLIPImageProcessorPil
+
+from groundling.cli import main
+from groundling.config import (
+    Adapting,
+    EvaluateConfig,
+    FinetuneConfig,
+    OwnFile,
+    PredictConfig,
+    RegionsConfig,
+    configured,
+)
+from groundling.errors import InputError
+from groundling.find import instances
+from groundling.forms import Answer, Choose, Classify, Pick, Regress
+from groundling.joins.end_to_end import end_to_end
+from groundling.models.adapters import ClipAdapter, load_base
+from groundling.models.kinds import Student
+from groundling.objectives.supervised import Supervised
+from groundling.predicting import Prediction, load
+from groundling.predicting.description import FILE, Described, Reads, described
+from groundling.recipes import predict as predicting
+from groundling.recipes.evaluate import evaluate
+from groundling.recipes.finetune import finetune
+from groundling.recipes.predict import predict
+from groundling.recipes.regions import regions
+from groundling.recipes.teaching import save_objectives
+from groundling.students import ADAPTER, PLAIN, join_to, load_student, new_head
+from groundling.tasks import Task
+from groundling.tasks.glue import Reader
+from groundling.world import World, WorldConfig
+from groundling.world.encoder import new_encoder
+from groundling.world.tasks import write_tasks
+
+BRIEF = replace(STEPS, steps=2, batch=4)
+WIDTH = 6
+TASKS = instances("tasks", Task)
+"""Every task of the library, by name."""
+VISION = {
+    "vqa": "vqa",
+    "nlvr2": "nlvr2",
+    "snli-ve": "snli_ve",
+    "vcr": "vcr",
+    "refcoco": "refcoco+",
+    "flickr30k": "flickr30k",
+}
+"""Where the rendered world's files of a task are, by the beginning of its name."""
+PARTITION = {"refcocog": "umd", "refcocog/mattnet": "umd", "refcocog/google": "google"}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def config_of(**settings: Any) -> PredictConfig:
+    return configured(PredictConfig, cpu=True, **settings)
+
+
+def scores_of(**settings: Any) -> dict[str, Any]:
+    return evaluate(configured(EvaluateConfig, cpu=True, **settings))
+
+
+# -- every task --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of every task, a text encoder, a UNITER, and a store of all images."""
+    folder = tmp_path_factory.mktemp("predict")
+    names = {"vqa", "nlvr2", "snli-ve", "refcoco+", "flickr30k"}
+    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 24, 24, names)
+    new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
+    listed = json.loads((folder / "instances.json").read_text())["images"]
+    images = [image["file_name"].rpartition(".")[0] for image in listed]
+    store(folder / "store", images, WIDTH, objects=2)
+    vcr_files.folder(folder / "vcr", 4, 4)
+    store(folder / "stills", [f"movie/{n}" for n in range(3)], WIDTH, objects=5)
+    for by in set(PARTITION.values()):
+        shutil.copy(folder / "refcoco+/refs(unc).p", folder / f"refcoco+/refs({by}).p")
+    for name, task in TASKS.items():
+        if name.startswith("glue/"):
+            glue(folder / "glue", task)
+    swag(folder / "swag")
+    passages = [(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:9])]
+    put(folder / "readability/train.csv", table(("id", "excerpt", "target"), *passages))
+    put(folder / "readability/test.csv", table(("id", "excerpt"), *(one[:2] for one in passages)))
+    return folder
+
+
+def glue(folder: Path, task: Task) -> None:
+    """Dev and test files of a GLUE task, with the columns that its reader wants."""
+    reader = task.read
+    assert isinstance(reader, Reader)
+    (folder / reader.folder).mkdir(parents=True)
+    texts = toys.sentences()
+    for split in (*task.dev, *task.test):
+        labelled = split not in task.test
+        columns = [*reader.texts, reader.label if labelled else reader.index]
+        lines = [] if labelled and reader.headless else ["\t".join(columns)]
+        if labelled and reader.headless:
+            columns = list(reader.headless)
+        for number in range(4):
+            row = dict.fromkeys(columns, str(number))
+            row |= {name: texts[number + place] for place, name in enumerate(reader.texts)}
+            spelt = task.form.labels[number % 2] if isinstance(task.form, Classify) else "2.5"
+            row |= {reader.label: spelt} if labelled else {}
+            lines.append("\t".join(row[name] for name in columns))
+        put(reader.path(folder, split), "\n".join(lines) + "\n")
+
+
+def swag(folder: Path) -> None:
+    endings = [f"ending{n}" for n in range(4)]
+    rows = [("a dog", "it", *(f"{word} {n}" for word in "abcd"), n % 4) for n in range(4)]
+    put(folder / "val.csv", table(("sent1", "sent2", *endings, "label"), *rows))
+    put(folder / "test.csv", table(("sent1", "sent2", *endings), *(row[:-1] for row in rows)))
+    wrong = [f"distractor-{n}" for n in range(4)]
+    full = [("a dog", "it", "a", "b", "c", "d", "e") for _ in range(4)]
+    put(folder / "val_full.csv", table(("sent1", "sent2", "gold-ending", *wrong), *full))
+
+
+def data_of(world: Path, name: str) -> Path:
+    for beginning, folder in VISION.items():
+        if name.startswith(beginning):
+            return world / folder
+    return world / name.partition("/")[0]
+
+
+def saved(folder: Path, exported: Path, student: Student, about: Described) -> Path:
+    """A model folder as `finetune` writes it, with a head that nobody trained."""
+    torch.manual_seed(3)
+    assert about.form is not None
+    head = new_head(student, about.form, about.head)
+    shutil.copytree(exported, folder)
+    save_objectives(folder, [Supervised(student.sizes, form=about.form, head=head)])
+    about.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def students(world: Path) -> dict[bool, Student]:
+    """By whether it reads regions."""
+    torch.manual_seed(0)
+    text = load_student(world / "bert")
+    join_to(text, "uniter", WIDTH).export(world / "uniter")
+    return {False: text, True: load_student(world / "uniter")}
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("world/")])
+def test_every_task_is_answered_and_scored(
+    name: str, world: Path, students: dict[bool, Student], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("groundling.recipes.saved.load", cache(load))  # as each command would
+    data = data_of(world, name)
+    task = TASKS[name].at(data)
+    sees = data.name in VISION.values()
+    reads = Reads(max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees)
+    about = Described(task=name, form=task.form, head=PLAIN, reads=reads)
+    exported = world / ("uniter" if sees else "bert")
+    model = saved(tmp_path / "model", exported, students[sees], about)
+    images = "stills" if name.startswith("vcr") else "store"
+    where = {"regions": str(world / images)} if sees else {}
+    settings: dict[str, Any] = {"model": str(model), "data": str(data), **where}
+
+    dev = task.dev[0]
+    told = predict(config_of(**settings, split=dev, best=2), tmp_path / "dev.csv")
+    examples = task.read(data, dev)
+    answers = rows(tmp_path / "dev.csv")
+    assert told["rows"] == told["answered"] == len(answers) == len(examples) > 0
+    assert [row["text"] for row in answers] == [example.text for example in examples]
+    assert [row["id"] for row in answers] == [example.official for example in examples]
+    for row in answers:
+        assert row["answer"] != ""
+        if not isinstance(task.form, Regress):
+            assert 0 < float(row["probability"]) <= 1
+            assert float(row["probability_2"]) <= float(row["probability"]) + 1e-6
+        if isinstance(task.form, Pick):
+            left, top, right, bottom = (float(row[side]) for side in ("x1", "y1", "x2", "y2"))
+            assert 0 <= left < right <= 60 and 0 <= top < bottom <= 40
+        if isinstance(task.form, Choose):
+            assert row["choice"] == row[f"option_{row['answer']}"]
+
+    scores = scores_of(**settings, split=dev)["scores"][dev]
+    assert {metric.name for metric in task.metrics} <= set(scores)
+    if isinstance(task.form, Classify) and "accuracy" in scores:
+        right = [
+            row["answer"] == task.form.spell(example.label)
+            for row, example in zip(answers, examples, strict=True)
+        ]
+        assert scores["accuracy"] == pytest.approx(np.mean(right))
+    for split in [name for name in task.test if (task.file(data, name)).is_file()]:
+        predict(config_of(**settings, split=split), tmp_path / f"{split}.csv")
+        count = len(rows(tmp_path / f"{split}.csv"))
+        assert count == len(task.read(data, split)) > 0
+
+
+# -- one's own file: trained, saved, asked from elsewhere --------------------------------------------------------------
+
+PHOTOS = 12
+ASKED = ("what is it", "is it wet")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos, a grid's regions of them, questions, and two seeds of a UNITER that answers these."""
+    folder = tmp_path_factory.mktemp("own")
+    homes.student(folder / "bert")
+    torch.manual_seed(1)
+    square = {"height": 16, "width": 16}
+    vit = homes.home(folder / "vit", toys.vit(), None)
+    CLIPImageProcessorPil(size=square).save_pretrained(vit)
+    for number in range(PHOTOS):
+        colour = (20 * number, 250 - 20 * number, 90)
+        homes.picture(folder / f"photos/trip/{number}.png", colour, (20, 16))
+    grid = RegionsConfig(images=str(folder / "photos"), backbone=str(vit), grid=2, cpu=True)
+    regions(grid, folder / "store")
+    asked = [
+        (q, f"trip/{n}.png", ("dog", "cat", "sea")[n % 3]) for n in range(PHOTOS) for q in ASKED
+    ]
+    put(folder / "train.csv", table(("question", "photo", "answer"), *asked))
+    config = configured(
+        FinetuneConfig,
+        model=str(folder / "bert"),
+        join="uniter",
+        data=str(folder / "train.csv"),
+        regions=str(folder / "store"),
+        text="question",
+        image="photo",
+        label="answer",
+        max_length=16,
+        seeds=2,
+    )
+    finetune(config, BRIEF, folder / "run")
+    new = [(n, "what is it", f"./trip/{n % 3}.png", "é,\n" * (n == 1)) for n in (4, 0, 1, 1, 2)]
+    put(folder / "new.csv", table(("number", "question", "photo", "note"), *new))
+    return folder
+
+
+def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: Any) -> None:
+    """The same numbers to the last bit, from a run's folder, of either seed, and a row for every row."""
+    store = str(own / "store")
+    for seed in (0, 1):
+        settings = {"model": str(own / "run"), "seed": seed, "data": str(own / "train.csv")}
+        done = json.loads((own / f"run/seed-{seed}/result.json").read_text())
+        scored = scores_of(**settings, regions=store, split="dev")
+        assert scored["scores"]["dev"] == done["scores"]["dev"]
+        out = tmp_path / f"{seed}.jsonl"
+        predict(config_of(**settings, regions=store, best=3), out)
+        answers = homes.answers(out)
+        assert len(answers) == PHOTOS * len(ASKED)
+        form = described(own / f"run/seed-{seed}/model").form
+        for line in homes.answers(own / f"run/seed-{seed}/predictions_dev.jsonl"):
+            row = answers[int(line["official"])]
+            assert row["predicted_answer"] == form.labels[line["prediction"]]
+            shares = np.exp(line["outputs"]) / np.exp(line["outputs"]).sum()
+            assert row["predicted_probability"] == pytest.approx(shares.max(), abs=1e-4)
+            assert row["answer"] in form.labels  # its own column, as it was
+    capsys.readouterr()
+    flags = ["--model", str(own / "run"), "--data", str(own / "new.csv"), "--regions", store]
+    assert main(["predict", *flags, "--cpu", "--out", str(tmp_path / "new.csv")]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["answered"] == 5
+    assert "seed 0 answers, of 0, 1" in told.err
+    before, after = rows(own / "new.csv"), rows(tmp_path / "new.csv")
+    assert [{name: row[name] for name in before[0]} for row in after] == before
+    assert list(after[0])[4:] == ["answer", "probability"]
+    assert after[2]["answer"] == after[3]["answer"]
+
+
+def answer_elsewhere(place: str) -> None:
+    """What a process of its own does in a folder of its own."""
+    os.chdir(place)
+    flags = "--model given --data new.csv --images photos --backbone vit --cpu --best 2"
+    assert main(["predict", *flags.split(), "--out", "answers.csv"]) == 0
+    model = load("given", backbone="vit", device="cpu")
+    photo = "photos/trip/1.png"
+    one = model.predict(text="what is it", image=photo)
+    shapes = [model.encode(texts=["a dog", "it"]).shape, model.encode("it", photo).shape]
+    said = {"answer": one.answer, "probability": one.probability, "shapes": shapes}
+    put(Path("said.json"), json.dumps(said))
+
+
+def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, processes: Any) -> None:
+    """Nothing of the training is there any more: run, data, store and encoder are gone."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    shutil.copytree(own / "run/seed-0/model", place / "given")
+    shutil.copy(own / "new.csv", place)
+    shutil.copytree(own / "photos/trip", place / "photos/trip")
+    shutil.copytree(own / "vit", place / "vit")
+    about = json.loads((place / "given" / FILE).read_text())
+    about["regions"]["made_with"]["backbone"] = str(tmp_path / "gone")
+    put(place / "given" / FILE, json.dumps(about))
+    process = processes.Process(target=answer_elsewhere, args=(str(place),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    answers = rows(place / "answers.csv")
+    said = json.loads((place / "said.json").read_text())
+    assert said["answer"] == answers[2]["answer"]
+    assert said["probability"] == pytest.approx(float(answers[2]["probability"]), abs=1e-4)
+    assert said["shapes"] == [[2, 32], [32]]
+    stored = config_of(
+        model=str(own / "run"), data=str(own / "new.csv"), regions=str(own / "store")
+    )
+    predict(stored, tmp_path / "stored.csv")
+    for live, kept in zip(answers, rows(tmp_path / "stored.csv"), strict=True):
+        assert live["answer"] == kept["answer"]
+        assert float(live["probability"]) == pytest.approx(float(kept["probability"]), abs=1e-3)
+
+
+def test_python_answers_one_and_many(own: Path) -> None:
+    model = load(own / "run/seed-1", device="cpu")
+    photos = [str(own / f"photos/trip/{n}.png") for n in (3, 0)]
+    first, second = model.predict(["what is it", "is it wet"], image=photos, best=9)
+    assert first.best[0].answer == first.answer and len(first.best) == 3
+    assert sum(one.probability for one in first.best) == pytest.approx(1, abs=1e-5)
+    alone = model.predict("is it wet", image=Path(photos[1]))
+    assert isinstance(alone, Prediction)
+    assert alone.answer == second.answer
+    assert alone.probability == pytest.approx(second.probability, abs=1e-4)
+    texts = ["what is it", "is it wet ?"]
+    features = model.encode(texts, photos, pool="mean")
+    assert features.shape == (2, 32) and features.dtype == np.float32
+    assert not np.allclose(features, model.encode(texts))
+
+
+def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
+    """An adapter over CLIP, and VL-BERT end to end with stored boxes or boxes that are found now."""
+    form = Classify(("cat", "dog", "sea"))
+    columns = OwnFile(text="question", label="answer", image="photo")
+    square = {"height": 16, "width": 16}
+    clip = homes.teacher(tmp_path / "clip")
+    CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square).save_pretrained(clip)
+    torch.manual_seed(2)
+    adapter = ClipAdapter(load_base(str(clip)), Adapting("mlp", 3))
+    adapter.export(tmp_path / "mlp")
+    about = Described("table/own", form, head=ADAPTER, own=columns, reads=Reads(16, 1))
+    models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
+    looking = end_to_end(toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32)
+    looking.export(tmp_path / "vlbert")
+    facts = {"made_with": {"grid": 2, "backbone": str(own / "vit")}}
+    about = replace(about, head=PLAIN, reads=Reads(16, 1, regions=True), regions=facts)
+    models["pixels"] = saved(tmp_path / "pixels", tmp_path / "vlbert", looking, about)
+    photos = {"images": str(own / "photos"), "data": str(own / "new.csv")}
+    found = {}
+    for name, more in (
+        ("adapter", {}),
+        ("pixels", {"regions": str(own / "store")}),
+        ("pixels", {}),
+    ):
+        out = tmp_path / f"{len(found)}.csv"
+        told = predict(config_of(model=str(models[name]), **photos, **more), out)
+        assert told["answered"] == 5
+        found[len(found)] = [float(row["probability"]) for row in rows(out)]
+        model = load(models[name], device="cpu")
+        one = model.predict("what is it", image=str(own / "photos/trip/1.png"))
+        assert one.probability == pytest.approx(found[len(found) - 1][2], abs=1e-4)
+        assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
+    assert found[1] == pytest.approx(found[2], abs=1e-4)
+    assert len(set(found[0])) > 2
+    with pytest.raises(InputError, match="looks at whole photos; pass --images FOLDER"):
+        load(models["adapter"]).sight([str(own / "store")])
+    with pytest.raises(InputError, match="looks at the photos themselves; pass --images FOLDER"):
+        load(models["pixels"]).sight([str(own / "store")])
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -> None:
+    shutil.copytree(own / "photos/trip", tmp_path / "photos/trip")
+    put(tmp_path / "photos/trip/1.png", b"no picture")
+    asked = [("what", f"trip/{n}.png") for n in (0, 1, 99, 2)] + [("", "trip/0.png")]
+    file = put(tmp_path / "asked.csv", table(("question", "photo"), *asked))
+    settings = {"model": str(own / "run"), "data": str(file)}
+    out = tmp_path / "answers.csv"
+    for where, first in (
+        ({"images": str(tmp_path / "photos")}, f"{file}, line 6: the text is empty; mend it, or"),
+        ({"regions": str(own / "store")}, f"{file}, line 6: the text is empty"),
+    ):
+        with pytest.raises(InputError) as caught:
+            predict(config_of(**settings, **where), out)
+        assert str(caught.value).startswith(first)
+    put(file, table(("question", "photo"), *asked[:4]))
+    with pytest.raises(InputError, match=r"line 3: trip/1: does not decode as an image .*2 such"):
+        predict(config_of(**settings, images=str(tmp_path / "photos")), out)
+    assert not out.exists()
+    put(file, table(("question", "photo"), *asked))
+    told = predict(config_of(**settings, images=str(tmp_path / "photos"), skip_bad=True), out)
+    assert (told["rows"], told["answered"], told["skipped"]) == (5, 2, 3)
+    answers = rows(out)
+    assert [bool(row["answer"]) for row in answers] == [True, False, False, True, False]
+    assert [row["photo"] for row in answers] == [photo for _, photo in asked]
+    kept = predict(
+        config_of(**settings, regions=str(own / "store"), skip_bad=True), tmp_path / "kept.csv"
+    )
+    assert kept["skipped_first"] == [
+        f"{file}, line 4: trip/99: not in {own / 'store'}",
+        f"{file}, line 6: the text is empty",
+    ]
+
+
+def test_a_killed_prediction_leaves_nothing(own: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    def killed(*_: Any) -> str:
+        raise homes.Killed
+
+    monkeypatch.setattr(predicting, "_written", killed)
+    settings = {"model": str(own / "run"), "data": str(own / "new.csv")}
+    with pytest.raises(homes.Killed):
+        predict(config_of(**settings, regions=str(own / "store")), tmp_path / "a.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """The one line that a prediction is refused with; values may name `own`."""
+    place = tmp_path_factory.mktemp("refused")
+    torch.manual_seed(5)
+    other = homes.home(place / "other", toys.vit(), None)
+    CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(other)
+    base = RegionsConfig(images=str(own / "photos"), backbone=str(own / "vit"), cpu=True)
+    regions(replace(base, grid=3), place / "finer")
+    regions(replace(base, grid=2, backbone=str(other)), place / "foreign")
+    put(place / "few.csv", "question\nwhat\n")
+    put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
+    (place / "folder").mkdir()
+
+    def call(command: Callable[..., Any] = predict, **changes: Any) -> str:
+        settings = {"model": "run", "data": "new.csv", "regions": "store", **changes}
+        for name, value in settings.items():
+            for root in (place, own):
+                if isinstance(value, str) and (root / value.partition("/")[0]).exists() and value:
+                    settings[name] = str(root / value)
+        out = place / settings.pop("out", "answers.csv")
+        kind = PredictConfig if command is predict else EvaluateConfig
+        config = configured(kind, cpu=True, **settings)
+        rest = (out,) if command is predict else ()
+        with pytest.raises(InputError) as caught:
+            command(config, *rest)
+        assert "\n" not in str(caught.value)
+        assert not (place / "answers.csv").exists()
+        return str(caught.value)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"regions": "finer"},
+            "boxes are from a grid of 3 x 3, the model learned from boxes of a grid of 2 x 2",
+        ),
+        ({"regions": "foreign"}, "made by .*, the model learned from .*pass --other-regions"),
+        ({"regions": ""}, "looks at regions of images; pass --regions STORE, or --images FOLDER"),
+        ({"images": "photos"}, "give one of them"),
+        (
+            {"regions": "", "images": "photos", "backbone": "other"},
+            "not the backbone that this model's regions",
+        ),
+        ({"data": "few.csv"}, "few.csv: no column 'photo'; there are: question"),
+        ({"text": "query"}, "no column 'query'"),
+        ({"text": "a,b,c"}, "no column 'a'"),
+        ({"choices": "note"}, "1 choices; this model chooses among 0"),
+        ({"data": "folder"}, "learned from a file of one's own; pass a file"),
+        ({"data": "none.csv"}, "none.csv: no such file or folder"),
+        ({"split": "dev"}, "is a file, and has no splits"),
+        ({"best": 0}, "--best 0, expected at least 1"),
+        ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
+        ({"out": "few.csv"}, "exists already; choose another --out"),
+        ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
+        ({"model": "none"}, "none: no such folder; expected what `groundling finetune` wrote"),
+        ({"seed": 7}, "no saved model of seed 7; there are: 0, 1"),
+        (
+            {"command": evaluate, "data": "named.csv"},
+            "line 2: label 'bird' is none of cat, dog, sea",
+        ),
+        ({"command": evaluate}, "no column 'answer'; there are"),
+        (
+            {"command": evaluate, "data": "train.csv", "split": "test"},
+            "one's own file has train and dev",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(
+    changes: dict[str, Any], message: str, refused: Callable[..., str]
+) -> None:
+    told = refused(**changes)
+    assert any(part in told for part in message.split("|")) or __import__("re").search(
+        message, told
+    )
+
+
+def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:
+    about = Described("glue/rte", Classify(("a", "b")), own=None)
+    model = saved(tmp_path / "model", world / "bert", students[False], about)
+    file = put(tmp_path / "new.tsv", "first\tsecond\na dog\ta\tcat\n")
+    for extra, message in (
+        ({"images": str(world)}, "this model reads texts alone; leave it out"),
+        ({"regions": str(world / "store")}, "this model reads texts alone"),
+        ({"text": ""}, "say which columns hold what is asked"),
+    ):
+        settings: dict[str, Any] = {"text": "first", **extra}
+        with pytest.raises(InputError, match=message):
+            predict(config_of(model=str(model), data=str(file), **settings), tmp_path / "no.csv")
+    told = predict(
+        config_of(model=str(model), data=str(file), text="first,second"), tmp_path / "a.tsv"
+    )
+    assert told["answered"] == 1
+    with pytest.raises(InputError, match="reads texts alone; leave the image out"):
+        load(model).predict("a dog", image="x.png")
+    one = load(model).predict("a dog", pair="a cat")
+    assert one.answer == (tmp_path / "a.tsv").read_text().splitlines()[1].split("\t")[2]
+
+
+# -- a damaged folder --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 9}, "format 9, this version reads 1"),
+        ({"reads": {"max_length": "long"}}, "damaged, or of another version"),
+        ({"reads": []}, "damaged"),
+        ({"form": {"is": "riddle"}}, "damaged"),
+        ({"form": {"is": "classify", "labels": [1, 2]}}, "damaged"),
+        ({"form": {"is": "classify", "labels": ["a"]}}, "does not hold the head"),
+        ({"head": "vqa"}, "does not hold the head"),
+        ({"own": {"text": 3}}, "damaged"),
+        ({"more": 1}, "damaged"),
+        (
+            {"regions": {"made_with": {"grid": "two"}}},
+            "damaged, no settings of `groundling regions`",
+        ),
+        (
+            {"regions": {"boxes_from": "a.json"}},
+            "cannot be found on other photos (they are from a.json",
+        ),
+    ],
+)
+def test_a_damaged_description(change: Any, message: str, own: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(own / "run/seed-0/model", tmp_path / "model")
+    content = json.loads((model / FILE).read_text())
+    put(model / FILE, json.dumps({**content, **change}))
+    with pytest.raises(InputError) as caught:
+        load(model, device="cpu").predict("what", image=str(own / "photos/trip/0.png"))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Classify(("a", "b"), "bce"),
+        Choose(("0", "1"), "each"),
+        Regress(0, 5),
+        Regress(),
+        Answer(("x", "<unk>"), never=("<unk>",)),
+        Pick("phrase", "kl"),
+    ],
+)
+def test_a_description_is_read_as_it_was_written(form: Any, tmp_path: Path) -> None:
+    about = Described("mine.dogs:DOGS", form, head="refcoco+", modules={"mine.dogs:DOGS": "0"})
+    about.write(tmp_path)
+    assert described(tmp_path) == about
+
+
+def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=str(own / "bert"),
+        data=str(own / "train.csv"),
+        text="question",
+        label="answer",
+        save_model=False,
+    )
+    finetune(config, BRIEF, tmp_path / "run")
+    assert not (tmp_path / "run/seed-0/model").exists()
+    with pytest.raises(
+        InputError, match="holds no saved model; fine-tune once more, without --no-save-model"
+    ):
+        load(tmp_path / "run")

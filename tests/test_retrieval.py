@@ -1,0 +1,361 @@
+"""Retrieval, against plain restatements of the ranks and against transformers; what was cut; refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from homes import put
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from test_clip_teacher import image
+from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
+
+import groundling.analysis.retrieval
+from groundling.analysis.retrieval import TO_IMAGE, TO_TEXT, chance, compared, ranks, recall
+from groundling.cli import main
+from groundling.config import RetrieveConfig
+from groundling.data.captions import joined
+from groundling.models.clip import ClipImage
+from groundling.recipes.retrieve import retrieve
+
+NAMES = [f"{number}.png" for number in range(6)]
+COUNTS = [2, 1, 3, 2, 2, 2]
+"""Captions of each image."""
+
+
+# -- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def plain_ranks(scores: np.ndarray, first: np.ndarray) -> tuple[list[int], list[int]]:
+    """The rule as it is said: wrong answers that score at least as much, plus one."""
+    owner = [
+        image for image in range(len(first) - 1) for _ in range(first[image], first[image + 1])
+    ]
+    of_text = []
+    for text, own in enumerate(owner):
+        wrong = [scores[text, other] for other in range(scores.shape[1]) if other != own]
+        of_text.append(1 + sum(score >= scores[text, own] for score in wrong))
+    of_image = []
+    for picture in range(scores.shape[1]):
+        best = max(scores[text, picture] for text, own in enumerate(owner) if own == picture)
+        wrong = [scores[text, picture] for text, own in enumerate(owner) if own != picture]
+        of_image.append(1 + sum(score >= best for score in wrong))
+    return of_text, of_image
+
+
+@pytest.mark.parametrize("cells", [7, 1 << 24])
+def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groundling.analysis.retrieval, "CELLS", cells)
+    rng = np.random.default_rng(0)
+    first = np.cumsum([0, *COUNTS])
+    # Few different numbers, so that many scores are exactly equal.
+    texts = rng.integers(-1, 2, (first[-1], 3)).astype(np.float32)
+    images = rng.integers(-1, 2, (len(COUNTS), 3)).astype(np.float32)
+    found = ranks(texts, images, first)
+    of_text, of_image = plain_ranks(texts @ images.T, first)
+    assert found.text.tolist() == of_text
+    assert found.image.tolist() == of_image
+    assert len(set(of_text)) > 3 and len(set(of_image)) > 2
+
+
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_an_encoder_that_tells_nothing_apart_finds_nothing(value: float) -> None:
+    first = np.cumsum([0, *[2] * 12])
+    found = ranks(np.full((24, 2), value), np.ones((12, 2)), first)
+    assert recall(found.text) == {"r@1": 0, "r@5": 0, "r@10": 0, "median_rank": 12}
+    assert recall(found.image)["r@10"] == 0
+
+
+def test_chance_is_the_mean_over_all_orders() -> None:
+    first = np.cumsum([0, 1, 3, 2])
+    expected = chance(first)
+    owner = np.repeat([0, 1, 2], [1, 3, 2])
+    places = []
+    for order in itertools.permutations(range(6)):
+        for picture in range(3):
+            places.append(1 + min(np.flatnonzero(owner[list(order)] == picture)))
+    assert expected[TO_TEXT]["r@1"] == pytest.approx(100 * np.mean(np.array(places) <= 1), abs=0.01)
+    assert expected[TO_TEXT]["r@5"] == pytest.approx(100 * np.mean(np.array(places) <= 5), abs=0.01)
+    assert expected[TO_TEXT]["median_rank"] == np.median(places)
+    assert expected[TO_IMAGE] == {"r@1": 33.33, "r@5": 100, "r@10": 100, "median_rank": 2}
+    flickr = chance(np.arange(0, 5001, 5))  # as in docs/results.md
+    assert flickr[TO_IMAGE] == {"r@1": 0.1, "r@5": 0.5, "r@10": 1.0, "median_rank": 500}
+    assert flickr[TO_TEXT]["r@10"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_difference_is_judged_by_pairs_of_images() -> None:
+    rng = np.random.default_rng(1)
+    image = np.repeat(np.arange(200), 3)
+    theirs = rng.integers(1, 40, 600)
+    ours = np.where(
+        rng.random(600) < 0.1, 1, theirs
+    )  # a tenth is found at once, the rest as before
+    told = compared(ours, theirs, image)
+    gap = 100 * ((ours <= 10).mean() - (theirs <= 10).mean())
+    assert told["r@10"]["value"] == pytest.approx(gap, abs=0.01)
+    by_image = ((ours <= 10).astype(float) - (theirs <= 10)).reshape(200, 3).mean(1)
+    error = 100 * by_image.std(ddof=1) / np.sqrt(200)
+    low, high = told["r@10"]["interval"]
+    assert (high - low) / 3.92 == pytest.approx(error, rel=0.1)  # of unpaired ones twice as much
+    assert told["r@10_ratio"]["value"] == pytest.approx(
+        (ours <= 10).mean() / (theirs <= 10).mean(), abs=1e-3
+    )
+    same = compared(theirs, theirs, image)
+    assert same["r@1"] == {"value": 0, "interval": [0, 0]}
+    assert same["r@10_ratio"] == {"value": 1, "interval": [1, 1]}
+    never = compared(ours, np.full(600, 40), image)
+    assert never["r@10_ratio"] == {"value": None, "interval": None}
+    rarely = compared(ours, np.where(np.arange(600) == 5, 1, 40), image)
+    assert rarely["r@10_ratio"]["value"] > 1
+    assert rarely["r@10_ratio"]["interval"] is None
+    assert compared(ours, theirs, image, seed=1)["r@10"]["interval"] != told["r@10"]["interval"]
+
+
+def test_captions_are_joined_in_their_order() -> None:
+    captions = ["a dog", "a cat .", "two?", "it runs", "no"]
+    assert joined(captions, 2) == ("a dog. a cat .", "two? it runs.", "no.")
+    assert joined(captions, 9) == ("a dog. a cat . two? it runs. no.",)
+    assert joined(captions, 1) == tuple(captions)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP and a SigLIP of width 24, images with captions, and a student."""
+    folder = tmp_path_factory.mktemp("retrieve")
+    square = {"height": 16, "width": 16}
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
+    processor.save_pretrained(homes.teacher(folder / "clip"))
+    siglip = toys.siglip_words()
+    processor.save_pretrained(homes.home(folder / "siglip", toys.siglip(siglip), siglip))
+    for number, name in enumerate(NAMES):
+        image(folder / "images" / name, (16, 16), number)
+    lines = []
+    texts = iter(toys.sentences())
+    for name, count in zip(NAMES, COUNTS, strict=True):
+        lines += [f"{name}#{number}\t{next(texts)}" for number in range(count)]
+    put(folder / "captions.txt", "\n".join(lines) + "\n")
+    homes.speaking_encoder(folder / "student", 24)
+    return folder
+
+
+def config_of(place: Path, **changes: object) -> RetrieveConfig:
+    config = RetrieveConfig(
+        model=str(place / "clip"),
+        captions=str(place / "captions.txt"),
+        images=str(place / "images"),
+        cpu=True,
+    )
+    return replace(config, **changes)
+
+
+def captions_of(place: Path) -> list[str]:
+    return [line.partition("\t")[2] for line in (place / "captions.txt").read_text().splitlines()]
+
+
+def pictures(place: Path, name: str) -> np.ndarray:
+    """The images' vectors, as transformers makes them."""
+    model = AutoModel.from_pretrained(place / name).eval()
+    processor = CLIPImageProcessorPil.from_pretrained(place / name)
+    opened = [Image.open(place / "images" / file).convert("RGB") for file in NAMES]
+    with torch.no_grad():
+        found = model.get_image_features(**processor(images=opened, return_tensors="pt"))
+    return F.normalize(found.pooler_output, dim=-1).numpy()
+
+
+def clip_texts(place: Path, texts: list[str]) -> np.ndarray:
+    model = CLIPModel.from_pretrained(place / "clip").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / "clip")
+    # Of a text that is too long transformers cuts inside a word, groundling before it: these texts are short.
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return F.normalize(model.get_text_features(**inputs).pooler_output, dim=-1).numpy()
+
+
+def student_texts(place: Path, texts: list[str]) -> np.ndarray:
+    """Transformer, mean of all pieces, Dense, Normalize."""
+    model = AutoModel.from_pretrained(place / "student").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / "student")
+    inputs = tokenizer(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
+    with torch.no_grad():
+        states = model(**inputs).last_hidden_state
+    mask = inputs["attention_mask"].unsqueeze(-1)
+    mean = (states * mask).sum(1) / mask.sum(1)
+    dense = load_file(place / "student/2_Dense/model.safetensors")
+    return F.normalize(F.linear(mean, dense["linear.weight"], dense["linear.bias"]), dim=-1).numpy()
+
+
+def short(place: Path, folder: Path) -> str:
+    """Captions that every encoder reads whole."""
+    lines = []
+    for line in (place / "captions.txt").read_text().splitlines():
+        key, _, caption = line.partition("\t")
+        lines.append(f"{key}\t{' '.join(caption.split()[1:4])}")
+    return str(put(folder / "short.txt", "\n".join(lines) + "\n"))
+
+
+def test_both_sides_find_what_transformers_finds(place: Path, tmp_path: Path, capsys) -> None:
+    captions = short(place, tmp_path)
+    config = config_of(place, captions=captions, student=str(place / "student"))
+    result = retrieve(config, tmp_path / "out")
+    texts = [line.partition("\t")[2] for line in Path(captions).read_text().splitlines()]
+    first = np.cumsum([0, *COUNTS])
+    seen = pictures(place, "clip")
+    for side, vectors in (
+        ("model", clip_texts(place, texts)),
+        ("student", student_texts(place, texts)),
+    ):
+        of_text, of_image = plain_ranks(vectors @ seen.T, first)
+        assert result[side][TO_IMAGE] == recall(np.array(of_text))
+        assert result[side][TO_TEXT] == recall(np.array(of_image))
+        assert result[side]["truncated_texts"] == 0
+    assert result["model"][TO_IMAGE] != result["student"][TO_IMAGE]
+    assert result["chance"] == chance(first)
+    gap = result["student"][TO_IMAGE]["r@1"] - result["model"][TO_IMAGE]["r@1"]
+    told = result["student_less_model"][TO_IMAGE]["r@1"]
+    assert told["value"] == pytest.approx(gap, abs=0.011)
+    assert told["interval"][0] <= told["value"] <= told["interval"][1]
+    assert "of_texts_the_model_truncates" not in result
+    assert json.loads((tmp_path / "out/result.json").read_text()) == result
+    assert not (tmp_path / "out/teacher").exists()
+    shown = capsys.readouterr().out
+    assert "text to image: student" in shown and "image to text: chance" in shown
+    assert retrieve(config, tmp_path / "out") == result
+    assert capsys.readouterr().out == shown
+
+
+def test_a_siglip_is_searched_too(place: Path, tmp_path: Path) -> None:
+    config = config_of(place, model=str(place / "siglip"), captions=short(place, tmp_path))
+    result = retrieve(config, tmp_path / "out")
+    model = AutoModel.from_pretrained(place / "siglip").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / "siglip")
+    texts = [line.partition("\t")[2] for line in Path(config.captions).read_text().splitlines()]
+    length = model.config.text_config.max_position_embeddings
+    inputs = tokenizer(texts, padding="max_length", max_length=length, return_tensors="pt")
+    with torch.no_grad():
+        vectors = F.normalize(model.get_text_features(inputs.input_ids).pooler_output, dim=-1)
+    scores = vectors.numpy() @ pictures(place, "siglip").T
+    of_text, of_image = plain_ranks(scores, np.cumsum([0, *COUNTS]))
+    assert result["model"][TO_IMAGE] == recall(np.array(of_text))
+    assert result["model"][TO_TEXT] == recall(np.array(of_image))
+
+
+def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
+    place: Path, tmp_path: Path, capsys
+) -> None:
+    config = config_of(place, student=str(place / "student"), join_captions=2, max_length=64)
+    result = retrieve(config, tmp_path / "out")
+    assert (result["texts"], result["join_captions"]) == (7, 2)
+    cut = result["model"]["truncated_texts"]
+    assert cut > 3
+    assert result["model"]["dropped_pieces"] > cut
+    assert result["student"]["truncated_texts"] < cut
+    some = result["of_texts_the_model_truncates"]
+    assert some["texts"] == cut
+    assert set(some) == {"texts", "model", "student", "student_less_model"}
+    assert f"{cut} truncated: student" in capsys.readouterr().out
+    own = retrieve(replace(config, max_length=8), tmp_path / "less")["student"]
+    assert (own["max_length"], own["truncated_texts"]) == (8, 7)
+    whole = retrieve(replace(config, windows=0), tmp_path / "whole")
+    assert whole["model"]["truncated_texts"] == 0
+    assert whole["student"] == result["student"]
+    assert "of_texts_the_model_truncates" not in whole
+
+
+def test_features_that_stay_are_not_computed_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(place, teacher_cache=str(tmp_path / "cache"))
+    result = retrieve(config, tmp_path / "a")
+
+    def never(*_: object) -> None:
+        raise AssertionError("an image is read again")
+
+    monkeypatch.setattr(ClipImage, "forward", never)
+    again = retrieve(replace(config, student=str(place / "student")), tmp_path / "b")
+    assert again["model"] == result["model"]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def refused(place: Path, out: Path, capsys, *flags: str) -> str:
+    """The one line that is said."""
+    given = ["--model", str(place / "clip"), "--captions", str(place / "captions.txt")]
+    given += ["--images", str(place / "images"), "--cpu", "--out", str(out), *flags]
+    shutil.rmtree(out, ignore_errors=True)
+    assert main(["retrieve", *given]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    return said
+
+
+def copied(place: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    shutil.copytree(place / "images", folder)
+    return folder
+
+
+@pytest.mark.usefixtures("in_process")
+def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsys) -> None:
+    images = copied(place, tmp_path)
+    out = tmp_path / "out"
+    (images / "2.png").write_bytes((images / "2.png").read_bytes()[:60])
+    assert "2.png: does not decode" in refused(place, out, capsys, "--images", str(images))
+    (images / "2.png").unlink()
+    assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
+        place, out, capsys, "--images", str(images)
+    )
+    kept = retrieve(config_of(place, images=str(images), skip_missing=True), tmp_path / "skipped")
+    assert (kept["images"], kept["missing_images"], kept["texts"]) == (5, 1, 9)
+    shutil.copy(place / "images/2.png", images)
+    shutil.copy(place / "images/3.png", images / "2.bmp")
+    said = refused(place, out, capsys, "--images", str(images))
+    assert "2.png and 2.bmp differ in nothing but the ending" in said
+    empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
+    assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
+    one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
+    assert "1 image to search; expected at least 2" in refused(
+        place, out, capsys, "--captions", str(one)
+    )
+    listing = put(tmp_path / "list.txt", "7.png\n")
+    assert "names none of the captioned images" in refused(
+        place, out, capsys, "--listing", str(listing)
+    )
+
+
+@pytest.mark.usefixtures("in_process")
+def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    homes.speaking_encoder(tmp_path / "narrow", 8)
+    said = refused(place, out, capsys, "--student", str(tmp_path / "narrow"))
+    assert "its vectors have 8 numbers, but the space of" in said and "has 24" in said
+    plain = homes.student(tmp_path / "bert")
+    said = refused(place, out, capsys, "--student", str(plain))
+    assert "modules.json is missing" in said
+    assert "--join-captions = 0, expected at least 1" in refused(
+        place, out, capsys, "--join-captions", "0"
+    )
+    assert "--windows = -1, expected at least 0" in refused(place, out, capsys, "--windows", "-1")
+    assert "--max-length is for --student" in refused(place, out, capsys, "--max-length", "9")
+    assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
+    assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(plain))
+    weights = tmp_path / "nan"
+    shutil.copytree(place / "student", weights)
+    nothing = {"linear.weight": torch.full((24, 32), torch.nan), "linear.bias": torch.zeros(24)}
+    save_file(nothing, weights / "2_Dense/model.safetensors")
+    assert "not finite" in refused(place, out, capsys, "--student", str(weights))
