@@ -727,6 +727,7 @@ learned with; of a model that reads pixels, where these are."""
         _list_lone_texts(self, "regions")
 
 
+@documented
 @dataclass(frozen=True)
 class Asking:
     """Which columns of your own file hold what is asked."""
@@ -740,6 +741,7 @@ empty: as in the file that the model learned from."""
     """A file of your own: columns of a multiple choice's choices, by comma."""
 
 
+@documented
 @dataclass(frozen=True)
 class PredictConfig:
     """What a fine-tuned model is asked, and how much of its answers is written."""
@@ -757,6 +759,7 @@ class PredictConfig:
 count such rows; without it, the first one is an error."""
 
 
+@documented
 @dataclass(frozen=True)
 class EvaluateConfig:
     """What a fine-tuned model is scored on."""
@@ -771,6 +774,7 @@ class EvaluateConfig:
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
 
 
+@documented
 @dataclass(frozen=True)
 class ProbeConfig:
     """How an encoder is asked what it knows of a rendered world's nouns."""
