@@ -260,6 +260,7 @@ def test_damage(tmp_path: Path, data: Path) -> None:
         ('"drawn": 1', '"drawn": 3'),
         ('"per": 1', '"per": "1"'),
         ('"by": "category"', '"by": null'),
+        ('"split": "train"', '"split": "val"'),
     ],
 )
 def test_numbers_that_do_not_draw_the_ids(

@@ -637,7 +637,9 @@ def test_what_stands_out_is_said() -> None:
     image = TargetedImage(Sizes(text=4, visual=4, regions=3, teacher=4, teacher_image=4))
     assert image.remarks({"td_image_mean": [0.0]}) == []
     (mean,) = image.remarks({"td_image_mean": [0.25]})
-    assert mean.startswith("td_image: no region covers the whole image in 25% of the rows")
+    assert mean.startswith(
+        "td_image: the model read no region of the whole image in 25% of the rows"
+    )
 
 
 def test_means_of_epochs(tmp_path: Path) -> None:

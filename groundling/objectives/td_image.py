@@ -71,8 +71,8 @@ class TargetedImage(TargetedTerm):
         most = max(means.get(MEAN, ()), default=0.0)
         if most > 0:
             lines.append(
-                f"td_image: no region covers the whole image in {most:.0%} of the rows; the mean of all regions stands "
-                "for it there"
+                f"td_image: the model read no region of the whole image in {most:.0%} of the rows (its store has none, "
+                "or it leaves it out, as UNITER does); the mean of all regions stands for it there"
             )
         return lines
 

@@ -264,7 +264,7 @@ def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: P
     if content["task"] != task.name:  # an answers' partition serves for rationales, too
         task = named("tasks", Task, content["task"]).at(folder)
     again = manifest(task, folder, per, seed, by, allow_fewer=True)
-    for name in ("strata", "examples", "ids"):
+    for name in ("split", "strata", "examples", "ids"):
         if content.get(name) != again[name]:
             raise InputError(
                 f"{path}: by {by}, {per} each and seed {seed} draw other {name} from {folder} than it has; damaged or "

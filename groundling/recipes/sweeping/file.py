@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -93,7 +94,7 @@ class _File:
         own = self._layer(table, name)
         values = dict(own.values)
         wanted = values.pop("with", [])
-        if not isinstance(wanted, list):
+        if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
             raise InputError(f"{own.where}: with = {wanted!r}, expected a list of [with.NAME]")
         for one in wanted:
             if one not in self.shared:
@@ -184,8 +185,9 @@ class _File:
         own = self._layer(table, f'[variants."{name}"]')
         where = own.where
         rest = dict(own.values)
-        model = str(rest.pop("model", ""))
-        published = str(rest.pop("published", ""))
+        texts = {key: rest.pop(key, "") for key in ("model", "published")}
+        _check_keys(texts, dict.fromkeys(texts, str), where)
+        model, published = texts["model"], texts["published"]
         tune = rest.pop("tune", {})
         if not isinstance(tune, dict):
             raise InputError(f"{where}: tune = {tune!r}, expected a table")
@@ -317,7 +319,7 @@ def _check_no_seeds(layer: _Layer) -> None:
 
 def _scores(table: object, where: str) -> dict[str, float]:
     if not isinstance(table, dict) or not all(
-        type(value) in (int, float) for value in table.values()
+        type(value) in (int, float) and math.isfinite(value) for value in table.values()
     ):
         raise InputError(f"{where}: scores = {table!r}, expected a number for each task")
     return table
