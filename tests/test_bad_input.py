@@ -64,16 +64,17 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """`refusal(arguments)` is the only line on stderr; status 2, nothing on stdout."""
+    """`refusal(arguments)` is the only line on stderr but for notes; status 2, nothing on stdout."""
 
     def call(*arguments: object) -> str:
         capsys.readouterr()
         assert main([str(a) for a in arguments]) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert err.startswith("groundling: ")
-        assert err.endswith("\n") and err.count("\n") == 1, err
-        return err
+        lines = [line for line in err.splitlines() if not line.startswith("note: ")]
+        assert len(lines) == 1 and lines[0].startswith("groundling: "), err
+        assert err.endswith(f"{lines[0]}\n")
+        return f"{lines[0]}\n"
 
     return call
 

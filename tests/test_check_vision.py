@@ -156,7 +156,7 @@ def test_vqas_ids_and_answers(data: Path) -> None:
         and "; 0 questions" not in line
         and " and stay" in line
     )
-    kept = questions.read_text()
+    kept, kept_notes = questions.read_text(), notes.read_text()
     change(questions, lambda content: content["questions"].__delitem__(-1))
     change(notes, lambda content: content["annotations"].__delitem__(0))
     one(
@@ -170,6 +170,7 @@ def test_vqas_ids_and_answers(data: Path) -> None:
     questions.unlink()
     one(check(data / "vqa"), f"{questions}: cannot be read")
     put(questions, kept)
+    put(notes, kept_notes)
     (data / "vqa" / known).unlink()
     one(check(data / "vqa"), f"{data / 'vqa'}: no answers; expected trainval_label2ans.json")
 

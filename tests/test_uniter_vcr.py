@@ -532,7 +532,7 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         "captions": str(place / "some.token.txt"),
         "regions": str(place / "captioned"),
     }
-    told = refusal(task_answers="any", **captions)
+    told = refusal(task_answers="any", data="", **captions)
     assert told == "--task-answers any: captions have none; pass --task"
     put(tmp_path / "secret/train.jsonl", "".join(line(n, labelled=False) for n in range(8)))
     assert "'answer_label' is missing" in refusal(data=str(tmp_path / "secret"))
