@@ -590,11 +590,11 @@ def test_seeds_can_be_added(
     assert drawn == [5]
 
 
-def test_finetune_keeps_the_encoder_it_was_given_unless_asked(
+def test_finetune_saves_the_encoder_as_it_was_given(
     tune: FinetuneConfig, tuned: tuple[Path, dict], encoder: Path, tmp_path: Path
 ) -> None:
-    assert not (tuned[0] / "seed-4" / "model").exists()
-    result = finetune(replace(tune, save_model=True, max_train=9), STEPS, tmp_path / "out")
+    assert (tuned[0] / "seed-4" / "model").exists()
+    result = finetune(replace(tune, max_train=9), STEPS, tmp_path / "out")
     folder = tmp_path / "out" / "seed-0"
     assert json.loads((folder / "result.json").read_text())["samples"] == 9
     assert result["seeds"] == [0]
