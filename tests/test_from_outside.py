@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import os
 import socket
 import sys
@@ -567,6 +568,23 @@ def test_a_folder_of_ones_own_is_one_line_without_its_kind(
 ) -> None:
     words = ["finetune", *DOGS[3:], "--model", str(average)]
     assert "config.json is missing" in refused(capsys, *words, "--out", str(tmp_path))
+
+
+def test_a_model_of_ones_own_kind_and_task_is_asked_again(
+    average: Path, capsys: Any, tmp_path: Path
+) -> None:
+    words = ["--model", str(average), "--data", "my_dogs", "--split", "dev", "--cpu"]
+    run("evaluate", *words)
+    scored = json.loads(capsys.readouterr().out)
+    assert scored["scores"]["dev"] == result(average.parent)["scores"]["dev"]
+    assert "notes" not in scored
+    model = shutil.copytree(average, tmp_path / "model")
+    about = json.loads((model / "groundling_task.json").read_text())
+    about["modules"]["mine.dogs:DOGS"] = "of another file"
+    (model / "groundling_task.json").write_text(json.dumps(about))
+    run("predict", "--model", str(model), *words[2:], "--out", str(tmp_path / "answers.jsonl"))
+    assert "dogs.py: changed since the model was trained" in capsys.readouterr().err
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == scored["examples"]["dev"]
 
 
 def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
