@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
