@@ -18,6 +18,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.analysis.retention import agreement, read_pairs
+from groundling.analysis.sentences import sentence_vectors
 from groundling.batch import Example, collate
 from groundling.config import ADAPTING, AdaptConfig, TrainConfig, changed, configured
 from groundling.data.samples import TextSamples
@@ -25,8 +26,10 @@ from groundling.errors import InputError
 from groundling.models.sentence import POOLS, Pooling, normalized, pooled_by
 from groundling.models.text import load_text_encoder
 from groundling.objectives.distill import Distill
+from groundling.objectives.retain import Retain
 from groundling.optimizers import optimizer_of, set_rates
 from groundling.recipes.adapt import adapt, arm_of
+from groundling.teachers.itself import Itself
 
 CARRIED = (
     "modules.json",
@@ -324,6 +327,64 @@ def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: P
         with pytest.raises(InputError, match=complaint):
             adapt(changed(settings, **words), STEPS, tmp_path)
     assert arm_of("contrastive", masked_lm=False).names == ["contrastive"]
+
+
+# -- staying what it was -------------------------------------------------------------------------------------------
+
+
+def mean_cosine(before: Path, after: Path, texts: list[str]) -> float:
+    """How close an encoder's vectors are to those of another, of the same texts."""
+    sides = []
+    for folder in (before, after):
+        text = load_text_encoder(folder)
+        sides.append(sentence_vectors(text, text.sentence, texts)[0])
+    return float(torch.cosine_similarity(*sides, dim=-1).mean())
+
+
+def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path: Path) -> None:
+    texts = toys.sentences()[:8]
+    close = {}
+    for weight in (0.0, 100.0):
+        out = tmp_path / str(weight)
+        config = changed(settings, retain=weight, retention="")
+        result = adapt(config, replace(STEPS, steps=12), out)
+        assert ("retain" in result["last"]) == bool(weight)
+        assert any("--retain" in note for note in result["notes"]) == bool(weight)
+        close[weight] = mean_cosine(Path(settings.student), out / "model", texts)
+    assert close[100.0] > close[0.0]
+
+
+def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
+    text = load_text_encoder(given / "student").eval()
+    samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
+    rows = samples.get([0, 1])
+    before = Itself(text, 24)
+    expected, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
+    told = before.features(collate(before.inputs(rows)))["as_it_was"]
+    torch.testing.assert_close(told, expected)
+    batch = replace(collate(rows), features={"as_it_was": told})
+    objective = Retain(text.sizes)
+    assert float(objective(text(batch), batch)["retain"]) == pytest.approx(0.0, abs=1e-6)
+    with torch.no_grad():
+        for parameter in text.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    now, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
+    distance = sum(1 - float(one @ other) for one, other in zip(now, expected, strict=True))
+    torch.testing.assert_close(before.features(collate(before.inputs(rows)))["as_it_was"], told)
+    assert float(objective(text(batch), batch)["retain"]) == pytest.approx(distance, abs=1e-5)
+
+
+def test_a_plain_encoder_has_nothing_to_retain(
+    settings: AdaptConfig, given: Path, tmp_path: Path
+) -> None:
+    result = adapt(
+        changed(settings, student=str(given / "plain"), retention=""), STEPS, tmp_path / "plain"
+    )
+    assert "retain" not in result["last"]
+    with pytest.raises(InputError, match="no sentence vectors to retain"):
+        Itself(load_text_encoder(given / "plain"), 24)
+    with pytest.raises(InputError, match=r"--retain = -1\.0, expected at least 0"):
+        adapt(changed(settings, retain=-1.0), STEPS, tmp_path / "negative")
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------
