@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import homes
 import pytest
@@ -23,7 +24,7 @@ from groundling.batch import Example, collate
 from groundling.config import ADAPTING, AdaptConfig, TrainConfig, changed, configured
 from groundling.data.samples import TextSamples
 from groundling.errors import InputError
-from groundling.models.sentence import POOLS, Pooling, normalized, pooled_by
+from groundling.models.sentence import POOLS, Pooling, load_sentence, normalized, pooled_by
 from groundling.models.text import load_text_encoder
 from groundling.objectives.distill import Distill
 from groundling.objectives.retain import Retain
@@ -486,3 +487,25 @@ def test_sentence_transformers_loads_what_was_adapted(
             torch.tensor(found.encode(texts)), ours.detach(), atol=1e-5, rtol=0
         )
         assert found.max_seq_length == (24 if layout == 2 else found.max_seq_length)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'"),
+        ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length is -5"),
+        ("config_sentence_transformers.json", {"prompts": "x"}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"q": None}}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"z": "a"}}, "has no text of this name"),
+        ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "is not known here"),
+    ],
+)
+def test_settings_that_are_no_settings(
+    file: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pooled_by("mean", 8, 16).write(tmp_path)
+    settings = json.loads((tmp_path / file).read_text()) | {"default_prompt_name": "q"} | change
+    (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(InputError) as caught:
+        load_sentence(tmp_path, 8)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
