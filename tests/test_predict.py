@@ -19,6 +19,7 @@ import torch
 import toys
 import vcr_files
 from homes import STEPS, put, table
+from PIL import Image
 from test_end_to_end import resnet
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
@@ -346,6 +347,37 @@ def test_python_answers_one_and_many(own: Path) -> None:
     features = model.encode(texts, photos, pool="mean")
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
+
+
+def test_python_tells_mistakes_in_one_line(own: Path) -> None:
+    model = load(own / "run/seed-1", device="cpu")
+    photo = own / "photos/trip/0.png"
+    calls: list[tuple[str, Callable[[Any], object]]] = [
+        ("there are no texts", lambda ask: ask([], image=[])),
+        (
+            "text 1: expected a text, got NoneType",
+            lambda ask: ask(["is it", None], image=[photo] * 2),
+        ),
+        ("pair of text 0: expected a text, got int", lambda ask: ask("is it", 3, photo)),
+        (
+            "image of text 0: expected the path of a file, got Image",
+            lambda ask: ask("is it", image=Image.open(photo).copy()),
+        ),
+        (
+            "image of text 0: expected the path of a file, got None",
+            lambda ask: ask(["is it"], image=[None]),
+        ),
+    ]
+    for message, call in calls:
+        with pytest.raises(InputError) as caught:
+            call(model.predict)
+        assert message in str(caught.value)
+    with pytest.raises(InputError, match="there are no texts"):
+        model.encode([])
+    with pytest.raises(InputError, match="text 0: expected a text, got int"):
+        model.encode([3])
+    with pytest.raises(InputError, match="text 0: expected a text, got NoneType"):
+        model.predict(None, image=photo)  # type: ignore[call-overload]
 
 
 def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
