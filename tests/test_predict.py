@@ -567,6 +567,23 @@ def test_mistakes_are_one_line(
     )
 
 
+def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:
+    """Of `0.jpg` and `0.png` neither can be told by an id, and no `1.jpg` stands for `1.png`."""
+    photos = shutil.copytree(own / "photos", tmp_path / "photos")
+    Image.open(photos / "trip/0.png").save(photos / "trip/0.jpg")
+    Image.open(photos / "trip/1.png").save(photos / "trip/1.JPG")
+    (photos / "trip/1.png").unlink()
+    names = ("trip/0.png", "trip/0", "trip/1.png", "trip/1.jpg", "trip/1")
+    file = put(tmp_path / "new.csv", table(("question", "photo"), *(("what", n) for n in names)))
+    settings = {"model": str(own / "run"), "data": str(file), "images": str(photos)}
+    settings |= {"backbone": str(own / "vit")}
+    with pytest.raises(InputError, match=r"line 4: trip/1.png: .*photos has 1.JPG in its place"):
+        predict(config_of(**settings), tmp_path / "no.csv")
+    told = predict(config_of(**settings, skip_bad=True), tmp_path / "some.csv")
+    assert [bool(row["answer"]) for row in rows(tmp_path / "some.csv")] == [0, 0, 0, 1, 1]
+    assert "line 2: trip/0: 0.png and 0.jpg differ in nothing but the" in told["skipped_first"][0]
+
+
 def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:
     about = Described("glue/rte", Classify(("a", "b")), own=None)
     model = saved(tmp_path / "model", world / "bert", students[False], about)

@@ -154,22 +154,35 @@ def pictures_of(
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
             raise InputError(f"{name} has {len(images)} images; {who} takes one a text")
-    files = folder if isinstance(folder, Mapping) else files_below(Path(folder))
     every = dict.fromkeys(image for (image,) in samples.images)
+    if isinstance(folder, Mapping):
+        return {image: folder[image] for image in every}
+    files = files_below(Path(folder))
     missing = [image for image in every if image not in files]
     if missing:
         raise InputError(
             f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
             f"({', '.join(sorted(PICTURES))}); add them"
         )
-    return {image: files[image] for image in every}
+    try:
+        return {image: only(files[image]) for image in every}
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
 
 
-def files_below(folder: Path) -> dict[str, Path]:
-    """Every image below a folder by its path there without ending; of two of one name the first by ending."""
+def only(files: Sequence[Path]) -> Path:
+    """The file of an image; raises InputError, without the folder, if several share its name."""
+    if len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        raise InputError(f"{names} differ in nothing but the ending; remove all but one")
+    return files[0]
+
+
+def files_below(folder: Path) -> dict[str, list[Path]]:
+    """Every image below a folder by its path there without ending; several of one name are all there."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
-    found = {}
+    found: dict[str, list[Path]] = {}
     # Not with rglob, which takes seconds for the many thousands of images that a folder may have.
     for place, _, names in os.walk(folder):
         below = Path(place).relative_to(folder)
@@ -177,5 +190,5 @@ def files_below(folder: Path) -> dict[str, Path]:
         for name in sorted(names, reverse=True):
             stem, ending = os.path.splitext(name)
             if ending.lower() in PICTURES:
-                found[prefix + stem] = Path(place, name)
+                found.setdefault(prefix + stem, []).append(Path(place, name))
     return found

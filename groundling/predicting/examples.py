@@ -11,6 +11,7 @@ from groundling.data.regions import stem
 from groundling.errors import InputError
 from groundling.forms import Choose, Form
 from groundling.predicting.description import Reads
+from groundling.predicting.sight import Sight
 from groundling.tasks.table import texts_in, whole_rows
 
 
@@ -145,7 +146,7 @@ class Line:
 
 
 def lines_of(
-    path: Path, columns: Columns, form: Form, reads: Reads, sees: bool
+    path: Path, columns: Columns, form: Form, reads: Reads, sight: Sight
 ) -> tuple[list[str], list[Line]]:
     """The names of a file's columns, and a line for each row, in the file's order.
 
@@ -159,15 +160,10 @@ def lines_of(
     for number, (where, cells) in enumerate(rows):
         try:
             first, *second = texts_in(cells, texts)
-            images = [
-                stem(file.strip().removeprefix("./"))
-                for file in texts_in(cells, split(columns.image))
-            ]
-            if not all(images):
-                raise InputError("no image is named")
+            images = [sight.id_of(file) for file in texts_in(cells, split(columns.image))]
             choices = texts_in(cells, split(columns.choices))
             asked = Question(first, second[0] if second else None, choices, images)
-            example = example_of(f"{path.stem}-{number}", asked, form, reads, sees)
+            example = example_of(f"{path.stem}-{number}", asked, form, reads, sight.sees)
         except InputError as error:
             lines.append(Line(where, cells, None, str(error)))
         else:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from groundling.data.paired import Store
-from groundling.data.pictures import files_below, read_picture
-from groundling.data.regions import RegionStore
+from groundling.data.pictures import files_below, only, read_picture
+from groundling.data.regions import RegionStore, stem
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd
@@ -60,9 +60,11 @@ class Sight:
         self.reads_pixels = reads_pixels(student, about)
         self.decode = decode
         self._refuse(regions, photos)
-        self.files: Mapping[str, Path] = {}
-        if photos:
-            self.files = photos if isinstance(photos, Mapping) else files_below(Path(photos))
+        self.files: Mapping[str, Sequence[Path]] = {}
+        if isinstance(photos, Mapping):
+            self.files = {image: [file] for image, file in photos.items()}
+        elif photos:
+            self.files = files_below(Path(photos))
         self.place = "those photos" if isinstance(photos, Mapping) else str(photos)
         self.stores: SeveralStores | None = None
         if regions:
@@ -83,6 +85,21 @@ class Sight:
         """Whether regions are found now, which takes time and memory for every photo."""
         return self.finder is not None
 
+    def id_of(self, file: str) -> str:
+        """The id of the image that a row names by its file, with or without its ending.
+
+        Raises InputError, without saying where, for none, or if the photo of this name has another ending.
+        """
+        file = file.strip().removeprefix("./")
+        image = stem(file)
+        if not image:
+            raise InputError("no image is named")
+        there = self.files.get(image, ())
+        ending = file[len(image) :].lower()
+        if ending and there and all(photo.suffix.lower() != ending for photo in there):
+            raise InputError(f"{file}: {self.place} has {there[0].name} in its place")
+        return image
+
     def look(self, images: Sequence[str]) -> Seen:
         """What there is of these images, each named once."""
         if not self.sees:
@@ -94,16 +111,23 @@ class Sight:
             faults = dict.fromkeys(lacking, f"not in {self.stores.name}")
         photos = {}
         if self.reads_pixels or self.finder is not None:
-            photos = {image: self.files[image] for image in images if image in self.files}
             for image in images:
-                if image not in photos:
-                    faults.setdefault(image, f"no such photo in {self.place}")
+                try:
+                    photos[image] = self._photo(image)
+                except InputError as error:
+                    faults.setdefault(image, str(error))
         if self.finder is not None:
             store, unfound = self.finder(photos)
             faults |= unfound
         elif self.decode:
             faults |= _broken(photos)
         return Seen(store, photos if self.reads_pixels else {}, faults)
+
+    def _photo(self, image: str) -> Path:
+        """The file of an image; raises InputError if there is none, or several."""
+        if image not in self.files:
+            raise InputError(f"no such photo in {self.place}")
+        return only(self.files[image])
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
         """Raises InputError for what this model does not read, or has too little of."""

@@ -42,7 +42,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     dropped = 0
     if is_own_file(model, data, columns) and columns is not None:
         task = replace(task, extra=None)  # which the data set's own files would have to tell
-        parts = {config.split or ALL: _own(model, config, data, columns)}
+        parts = {config.split or ALL: _own(model, config, data, columns, sight)}
     else:
         parts = {split: _labelled(task, data, split) for split in _splits(task, config.split)}
     for split, examples in parts.items():
@@ -69,7 +69,9 @@ def _labelled(task: Task, data: Path, split: str) -> list[Example]:
     return examples
 
 
-def _own(model: Fitted, config: EvaluateConfig, data: Path, columns: Columns) -> list[Example]:
+def _own(
+    model: Fitted, config: EvaluateConfig, data: Path, columns: Columns, sight: Sight
+) -> list[Example]:
     """The labelled rows of one's own file: all, or one side of the split that training made."""
     own = model.about.own or OwnFile()
     label = config.label or own.label
@@ -77,7 +79,7 @@ def _own(model: Fitted, config: EvaluateConfig, data: Path, columns: Columns) ->
         raise InputError(f"{data}: say which column has the labels (--label COLUMN)")
     if config.split:
         return _side(model, replace(own, label=label), data, config.split)
-    header, lines = lines_of(data, columns, model.form, model.about.reads, model.sees)
+    header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
     if label not in header:
         raise InputError(f"{data}: no column {label!r}; there are: {', '.join(header)}")
     examples = []

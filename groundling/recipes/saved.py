@@ -58,14 +58,16 @@ def is_own_file(model: Fitted, data: Path, columns: Columns | None) -> bool:
     return False
 
 
-def data_lines(model: Fitted, config: PredictConfig) -> tuple[Task, list[str], list[Line]]:
+def data_lines(
+    model: Fitted, config: PredictConfig, sight: Sight
+) -> tuple[Task, list[str], list[Line]]:
     """The task, the names of the data's own columns, and a line for each of its rows or examples."""
     data = Path(config.data)
     columns = columns_for(model, config.asking)
     if is_own_file(model, data, columns) and columns is not None:
         if config.split:
             raise InputError(f"--split {config.split}: {data} is a file, and has no splits")
-        header, lines = lines_of(data, columns, model.form, model.about.reads, model.sees)
+        header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
         return model.form_alone, header, lines
     task = model.task()
     split = config.split or next(iter(task.test), task.dev[0])
