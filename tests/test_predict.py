@@ -344,7 +344,13 @@ def test_python_answers_one_and_many(own: Path) -> None:
     assert alone.answer == second.answer
     assert alone.probability == pytest.approx(second.probability, abs=1e-4)
     texts = ["what is it", "is it wet ?"]
+    opened = [Image.open(photo) for photo in photos]
+    of_pictures = model.predict(["what is it", "is it wet"], image=opened)
+    assert [one.answer for one in of_pictures] == [first.answer, second.answer]
+    assert model.predict(["is it wet"], image=opened[1])[0].answer == second.answer
     features = model.encode(texts, photos, pool="mean")
+    np.testing.assert_allclose(model.encode(texts, opened, pool="mean"), features, atol=1e-6)
+    assert model.encode(["it"], images=photos[0]).shape == (1, 32)
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
 
@@ -360,11 +366,14 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         ),
         ("pair of text 0: expected a text, got int", lambda ask: ask("is it", 3, photo)),
         (
-            "image of text 0: expected the path of a file, got Image",
-            lambda ask: ask("is it", image=Image.open(photo).copy()),
+            "image of text 0: a region store knows images by their names; pass the image's path",
+            lambda ask: ask("is it", image=Image.open(photo), regions=own / "store"),
         ),
+        ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
+        ("pass regions=STORE, or image=FILE to find", lambda ask: ask("is it")),
+        ("best = 0, expected at least 1", lambda ask: ask("is it", image=photo, best=0)),
         (
-            "image of text 0: expected the path of a file, got None",
+            "image of text 0: expected the path of a file, or a picture of Pillow's, got None",
             lambda ask: ask(["is it"], image=[None]),
         ),
     ]
@@ -411,6 +420,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         model = load(models[name], device="cpu")
         one = model.predict("what is it", image=str(own / "photos/trip/1.png"))
         assert one.probability == pytest.approx(found[len(found) - 1][2], abs=1e-4)
+        with Image.open(own / "photos/trip/1.png") as picture:
+            again = model.predict(["what is it"], image=[picture], best=1)
+        assert again[0].probability == pytest.approx(one.probability, abs=1e-4)
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +16,35 @@ from groundling.data.mirror import mirrored_regions
 from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
 from groundling.errors import InputError, first_line
+from groundling.runs import sha256_of
+
+Picture = Path | Image.Image
+"""A file, or a picture of Pillow's."""
 
 
-def read_picture(path: Path) -> Image.Image:
-    """A file as an RGB image, turned as its EXIF says; raises InputError, without the file's name."""
+def read_picture(picture: Picture) -> Image.Image:
+    """A picture as an RGB image, turned as its EXIF says; raises InputError, without the file's name."""
     try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
+        if isinstance(picture, Image.Image):
+            return _in_rgb(picture)
+        with Image.open(picture) as image:
+            return _in_rgb(image)
     except (
         Exception
     ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
         raise InputError(f"does not decode as an image ({first_line(error)})") from None
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
+
+
+def digest_of(picture: Picture) -> str:
+    """A hash by which the same picture is known again: of its file, or of its pixels."""
+    if isinstance(picture, Image.Image):
+        pixels = _in_rgb(picture)
+        return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
+    return sha256_of(picture)
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:
@@ -49,7 +68,7 @@ class Pictured:
     def __init__(
         self,
         samples: Samples,
-        folder: str | Path | Mapping[str, Path],
+        folder: str | Path | Mapping[str, Picture],
         side: int,
         long_side: float = 0,
     ) -> None:
@@ -83,11 +102,11 @@ class Pictured:
             for index, sample in zip(indices, samples, strict=True)
         ]
 
-    def _pixels(self, path: Path) -> np.ndarray:
+    def _pixels(self, picture: Picture) -> np.ndarray:
         try:
-            image = read_picture(path)
+            image = read_picture(picture)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{picture}: {error}") from None
         scale = min(self.side / min(image.size), self.long_side / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
@@ -145,9 +164,9 @@ def _turned(sample: Sample) -> Sample:
 
 
 def pictures_of(
-    samples: Samples, folder: str | Path | Mapping[str, Path], who: str
-) -> dict[str, Path]:
-    """The file of every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
+    samples: Samples, folder: str | Path | Mapping[str, Picture], who: str
+) -> dict[str, Picture]:
+    """Every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
 
     Raises InputError if a sample has not exactly one image, as `who` needs, or if a file is missing.
     """

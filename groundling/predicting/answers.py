@@ -12,6 +12,7 @@ from groundling.batch import Example
 from groundling.errors import InputError
 from groundling.evaluate import LIKELY, MANY, Scores
 from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.predicting.sight import FLAGS
 from groundling.shift.predictions import Said, probabilities
 
 Box = tuple[float, float, float, float]
@@ -42,13 +43,16 @@ class Prediction(Candidate):
 class Wording:
     """How the outputs of one form are put into words."""
 
-    def __init__(self, form: Form, best: int) -> None:
-        """`best`: how many answers of each example; raises InputError for more than are kept."""
+    def __init__(self, form: Form, best: int, called: str = FLAGS.best) -> None:
+        """`best`: how many answers of each example, `called` so in messages.
+
+        Raises InputError for none, or more than are kept.
+        """
         if best < 1:
-            raise InputError(f"--best {best}, expected at least 1")
+            raise InputError(f"{called} {best}, expected at least 1")
         if isinstance(form, Answer) and len(form.labels) > MANY and best > LIKELY:
             raise InputError(
-                f"--best {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
+                f"{called} {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
             )
         self.form = form
         self.best = best

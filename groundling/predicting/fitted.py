@@ -16,7 +16,7 @@ from torch import Tensor
 from groundling.batch import Batch, Encoded, Example, collate, needed
 from groundling.config import Targeted
 from groundling.data.paired import Mark, RegionSamples
-from groundling.data.pictures import Pictured
+from groundling.data.pictures import Picture, Pictured
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
@@ -31,7 +31,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.predicting.answers import Prediction, Wording
 from groundling.predicting.description import FILE, Described, described, settings_of
 from groundling.predicting.examples import Asked, Files, Question, asked_of, example_of
-from groundling.predicting.sight import Photos, Seen, Sight, reads_pixels
+from groundling.predicting.sight import ARGUMENTS, FLAGS, Names, Photos, Seen, Sight, reads_pixels
 from groundling.runs import sha256_of
 from groundling.students import design_of, load_student, new_head, seeing_of
 from groundling.tasks import Task
@@ -158,6 +158,7 @@ class Fitted:
         *,
         other_regions: bool = False,
         decode: bool = False,
+        names: Names = FLAGS,
     ) -> Sight:
         """Where it looks at images; arguments and errors as of `Sight`."""
         return Sight(
@@ -168,6 +169,7 @@ class Fitted:
             photos,
             other_regions=other_regions,
             decode=decode,
+            names=names,
         )
 
     def ask(
@@ -248,7 +250,7 @@ class Fitted:
             if not all(size):
                 raise InputError(
                     f"{image}: its region store does not say how large the image is, so no box can be told in pixels; "
-                    "make a store with `groundling regions`, or pass --images FOLDER in its place"
+                    "make a store with `groundling regions`, or have the regions found in the photos"
                 )
             boxes.append(inner.regions(example.images).boxes * np.array([*size, *size]))
         return boxes
@@ -296,7 +298,8 @@ class Fitted:
         Args:
             text: a text, or a list of them.
             pair: its second text; where the task looks for a phrase of the text, the phrase.
-            image: file of its image, or of its images if the task has several; of each, if texts are a list.
+            image: its image, a file or a picture of Pillow's, or its images if the task has several; of each, if texts
+                are a list.
             choices: what it chooses among, in a multiple choice; of each, if texts are a list.
             best: how many answers to rank, see `Prediction.best`.
             regions: a region store that has the images; empty: their regions are found now, as its own store's were.
@@ -320,13 +323,13 @@ class Fitted:
     def _answers(
         self, asked: Sequence[Asked], best: int, regions: str, skip_bad: bool
     ) -> list[Prediction | None]:
-        wording = Wording(self.form, best)
+        wording = Wording(self.form, best, ARGUMENTS.best)
         faults: dict[int, str] = {}
         examples: dict[int, Example] = {}
-        photos: dict[str, Path] = {}
+        photos: dict[str, Picture] = {}
         for number, one in enumerate(asked):
             ids = one.ids(bool(regions))
-            photos |= dict(zip(ids, map(Path, one.files), strict=True))
+            photos |= dict(zip(ids, one.pictures, strict=True))
             question = Question(one.text, one.pair, one.choices, ids)
             try:
                 examples[number] = example_of(
@@ -336,7 +339,7 @@ class Fitted:
                 faults[number] = str(error)
         answers: list[Prediction | None] = [None] * len(asked)
         numbers = list(examples)
-        sight = self._sight_of(photos, regions, skip_bad)
+        sight = self._sight_of(photos, regions)
         for part in self.ask(list(examples.values()), sight, self.form_alone):
             faults |= {numbers[place]: fault for place, fault in part.faults.items()}
             if part.scores is None:
@@ -350,13 +353,14 @@ class Fitted:
             raise InputError(f"question {first}: {faults[first]}{such(len(faults))}")
         return answers
 
-    def _sight_of(self, photos: Mapping[str, Path], regions: str, decode: bool) -> Sight:
+    def _sight_of(self, photos: Mapping[str, Picture], regions: str) -> Sight:
         """Where the photos of some questions are looked at."""
         if photos and not self.sees:
             raise InputError(f"{self.folder}: this model reads texts alone; leave the image out")
         stores = (regions,) if regions and self.about.reads.regions else ()
         reads_files = self.reads_pixels or not stores
-        return self.sight(stores, photos if reads_files and self.sees else "", decode=decode)
+        read = photos if reads_files and self.sees else ""
+        return self.sight(stores, read, decode=True, names=ARGUMENTS)
 
     @property
     def reads_pixels(self) -> bool:
@@ -379,7 +383,7 @@ class Fitted:
 
         Args:
             texts: a text, or a list of N of them.
-            images: file of each one's image, or of its images; None: the texts are read alone.
+            images: each one's image, a file or a picture of Pillow's, or its images; None: the texts are read alone.
             pool: the last state of the first position, or the mean of the states of the text's pieces; a model of one
                 vector a text (a CLIP's text tower, an adapter over CLIP) gives that.
             regions: a region store that has the images; empty: their regions are found now.
@@ -394,14 +398,14 @@ class Fitted:
         if images is None and isinstance(self.student, ClipAdapter):
             raise InputError(f"{self.folder}: an adapter over CLIP reads a text with its image")
         examples = []
-        photos: dict[str, Path] = {}
+        photos: dict[str, Picture] = {}
         for number, one in enumerate(asked_of(texts, None, images, None)):
             ids = one.ids(bool(regions))
-            photos |= dict(zip(ids, map(Path, one.files), strict=True))
+            photos |= dict(zip(ids, one.pictures, strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
             return self._states(self._put(examples, Seen()), pool)
-        sight = self._sight_of(photos, str(regions), decode=True)
+        sight = self._sight_of(photos, str(regions))
         found = []
         for start in range(0, len(examples), AT_ONCE):
             some = examples[start : start + AT_ONCE]
@@ -434,7 +438,7 @@ def _pooled(encoded: Encoded, batch: Batch, pool: Literal["first", "mean"]) -> T
 
 
 def _told_by_clip(
-    samples: Samples, student: ClipAdapter, photos: Mapping[str, Path], device: str
+    samples: Samples, student: ClipAdapter, photos: Mapping[str, Picture], device: str
 ) -> Samples:
     """Samples with what the CLIP under an adapter says of their photos and texts."""
     base = student.base
@@ -505,7 +509,7 @@ def model_folder(source: Path, seed: int | None = None) -> tuple[Path, str]:
     }
     if not seeds:
         if seed is not None:
-            raise InputError(f"{source}: holds no seeds with a saved model; leave --seed out")
+            raise InputError(f"{source}: holds no seeds with a saved model; leave the seed out")
         return _only_model(source), ""
     if seed is None:
         seed = min(seeds)
