@@ -268,6 +268,9 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
         done = json.loads((own / f"run/seed-{seed}/result.json").read_text())
         scored = scores_of(**settings, regions=store, split="dev")
         assert scored["scores"]["dev"] == done["scores"]["dev"]
+        model = load(own / "run", seed, device="cpu")
+        again = model.evaluate(own / "train.csv", "dev", regions=store)
+        assert {**again, "notes": scored["notes"]} == scored
         out = tmp_path / f"{seed}.jsonl"
         predict(config_of(**settings, regions=store, best=3), out)
         answers = homes.answers(out)
@@ -383,6 +386,8 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         assert message in str(caught.value)
     with pytest.raises(InputError, match="there are no texts"):
         model.encode([])
+    with pytest.raises(InputError, match="pass regions=STORE, or images=FOLDER to find"):
+        model.evaluate(own / "train.csv")
     with pytest.raises(InputError, match="text 0: expected a text, got int"):
         model.encode([3])
     with pytest.raises(InputError, match="text 0: expected a text, got NoneType"):

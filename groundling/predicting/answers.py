@@ -12,7 +12,6 @@ from groundling.batch import Example
 from groundling.errors import InputError
 from groundling.evaluate import LIKELY, MANY, Scores
 from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
-from groundling.predicting.sight import FLAGS
 from groundling.shift.predictions import Said, probabilities
 
 Box = tuple[float, float, float, float]
@@ -43,7 +42,7 @@ class Prediction(Candidate):
 class Wording:
     """How the outputs of one form are put into words."""
 
-    def __init__(self, form: Form, best: int, called: str = FLAGS.best) -> None:
+    def __init__(self, form: Form, best: int, called: str = "--best") -> None:
         """`best`: how many answers of each example, `called` so in messages.
 
         Raises InputError for none, or more than are kept.

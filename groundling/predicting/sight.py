@@ -30,16 +30,12 @@ class Names(NamedTuple):
     """That of region stores."""
     photos: str
     """That of photos."""
-    best: str
-    """That of the number of answers."""
-    accept: str
+    accept: str = ""
     """What takes regions that were made otherwise; empty if nothing does."""
 
 
-FLAGS = Names("--regions STORE", "--images FOLDER", "--best", "--other-regions")
-"""Of the command."""
-ARGUMENTS = Names("regions=STORE", "image=FILE", "best =", "")
-"""Of a function of Python's."""
+FLAGS = Names("--regions STORE", "--images FOLDER", "--other-regions")
+"""Of a command."""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from accelerate import PartialState
 from groundling.config import PredictConfig, need
 from groundling.errors import InputError
 from groundling.predicting.answers import Prediction, Wording, cells_of, columns_of
+from groundling.predicting.data import data_lines
 from groundling.predicting.examples import Line
-from groundling.predicting.fitted import Fitted, such
+from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
 from groundling.recipes.lifecycle import say_notes
-from groundling.recipes.saved import data_lines, opened, sight_of
+from groundling.recipes.saved import opened, sight_of
 from groundling.runs import write_whole
 from groundling.tasks import Task
 
@@ -51,7 +52,7 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=config.skip_bad)
-    task, header, lines = data_lines(model, config, sight)
+    task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
     wording = Wording(model.form, config.best)
     if not config.skip_bad:
         _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
@@ -84,7 +85,7 @@ def _refuse(faults: Sequence[str]) -> None:
 
 
 def _asked(
-    model: Fitted,
+    model: Loaded,
     task: Task,
     lines: Sequence[Line],
     wording: Wording,
