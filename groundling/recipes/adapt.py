@@ -137,7 +137,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         run.state.device,
         run.folder,
         training.seed,
-        also=[Itself(text, max_length)] if retains else [],
+        also=[Itself(text)] if retains else [],
     )
     samples, teachers = room.wrap(samples)
     given = with_teachers(given, room)

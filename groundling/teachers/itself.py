@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Batch, Example, Sample, needed
-from groundling.data.samples import TextInput, TextSamples
+from groundling.batch import Batch, Row, Sample, needed
 from groundling.errors import InputError
 from groundling.models.text import TextEncoder
 from groundling.models.weights import weights_sha256
@@ -26,17 +24,13 @@ class Itself(Teacher):
     name = "itself"
     counts = False  # it reads what the student reads, whose own cut pieces are counted
 
-    def __init__(self, text: TextEncoder, max_length: int) -> None:
-        """Copies the encoder as it stands; texts are cut at `max_length` pieces, as for the student.
-
-        Raises InputError for an encoder that pools no sentence vector.
-        """
+    def __init__(self, text: TextEncoder) -> None:
+        """Copies the encoder as it stands. Raises InputError if it pools no sentence vector."""
         if text.sentence is None:
             raise InputError(f"{text.tokenizer.name_or_path}: no sentence vectors to retain")
         self.text = TextEncoder(copy.deepcopy(text.encoder), text.tokenizer)
         self.text.speaks(text.sentence)
         self.text.eval().requires_grad_(False)
-        self.max_length = max_length
 
     @property
     def device(self) -> torch.device:
@@ -49,19 +43,16 @@ class Itself(Teacher):
         return self
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Each row's own text, unmasked; equal ones have equal ids."""
-        examples = [needed(row.example, "example", "a teacher of texts") for row in rows]
-        texts = [Example(str(n), one.text, one.pair) for n, one in enumerate(examples)]
-        samples = TextSamples(texts, TextInput(self.text.tokenizer, self.max_length))
-        return [replace(one, id=_identity(one)) for one in samples.get(range(len(texts)))]
+        """Each row's own pieces, which nothing has masked yet; equal ones have equal ids."""
+        texts = [needed(row.text, "text", self.name) for row in rows]
+        return [Sample(_identity(text), text=text) for text in texts]
 
     def key(self) -> dict[str, Any]:
-        """Its weights, how it pools, and where texts are cut."""
+        """Its weights, and how it pools."""
         sentence = needed(self.text.sentence, "sentence", self.name)
         return {
             "weights": weights_sha256(self.text.encoder),
             "pooling": list(sentence.pooling.modes),
-            "max_length": self.max_length,
         }
 
     @torch.no_grad()
@@ -71,7 +62,6 @@ class Itself(Teacher):
         return {"as_it_was": F.normalize(needed(encoded.sentence, "sentence", self.name), dim=-1)}
 
 
-def _identity(sample: Sample) -> str:
+def _identity(text: Row) -> str:
     """Equal for texts of the same pieces."""
-    row = needed(sample.text, "text", "a teacher of texts")
-    return hashlib.blake2b(row.ids.tobytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.ids.tobytes(), digest_size=16).hexdigest()
