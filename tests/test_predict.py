@@ -515,6 +515,8 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     regions(replace(base, grid=2, backbone=str(other)), place / "foreign")
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
+    put(place / "semi.csv", "question;photo\nwhat;trip/0.png\n")
+    put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")
     (place / "folder").mkdir()
 
     def call(command: Callable[..., Any] = predict, **changes: Any) -> str:
@@ -550,7 +552,19 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"regions": "", "images": "photos", "backbone": "other"},
             "not the backbone that this model's regions",
         ),
-        ({"data": "few.csv"}, "few.csv: no column 'photo'; there are: question"),
+        (
+            {"data": "few.csv"},
+            "few.csv: no column 'photo'; there are: question; --image says which",
+        ),
+        (
+            {"data": "semi.csv"},
+            "there are: question;photo; its columns look separated by semicolons",
+        ),
+        ({"data": "above.csv"}, "new photos|in place of --regions STORE"),
+        (
+            {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
+            "photos; names are relative to that folder, such as trip/0",
+        ),
         ({"text": "query"}, "no column 'query'"),
         ({"text": "a,b,c"}, "no column 'a'"),
         ({"choices": "note"}, "1 choices; this model chooses among 0"),
@@ -582,6 +596,33 @@ def test_mistakes_are_one_line(
     assert any(part in told for part in message.split("|")) or __import__("re").search(
         message, told
     )
+
+
+def test_answers_that_another_command_wrote_meanwhile_stay(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "answers.csv"
+    written = predicting._written
+
+    def beside(*given: Any) -> str:
+        put(out, "theirs")
+        return written(*given)
+
+    monkeypatch.setattr(predicting, "_written", beside)
+    settings = {"data": str(own / "new.csv"), "regions": str(own / "store")}
+    with pytest.raises(InputError, match="exists by now, written by another command"):
+        predict(config_of(model=str(own / "run"), **settings), out)
+    assert out.read_text() == "theirs" and list(tmp_path.iterdir()) == [out]
+
+
+def test_pairs_of_a_model_that_learned_from_none_are_noted(own: Path) -> None:
+    model = load(own / "run/seed-0/model", device="cpu")
+    model.predict("what", image=own / "photos/trip/0.png")
+    assert not model.notes
+    model.predict("what", pair="is it", image=own / "photos/trip/0.png")
+    assert model.notes == [
+        "this model learned from 'question' alone, and never from pairs of texts"
+    ]
 
 
 def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:
