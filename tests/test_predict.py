@@ -69,6 +69,8 @@ VISION = {
     "flickr30k": "flickr30k",
 }
 """Where the rendered world's files of a task are, by the beginning of its name."""
+PROBE = ("index", "sentence", "label")
+"""Columns of the probes' files."""
 PARTITION = {"refcocog": "umd", "refcocog/mattnet": "umd", "refcocog/google": "google"}
 
 
@@ -106,6 +108,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name.startswith("glue/"):
             glue(folder / "glue", task)
     swag(folder / "swag")
+    for name in [name.partition("/")[2] for name in TASKS if name.startswith("world/")]:
+        probes = [(n, text, n % 2) for n, text in enumerate(toys.sentences()[:4])]
+        text = "\n".join("\t".join(map(str, row)) for row in (PROBE, *probes))
+        put(folder / f"world/probes/{name}_test.tsv", text + "\n")
     passages = [(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:9])]
     put(folder / "readability/train.csv", table(("id", "excerpt", "target"), *passages))
     put(folder / "readability/test.csv", table(("id", "excerpt"), *(one[:2] for one in passages)))
@@ -170,7 +176,7 @@ def students(world: Path) -> dict[bool, Student]:
     return {False: text, True: load_student(world / "uniter")}
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("world/")])
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_answered_and_scored(
     name: str, world: Path, students: dict[bool, Student], tmp_path: Path, monkeypatch: Any
 ) -> None:
