@@ -433,7 +433,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes", "join_captions"),
+            *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
         ),
     ),
     (
@@ -1142,6 +1142,40 @@ class AttentionConfig:
     """Use at most so many sentences, evenly spaced; at least 200 are needed."""
     max_length: int = 128
     """Pieces per sentence."""
+
+
+@documented
+@dataclass(frozen=True)
+class Attending:
+    """Whose attention is looked at, and what it reads beside the texts."""
+
+    model: str = ""
+    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`."""
+    untrained: bool = False
+    """Random weights in place of the model's own: a control, which must show nothing."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images (`groundling regions`); the first that has an image counts."""
+    images: str = ""
+    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+    max_length: int = 128
+    """Pieces per text; longer ones are cut, and what is lost is counted."""
+    at_once: int = 32
+    """Texts that are read at a time."""
+    seed: int = 0
+    """Draws the controls, the halves of the data and the resamples of the intervals."""
+    kind: str = ""
+    """MODULE:NAME of a `Kind` of your own that loads the model."""
+    join: str = ""
+    """MODULE:NAME of a `Design` of your own that the model was made with."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "regions")
 
 
 @documented
