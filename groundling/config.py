@@ -1201,6 +1201,8 @@ them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODU
     other_images: bool = True
     """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
 has found by looking."""
+    processes: int = 1
+    """Processes that share the texts, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented
