@@ -433,7 +433,14 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
+            *(
+                "words",
+                "cross_layers",
+                "adversarial_passes",
+                "join_captions",
+                "at_once",
+                "processes",
+            ),
         ),
     ),
     (

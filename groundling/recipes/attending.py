@@ -73,6 +73,12 @@ class Attended:
         join = model.join
         seeing = Seeing(join.whole, join.last_pixel, self.config.most_regions)
         samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
+        empty = [image for images in samples.images for image in images if not store.count(image)]
+        if empty:
+            raise InputError(
+                f"{self.store.name}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make "
+                "a store in which every image has one, or leave these images out"
+            )
         if not isinstance(model, EndToEnd):
             return samples
         files = pictures_of(samples, self.config.images, "a model that reads pixels")

@@ -105,18 +105,19 @@ def texts_of(config: HeadsConfig, task: Task) -> Texts:
         raise InputError(
             f"--task {config.task}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
         )
+    is_entities = task in (entities.FLICKR30K, entities.MERGED)
+    if not config.unrelated and not is_entities:
+        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {config.task}")
     folder = Path(config.data)
     examples = task.read(folder, config.split)
     kinds: dict[str, tuple[str, ...]] = {}
     skipped: Counter[str] = Counter()
-    if config.task.partition("/")[0] == entities.FLICKR30K.name:
+    if is_entities:
         for caption in entities.captions(folder, config.split, unrelated=config.unrelated):
             for number, phrase in enumerate(caption.phrases):
                 kinds[f"{caption.id}/{number}"] = phrase.types
             skipped.update(_why(phrase) for phrase in caption.skipped)
         examples = [example for example in examples if example.official in kinds]
-    elif not config.unrelated:
-        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {config.task}")
     if not examples:
         raise InputError(f"{folder}: {config.split!r} has no phrase with a box")
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
