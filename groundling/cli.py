@@ -171,6 +171,12 @@ COMMANDS = {
         "groundling.recipes.attention:attention",
         {"_own": config.AttentionConfig()},
     ),
+    "heads": Command(
+        "which attention heads look where a phrase's own thing is: every head as a classifier",
+        "groundling.recipes.heads:heads",
+        {"_own": config.HeadsConfig()},
+        speaks=True,
+    ),
     "info": Command(
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",
