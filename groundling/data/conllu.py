@@ -6,6 +6,7 @@ The format is that of Universal Dependencies (universaldependencies.org/format.h
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,10 +259,17 @@ class _Sentence:
 
 
 def written(parse: Parse) -> list[str]:
-    """A parse as lines of a CoNLL-U file, the empty one at its end included; its tokens have one word each."""
+    """A parse as lines of a CoNLL-U file, the empty one at its end included."""
     lines = [f"# sent_id = {parse.id}", f"# text = {' '.join(parse.tokens)}"]
+    words_of = Counter(word.token for word in parse.words)
     for number, word in enumerate(parse.words, 1):
-        tag = word.tag or "_"
-        row = (number, word.form, "_", tag, "_", "_", word.head + 1, word.relation, "_", "_")
-        lines.append("\t".join(map(str, row)))
+        count = words_of.pop(word.token, 1)  # 1 behind a token's first word, too
+        if count > 1:
+            lines.append(_row(f"{number}-{number + count - 1}", parse.tokens[word.token]))
+        head = str(word.head + 1)
+        lines.append(_row(str(number), word.form, word.tag or "_", head, word.relation))
     return [*lines, ""]
+
+
+def _row(id: str, form: str, tag: str = "_", head: str = "_", relation: str = "_") -> str:
+    return "\t".join((id, form, "_", tag, "_", "_", head, relation, "_", "_"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,8 @@ from groundling.errors import InputError, first_line
 def parses_by(parser: str, texts: Sequence[str]) -> list[Parse]:
     """A parse of each text; `parser` is `spacy`, `stanza`, or either with `:` and the model or language it loads.
 
-    A text of several sentences is one parse of several roots. Raises InputError if the parser or its model is not
-    installed.
+    A text of several sentences is one tree, in which later roots are `parataxis` of the first. Raises InputError if the
+    parser or its model is not installed.
     """
     name, _, model = parser.partition(":")
     read, default = PARSERS[name]
@@ -24,7 +25,15 @@ def parses_by(parser: str, texts: Sequence[str]) -> list[Parse]:
         raise InputError(
             f"--parses {parser}: {name} is not installed; install it, or pass a CoNLL-U file of any parser's"
         ) from None
-    return read(package, model or default, texts)
+    return [_one_tree(parse) for parse in read(package, model or default, texts)]
+
+
+def _one_tree(parse: Parse) -> Parse:
+    roots = [place for place, word in enumerate(parse.words) if word.head == ROOT]
+    words = list(parse.words)
+    for place in roots[1:]:
+        words[place] = words[place]._replace(head=roots[0], relation="parataxis")
+    return replace(parse, words=tuple(words))
 
 
 def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
