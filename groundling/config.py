@@ -1218,13 +1218,13 @@ class SyntaxConfig:
     """Dependency parses of the captions: a CoNLL-U file of any parser's, a folder of such, spacy, stanza (or \
 spacy:MODEL, stanza:LANGUAGE, where installed), or gold: the rendered world's own."""
     labels: Literal["stanford", "ud", "as-is"] = "stanford"
-    """Relations are called and built as in Stanford's dependencies (the paper), as in Universal Dependencies, or as the \
-parses have them."""
+    """Relations are called and built as in Stanford's dependencies (the paper), as in Universal Dependencies, or as \
+the parses have them."""
     other_phrases: bool = False
     """Ask words in other phrases with boxes, too; these have a thing of their own to look at."""
     active: float = 0.2
-    """Heads that send no more than this share of their attention from a relation's words to regions are not chosen for \
-it (the paper: 20 %); 0: all may be."""
+    """Heads that send no more than this share of their attention from a relation's words to regions are not chosen \
+for it (the paper: 20 %); 0: all may be."""
     least_arcs: int = 50
     """Relations of fewer arcs are only counted."""
     unrelated: bool = True

@@ -96,10 +96,8 @@ def aligned(parse: Parse, text: str) -> np.ndarray | None:
     return np.array(spans, np.int64).reshape(-1, 2)
 
 
-def _walked(
-    forms: Sequence[str], text: str, start: int, stop: int
-) -> list[tuple[int, int]] | None:
-    """Where forms stand one after the other, with nothing but spaces between; None unless they spell all of the part."""
+def _walked(forms: Sequence[str], text: str, start: int, stop: int) -> list[tuple[int, int]] | None:
+    """Where forms stand one after the other, only spaces between; None unless they spell all of the part."""
     spans = []
     at = start
     for form in forms:

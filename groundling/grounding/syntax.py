@@ -39,7 +39,7 @@ TABLE_2: dict[str, End] = {
     "nn": "head",
     "num": "head",
 }
-"""The ten relations of the paper's table in its order, and the end at which they can have a phrase at all, or mostly."""
+"""The ten relations of the paper's table in its order, and the end that the phrase is in them."""
 
 
 @dataclass(frozen=True)

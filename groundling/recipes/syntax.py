@@ -123,8 +123,8 @@ def _file(config: SyntaxConfig) -> Path | None:
         path = Path(config.data) / GOLD
         if not path.exists():
             raise InputError(
-                f"--parses gold: no {path}; `groundling data tasks` writes one for a rendered world, and of photographs "
-                "nobody knows the gold parses"
+                f"--parses gold: no {path}; `groundling data tasks` writes one for a rendered world; photographs "
+                "have none"
             )
     if path.exists():
         return path
@@ -216,9 +216,7 @@ def _relations(
     number = {image: place for place, image in enumerate(half_of)}
     relation = np.concatenate([np.array(own) for own in asked.relations])
     images = [
-        one.images[0]
-        for one, own in zip(asked.examples, asked.relations, strict=True)
-        for _ in own
+        one.images[0] for one, own in zip(asked.examples, asked.relations, strict=True) for _ in own
     ]
     image = np.array([number[name] for name in images])
     half = np.array([half_of[name] for name in images])

@@ -10,7 +10,7 @@ from groundling.world.tasks.parses import parse_of
 
 
 def write_flickr30k(files: TaskFiles) -> None:
-    """Captions, boxes, parses and the lists of the splits' images; a fifth of a split's examples, of five captions each."""
+    """Captions, boxes, parses and lists of images; a fifth of a split's examples, as each image has five captions."""
     parses: list[str] = []
     for split in ("train", "val", "test"):
         scenes = files.scenes(split)[: files.most(split) // 5]

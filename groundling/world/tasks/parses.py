@@ -32,7 +32,7 @@ def parse_of(caption: str, id: str) -> Parse:
     template = UNIT.sub(lambda match: "_" if match[1] else match[2], caption)
     first = [sum(map(len, units[:number])) for number in range(len(units))]
     top = [start + len(unit) - 1 for start, unit in zip(first, units, strict=True)]
-    words = []
+    words: list[Word] = []
     for number, (unit, row) in enumerate(zip(units, GRAMMAR[template], strict=True)):
         relation, above, tag = row.split()
         head = ROOT if relation == "root" else top[int(above)]
