@@ -434,7 +434,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         (
             *("batch", "accumulate", "save_every", "log_every"),
             *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
-            "least_arcs",
+            *("processes", "least_arcs"),
         ),
     ),
     (
@@ -1202,6 +1202,8 @@ them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODU
     other_images: bool = True
     """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
 has found by looking."""
+    processes: int = 1
+    """Processes that share the texts, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented
@@ -1232,6 +1234,8 @@ for it (the paper: 20 %); 0: all may be."""
     other_images: bool = True
     """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
 has found by looking."""
+    processes: int = 1
+    """Processes that share the captions, on this machine; results do not depend on it. `torchrun` does the same."""
     write_captions: str = ""
     """Only write the captions to this file, one a line, for a parser of your own; nothing is asked."""
 

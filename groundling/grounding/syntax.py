@@ -18,6 +18,7 @@ from groundling.data.conllu import ROOT, Parse, Word, aligned, characters
 from groundling.data.paired import Mark
 from groundling.grounding.dependencies import Scheme, relabelled
 from groundling.grounding.entities import MEASURES, Facts, Grounding, Hits, Phrase, State
+from groundling.grounding.leaderboard import halves
 from groundling.grounding.passes import Sums
 from groundling.models.attention import AttentionMap, Place
 from groundling.tasks.flickr_entities import PROTOCOLS, Caption
@@ -170,6 +171,10 @@ class Questions(NamedTuple):
     """Every relation with the end that the phrase is, the most frequent first."""
     told: Counter[str]
     """What was passed by."""
+
+    def halves(self, seed: int) -> dict[str, int]:
+        """Which half of the images each one is in."""
+        return halves([one.images[0] for one in self.examples], seed)
 
 
 def questions(parsed: Sequence[Parsed], other_phrases: bool = False) -> Questions:

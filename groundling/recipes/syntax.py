@@ -18,8 +18,7 @@ from groundling.data.conllu import Parse, read_parses, written
 from groundling.data.parsers import PARSERS, parses_by
 from groundling.errors import InputError
 from groundling.grounding.entities import State
-from groundling.grounding.leaderboard import Board, halves
-from groundling.grounding.passes import stream
+from groundling.grounding.leaderboard import Board
 from groundling.grounding.syntax import (
     PROTOCOL,
     TABLE_2,
@@ -29,7 +28,7 @@ from groundling.grounding.syntax import (
     matched,
     questions,
 )
-from groundling.recipes.attending import Attended
+from groundling.recipes.attending import Attended, Look, looked
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import manifests
 from groundling.report import TableRow, table
@@ -74,11 +73,16 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
     need(config, "syntax", "parses")
     need(config.attending, "syntax", "model", "regions")
     source = _file(config)
-    run = Run(out, "syntax", asdict(config), _inputs(config, source), config.attending.cpu)
+    settings = asdict(config)
+    del settings["processes"]  # results do not depend on them
+    run = Run(out, "syntax", settings, _inputs(config, source), config.attending.cpu)
     result = run.result
     if result is None:
-        read = _read(config, source or run.folder / GOLD, run)
-        result = _result(config, read, Attended(config.attending, run.state.device))
+        # A parser is asked once, and what it said is then the file of parses.
+        parsed = replace(config, parses=str(source or _ask_parser(config, run)))
+        read = read_arcs(parsed)
+        looks = looked(parsed, config.attending, plan, config.processes)
+        result = _result(config, read, [look.consumers[0] for look in looks])
 
         def save(folder: Path) -> None:
             _write_table(folder, result["relations"])
@@ -135,17 +139,14 @@ def _file(config: SyntaxConfig) -> Path | None:
     )
 
 
-def _read(config: SyntaxConfig, source: Path, run: Run) -> Read:
-    """Captions, their parses and arcs; a parser is asked once, and `source` has what it said."""
-    told = _captions(config)
+def _ask_parser(config: SyntaxConfig, run: Run) -> Path:
+    """Where the parses of spaCy or Stanza are, once the first process has them."""
+    path = run.folder / GOLD
     with run.state.main_process_first():
-        if not source.exists():
-            write_parses(source, parses_by(config.parses, [caption.text for caption in told]), told)
-    found = matched(told, read_parses(source), config.labels)
-    if not found.parsed:
-        what = found.unaligned[0] if found.unaligned else f"{source}: names none, or none's words"
-        raise InputError(f"none of the {len(told):,} captions has a parse; {what}")
-    return Read(told, found, questions(found.parsed, config.other_phrases))
+        if not path.exists():
+            told = _captions(config)
+            write_parses(path, parses_by(config.parses, [caption.text for caption in told]), told)
+    return path
 
 
 def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> None:
@@ -156,16 +157,34 @@ def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> 
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
+def read_arcs(config: SyntaxConfig) -> Read:
+    """Captions, their parses from a file or folder, and arcs; raises InputError if no caption has a parse."""
+    told = _captions(config)
+    found = matched(told, read_parses(config.parses), config.labels)
+    if not found.parsed:
+        what = found.unaligned or [f"{config.parses} has no sentence of their words"]
+        raise InputError(f"none of the {len(told):,} captions has a parse; {what[0]}")
+    return Read(told, found, questions(found.parsed, config.other_phrases))
+
+
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def _result(config: SyntaxConfig, read: Read, attended: Attended) -> dict[str, Any]:
-    asked = read.questions
-    half_of = halves([one.images[0] for one in asked.examples], config.attending.seed)
-    looks = [_pass(config, asked, attended, half_of, False)]
-    if config.other_images:
-        looks.append(_pass(config, asked, attended, half_of, True))
-    relations, rare = _relations(config, asked, looks, half_of)
+def plan(config: SyntaxConfig, attended: Attended) -> list[Look]:
+    """The pass, and the one beside the looks of other images."""
+    asked = read_arcs(config).questions
+    half_of = asked.halves(config.attending.seed)
+    half = [half_of[one.images[0]] for one in asked.examples]
+    mark = needed(FLICKR30K.mark, "mark", "syntax")
+    looks = []
+    for others in (False, True)[: 1 + config.other_images]:
+        samples = attended.samples(asked.examples, others)
+        looks.append(Look(samples, [Arcs(asked.phrases, mark, half, asked.relations)]))
+    return looks
+
+
+def _result(config: SyntaxConfig, read: Read, looks: Sequence[Arcs]) -> dict[str, Any]:
+    relations, rare = _relations(config, read.questions, looks)
     if not relations:
         raise InputError(
             f"no relation has {config.least_arcs} arcs at a phrase with boxes; --least-arcs asks for fewer"
@@ -191,28 +210,11 @@ def _result(config: SyntaxConfig, read: Read, attended: Attended) -> dict[str, A
     }
 
 
-def _pass(
-    config: SyntaxConfig,
-    asked: Questions,
-    attended: Attended,
-    half_of: dict[str, int],
-    others: bool,
-) -> Arcs:
-    half = [half_of[one.images[0]] for one in asked.examples]
-    arcs = Arcs(asked.phrases, needed(FLICKR30K.mark, "mark", "syntax"), half, asked.relations)
-    stream(
-        attended.model,
-        attended.samples(asked.examples, others),
-        [arcs],
-        config.attending.at_once,
-    )
-    return arcs
-
-
 def _relations(
-    config: SyntaxConfig, asked: Questions, looks: Sequence[Arcs], half_of: dict[str, int]
+    config: SyntaxConfig, asked: Questions, looks: Sequence[Arcs]
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """What is told of every relation that has enough arcs, and how many the others have."""
+    half_of = asked.halves(config.attending.seed)
     number = {image: place for place, image in enumerate(half_of)}
     relation = np.concatenate([np.array(own) for own in asked.relations])
     images = [
