@@ -82,7 +82,8 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
         parsed = replace(config, parses=str(source or _ask_parser(config, run)))
         read = read_arcs(parsed)
         looks = looked(parsed, config.attending, plan, config.processes)
-        result = _result(config, read, [look.consumers[0] for look in looks])
+        arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
+        result = _result(config, read, arcs)
 
         def save(folder: Path) -> None:
             _write_table(folder, result["relations"])
