@@ -177,6 +177,12 @@ COMMANDS = {
         {"_own": config.HeadsConfig()},
         speaks=True,
     ),
+    "syntax": Command(
+        "which attention heads look from a word to the thing of its syntactic neighbour",
+        "groundling.recipes.syntax:syntax",
+        {"_own": config.SyntaxConfig()},
+        speaks=True,
+    ),
     "info": Command(
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",

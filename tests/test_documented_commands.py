@@ -36,6 +36,7 @@ SMALLER = {
     "retrieve": ["--cpu"],
     "winoground": ["--cpu"],
     "heads": ["--cpu"],
+    "syntax": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,
