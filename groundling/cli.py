@@ -171,6 +171,13 @@ COMMANDS = {
         "groundling.recipes.attention:attention",
         {"_own": config.AttentionConfig()},
     ),
+    "look": Command(
+        "a page to look at: which regions a model's words attend to, head by head, on your own photo",
+        "groundling.recipes.look:look",
+        {"_own": config.LookConfig()},
+        positional="--model",
+        file="look.html",
+    ),
     "info": Command(
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",
@@ -222,7 +229,8 @@ def out_of(name: str) -> tuple[str, str]:
     """Where a command writes if nobody says where, and what its `--out` is, in words."""
     file = COMMANDS[name].file
     if file:
-        return file, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
+        kinds = "an HTML page" if file.endswith(".html") else "a csv, tsv or jsonl by its ending"
+        return file, f"File to write, {kinds}; all of it or nothing."
     about = "Run folder; the same command again resumes from its last checkpoint."
     return f"runs/{name.replace(' ', '-')}", about
 

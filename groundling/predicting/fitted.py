@@ -199,9 +199,9 @@ class Fitted:
         """Examples as the model reads them, exactly as in its training run's evaluation."""
         head = self.objective.head
         told = examples if self.about.reads.tags else [untagged(example) for example in examples]
-        return self._put([head.ask(example) for example in told], seen, mark, head.apart)
+        return self.put([head.ask(example) for example in told], seen, mark, head.apart)
 
-    def _put(
+    def put(
         self,
         examples: Sequence[Example],
         seen: Seen,
@@ -400,7 +400,7 @@ class Fitted:
             photos |= dict(zip(ids, map(Path, one.files), strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
-            return self._states(self._put(examples, Seen()), pool)
+            return self._states(self.put(examples, Seen()), pool)
         sight = self._sight_of(photos, str(regions), decode=True)
         found = []
         for start in range(0, len(examples), AT_ONCE):
@@ -408,7 +408,7 @@ class Fitted:
             seen = sight.look(_images_of(some))
             for image, fault in seen.faults.items():
                 raise InputError(f"{image}: {fault}{such(len(seen.faults))}")
-            found.append(self._states(self._put(some, seen), pool))
+            found.append(self._states(self.put(some, seen), pool))
         return np.concatenate(found)
 
     @torch.no_grad()
