@@ -34,6 +34,7 @@ SMALLER = {
     "zero-shot": ["--cpu"],
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],
+    "look": ["--cpu"],
     "winoground": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
