@@ -171,6 +171,12 @@ COMMANDS = {
         "groundling.recipes.attention:attention",
         {"_own": config.AttentionConfig()},
     ),
+    "heads": Command(
+        "which attention heads look where a phrase's own thing is: every head as a classifier",
+        "groundling.recipes.heads:heads",
+        {"_own": config.HeadsConfig()},
+        speaks=True,
+    ),
     "look": Command(
         "a page to look at: which regions a model's words attend to, head by head, on your own photo",
         "groundling.recipes.look:look",

@@ -433,7 +433,14 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes", "join_captions"),
+            *(
+                "words",
+                "cross_layers",
+                "adversarial_passes",
+                "join_captions",
+                "at_once",
+                "processes",
+            ),
         ),
     ),
     (
@@ -441,7 +448,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: 0 < value < math.inf,
         ("epochs", "epsilon", "temperature", "td_temperature"),
     ),
-    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate")),
+    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate", "active")),
     ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum", "head_share")),
     (
         "at least 0",
@@ -1142,6 +1149,67 @@ class AttentionConfig:
     """Use at most so many sentences, evenly spaced; at least 200 are needed."""
     max_length: int = 128
     """Pieces per sentence."""
+
+
+@documented
+@dataclass(frozen=True)
+class Attending:
+    """Whose attention is looked at, and what it reads beside the texts."""
+
+    model: str = ""
+    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`."""
+    untrained: bool = False
+    """Random weights in place of the model's own: a control, which must show nothing."""
+    regions: tuple[str, ...] = ()
+    """Region stores of the images (`groundling regions`); the first that has an image counts."""
+    images: str = ""
+    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending."""
+    most_regions: int = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+    max_length: int = 128
+    """Pieces per text; longer ones are cut, and what is lost is counted."""
+    at_once: int = 32
+    """Texts that are read at a time."""
+    seed: int = 0
+    """Draws the controls, the halves of the data and the resamples of the intervals."""
+    kind: str = ""
+    """MODULE:NAME of a `Kind` of your own that loads the model."""
+    join: str = ""
+    """MODULE:NAME of a `Design` of your own that the model was made with."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "regions")
+
+
+@documented
+@dataclass(frozen=True)
+class HeadsConfig:
+    """Whose attention heads are asked where a phrase's own thing is, and how."""
+
+    attending: Attending = field(default_factory=Attending)
+    task: str = "flickr30k"
+    """A task whose answer is a region: flickr30k (any of a phrase's boxes counts), flickr30k/merged (the box around \
+them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODULE:NAME."""
+    data: str = ""
+    """Folder with the task's official files."""
+    split: str = "val"
+    """Which split: of Flickr30k Entities a list of images there."""
+    query: Literal["last", "mean"] = "last"
+    """Where in a phrase heads are asked: at its last piece, or the mean over its pieces."""
+    active: float = 0.2
+    """Heads that send no more than this share of their attention from phrases to regions are not chosen (the paper: \
+20 %); 0: all may be."""
+    unrelated: bool = True
+    """Flickr30k Entities: ask captions, too, that UNRELATED_CAPTIONS lists."""
+    other_images: bool = True
+    """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
+has found by looking."""
+    processes: int = 1
+    """Processes that share the texts, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented
