@@ -457,6 +457,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
+            "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
         ),
     ),
@@ -571,6 +572,9 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
 with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
 teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
+    retain: float = 10.0
+    """A sentence encoder (a folder of sentence-transformers): weight of staying close to the vectors that it gave \
+before; 0: they may move. No part in xdbert."""
     retention: str = ""
     """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
 or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
@@ -1319,6 +1323,20 @@ vcr1images; only their images count."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "imports", "ids", "boxes", "ids_as")
+
+
+@documented
+@dataclass(frozen=True)
+class FiguresConfig:
+    """Which runs are drawn."""
+
+    results: tuple[str, ...] = ()
+    """Folders of finished runs of `heads`, `syntax` and `modality`."""
+    formats: tuple[str, ...] = ("svg", "pdf", "png")
+    """Which of these to write."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "results", "formats")
 
 
 @documented
