@@ -1385,6 +1385,8 @@ second. Without --data, these are the pairs."""
     """--predictions: column of the right answer."""
     layers: tuple[int, ...] = ()
     """Only these layers, counted from 0; none: all."""
+    heat_maps: tuple[str, ...] = ()
+    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG."""
     per_page: int = 10
     """Pairs on a page; further ones are on pages of their own, with links."""
     most: int = 200
@@ -1393,7 +1395,7 @@ second. Without --data, these are the pairs."""
     """Stay on the CPU even where there is an accelerator."""
 
     def __post_init__(self) -> None:
-        _list_lone_texts(self, "model", "regions", "heads", "predictions")
+        _list_lone_texts(self, "model", "regions", "heads", "predictions", "heat_maps")
 
 
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)

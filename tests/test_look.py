@@ -162,7 +162,13 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
     assert content["ranks"][1] is None
     best = content["ranks"][0]["heads"]
     assert [row[3] for row in best] == sorted((row[3] for row in best), reverse=True)
-    assert main([*line, "--layers", "1", "--out", str(out)]) == 0  # a page of ours is replaced
+    replaced = [*line, "--layers", "1", "--heat-maps", "1-0", "--out", str(out)]
+    assert main(replaced) == 0  # a page of ours is replaced
+    drawn = json.loads(capsys.readouterr().out)["figures"]
+    assert [Path(path).name for path in drawn] == [
+        f"look-heat-maps.{ending}" for ending in ("svg", "pdf", "png")
+    ]
+    assert all(Path(path).stat().st_size for path in drawn)
     (layer,) = content_of(out.read_text())["pairs"][0]["views"][0]["layers"]
     assert layer["number"] == 1
 
@@ -282,6 +288,7 @@ OWN = {"text": "", "image": ""}
             {"regions": "", "grid": "2"},
             "does not say what made the regions it learned from; pass --b",
         ),
+        ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head; expected LAYER-HEAD"),
         ({"layers": "7"}, "--layers 7: the model has 2 layers"),
         ({"data": "pairs.csv"}, "--text, --pair and --image are one pair of your own"),
         ({**OWN, "data": "pairs.csv"}, "look needs --images"),

@@ -1,7 +1,8 @@
 """Figures for papers, from the numbers that `groundling heads`, `syntax` and `modality` wrote.
 
-VisualBERT's Figures 3 and 4 (accuracy of heads, layer by layer), CLIP-TD's Figures 3 and 4 (modality importance by layer
-and by head). Panels of one figure share their scales; colours are Okabe and Ito's, and nothing is told by colour alone.
+VisualBERT's Figures 3 and 4 (accuracy of heads, layer by layer), CLIP-TD's Figures 3 and 4 (modality importance by
+layer and by head). Panels of one figure share their scales; colours are Okabe and Ito's, and nothing is told by colour
+alone.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def figures_of(result: Told) -> dict[str, Figure]:
 def write_figures(
     figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write each figure in each format; equal numbers make equal files. Raises InputError for an unknown format."""
+    """Write each figure in each format; returns the files. Raises InputError for an unknown format."""
     unknown = [one for one in formats if one not in FORMATS]
     if unknown:
         raise InputError(f"--formats {unknown[0]}: expected some of {', '.join(FORMATS)}")
@@ -84,8 +85,10 @@ def _panels(count: int, wide: float = WIDE, high: float = HIGH) -> tuple[Figure,
     every = list(axes.flat)
     for empty in every[count:]:
         empty.set_axis_off()
-    for one in every[:count]:
+    for number, one in enumerate(every[:count]):
         one.spines[["top", "right"]].set_visible(False)
+        if number + across >= count:  # the lowest of its column
+            one.tick_params(labelbottom=True)
     return figure, every[:count]
 
 
@@ -114,11 +117,15 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
         one.set_ylim(bottom=0)
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel("accuracy, %", fontsize=9)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8
-    )
+    _legend(figure, axes[0])
     return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """One legend for all panels, above them."""
+    handles, labels = axes.get_legend_handles_labels()
+    place: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
+    figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
 
 
 def _dots(axes: Axes, heads: Sequence[Told]) -> None:
@@ -126,7 +133,7 @@ def _dots(axes: Axes, heads: Sequence[Told]) -> None:
     most = max(one["head"] for one in heads)
     # Heads of a layer stand beside each other in their order, so that equal ones are told apart.
     across = np.linspace(-SPREAD, SPREAD, most + 1) if most else np.zeros(1)
-    looks = {
+    looks: dict[bool, dict[str, Any]] = {
         True: {"s": 22, "color": BLUE, "label": "active head", "zorder": 3},
         False: {"s": 7, "color": "#9FC6DC", "label": "other head", "zorder": 2},
     }
@@ -167,11 +174,10 @@ def by_layer(models: Sequence[Told]) -> Figure:
             one.axhline(even, color=colour, linewidth=0.8, linestyle="dotted")
         one.set_title(model["model"], fontsize=8)
         one.set_ylim(0, 100)
-        one.xaxis.get_major_locator().set_params(integer=True)
+        one.set_xticks(layers, layers, fontsize=7)
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel("attention, %", fontsize=9)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    _legend(figure, axes[0])
     return figure
 
 
@@ -199,9 +205,7 @@ def by_head(models: Sequence[Told]) -> Figure:
 # -- one text and image ------------------------------------------------------------------------------------------------
 
 
-def heat_maps(
-    maps: Mapping[str, np.ndarray], words: Sequence[str], boxes: Sequence[str]
-) -> Figure:
+def heat_maps(maps: Mapping[str, np.ndarray], words: Sequence[str], boxes: Sequence[str]) -> Figure:
     """Attention (W, R) from words to boxes, a panel for each head's title; VisualBERT, Figure 5, ungrouped.
 
     All panels share one scale, from 0 to the largest share.

@@ -7,20 +7,25 @@ import hashlib
 import html
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
+from groundling.batch import needed
 from groundling.data.pictures import read_picture
 from groundling.errors import InputError
+from groundling.grounding.figures import heat_maps
 from groundling.looking.pairs import Pair
 from groundling.looking.views import View
 from groundling.runs import disk_errors, read_json, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIDE = 640
 """Most pixels of an embedded photo's long side."""
@@ -102,10 +107,19 @@ class Look:
     """How many answers changed how, see `Pairs`."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The pairs as the page has them."""
+    first: View | None = None
+    """The first model's view of the first pair, from which figures are drawn."""
 
     def add(self, pair: Pair, views: Iterable[View]) -> None:
         """Put an image and a text on the page, with a view of each model; the photo is read first."""
         change = pair.change
+        kept: list[View] = []
+
+        def packed() -> Iterator[dict[str, Any]]:
+            for view in views:
+                kept[:] = kept or [view]
+                yield view.packed()
+
         self.entries.append(
             {
                 "id": pair.example.id if pair.photo is None else pair.photo.name,
@@ -113,9 +127,24 @@ class Look:
                 "photo": None if pair.photo is None else _embedded(pair.photo),
                 "gold": [] if pair.gold is None else pair.gold.round(4).tolist(),
                 "change": None if change is None else vars(change),
-                "views": [view.packed() for view in views],
+                "views": list(packed()),
             }
         )
+        self.first = self.first or kept[0]
+
+    def figure(self, heads: Sequence[str]) -> Figure:
+        """Heat maps of some heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
+
+        Raises InputError for a head that there is not, and for a model whose words read no boxes.
+        """
+        view = needed(self.first, "first", "a figure of heads")
+        maps = {head: view.shares(head) for head in heads}
+        told = [word.text for word in view.words]
+        names = view.boxes.names or [""] * len(view.boxes.places)
+        boxes = [f"{number} {name}".strip() for number, name in enumerate(names)]
+        for number in np.flatnonzero(view.boxes.whole):
+            boxes[number] = "whole image"
+        return heat_maps(maps, told, boxes)
 
     @property
     def pages(self) -> int:

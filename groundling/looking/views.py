@@ -99,6 +99,17 @@ class View:
             "notes": self.notes,
         }
 
+    def shares(self, head: str) -> np.ndarray:
+        """What a head, LAYER-HEAD, gives from words (K) to boxes (R); raises InputError if there is none such."""
+        for layer in self.layers:
+            block = layer.blocks.get((WORDS, BOXES))
+            names = [f"{layer.number}-{place}" for place in range(layer.heads)]
+            if block is not None and head in names:
+                return np.asarray(block[names.index(head)])
+        raise InputError(
+            f"--heat-maps {head}: no such head; expected LAYER-HEAD, such as 2-0, of a layer whose words read boxes"
+        )
+
     def mass(self) -> dict[tuple[str, int], np.ndarray]:
         """By name and number of the layer, each head's (H,) mean share of words' attention that is on boxes.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from groundling.config import FiguresConfig, need
 from groundling.errors import InputError
 from groundling.grounding.figures import figures_of, write_figures
 from groundling.runs import read_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
@@ -21,7 +24,7 @@ def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"--results: two folders are called {twice}, and so would their figures")
-    made = {}
+    made: dict[str, Figure] = {}
     for name, folder in zip(names, config.results, strict=True):
         result = Path(folder) / "result.json"
         if not result.is_file():
