@@ -1353,6 +1353,79 @@ vcr1images; only their images count."""
         _list_lone_texts(self, "imports", "ids", "boxes", "ids_as")
 
 
+@documented
+@dataclass(frozen=True)
+class FiguresConfig:
+    """Which runs are drawn."""
+
+    results: tuple[str, ...] = ()
+    """Folders of finished runs of `heads`, `syntax` and `modality`."""
+    formats: tuple[str, ...] = ("svg", "pdf", "png")
+    """Which of these to write."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "results", "formats")
+
+
+@documented
+@dataclass(frozen=True)
+class LookConfig:
+    """Which models are looked at, on which images and texts, and what stands beside them on the page."""
+
+    model: tuple[str, ...] = ()
+    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), or a text encoder."""
+    image: str = ""
+    """Your own photo."""
+    text: str = ""
+    """What is said about it."""
+    pair: str = ""
+    """A second text, such as the answer to a question."""
+    data: str = ""
+    """Instead of --image and --text: a csv, tsv, json or jsonl file of many, or the folder of a --task."""
+    images: str = ""
+    """Folder of the photos of --data."""
+    image_column: str = "image"
+    """--data, a file: column of the photo's file name."""
+    text_column: str = "text"
+    """--data, a file: column of the text, or two by comma."""
+    task: str = ""
+    """--data is a folder with this task's official files."""
+    split: str = ""
+    """--task: which split; empty: the first that has labels."""
+    first: int = 0
+    """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
+    regions: tuple[str, ...] = ()
+    """Region stores; a photo that none of them has gets its regions as the first store's were made."""
+    detector: str = ""
+    """Detector that finds the regions of photos: hub id or folder; empty: the one that the model learned with."""
+    backbone: str = ""
+    """Their image encoder: hub id or folder; empty: the one that the model learned with."""
+    grid: int = 0
+    """Boxes per side of a regular grid, instead of a detector; 0: as the model learned."""
+    other_regions: bool = False
+    """Accept regions that were made otherwise than those that the model learned from."""
+    heads: tuple[str, ...] = ()
+    """What `groundling heads` wrote about each of the models, in their order: ranks heads by what they find."""
+    predictions: tuple[str, ...] = ()
+    """Two files that `groundling predict` wrote about one file: what became right or wrong from the first to the \
+second. Without --data, these are the pairs."""
+    gold: str = "label"
+    """--predictions: column of the right answer."""
+    layers: tuple[int, ...] = ()
+    """Only these layers, counted from 0; none: all."""
+    heat_maps: tuple[str, ...] = ()
+    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG."""
+    per_page: int = 10
+    """Pairs on a page; further ones are on pages of their own, with links."""
+    most: int = 200
+    """More pairs than this are refused, for the pages' sake."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "model", "regions", "heads", "predictions", "heat_maps")
+
+
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
 

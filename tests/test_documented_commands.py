@@ -34,6 +34,7 @@ SMALLER = {
     "zero-shot": ["--cpu"],
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],
+    "look": ["--cpu"],
     "winoground": ["--cpu"],
     "heads": ["--cpu"],
     "syntax": ["--cpu"],
