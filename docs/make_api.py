@@ -72,6 +72,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "A fine-tuned model, asked again": {
         "groundling.predicting": "load Fitted Prediction Candidate",
     },
+    "A page to look at": {"groundling.looking": "look Look"},
     "Data": {
         "groundling.data.regions": "RegionStore RegionWriter Found",
         "groundling.data.samples": "TextSamples TextInput WindowInput",

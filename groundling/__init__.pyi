@@ -12,6 +12,7 @@ from groundling.config import TrainConfig as TrainConfig
 from groundling.data.regions import RegionStore as RegionStore
 from groundling.errors import InputError as InputError
 from groundling.functions import Text, Texts
+from groundling.looking import look as look
 from groundling.objectives import Objective as Objective
 from groundling.predicting import load as load
 from groundling.tasks import Task as Task
