@@ -31,8 +31,13 @@ class Columns:
     choices: str = ""
     """The choices of a multiple choice."""
 
+    @property
+    def texts(self) -> list[str]:
+        """Names of the texts' columns."""
+        return split(self.text)
 
-def names_in(columns: str) -> list[str]:
+
+def split(columns: str) -> list[str]:
     """The names in a list of columns by comma."""
     return [name.strip() for name in columns.split(",") if name.strip()]
 
@@ -175,23 +180,23 @@ def lines_of(
 
     Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
     """
-    header, rows = whole_rows(path)
+    header, rows = whole_rows(path, ())
     for setting, listed in vars(columns).items():
-        for name in names_in(listed):
+        for name in split(listed):
             if name not in header:
                 raise InputError(
                     f"{path}: no column {name!r}; there are: {', '.join(header)}{run_together(header)}; "
                     f"{sight.names.mark}{setting} says which column it is"
                 )
-    texts = names_in(columns.text)
+    texts = columns.texts
     if len(texts) not in (1, 2):
         raise InputError(f"--text {columns.text}: expected one column, or two by comma")
     lines = []
     for number, (where, cells) in enumerate(rows):
         try:
             first, *second = texts_in(cells, texts)
-            images = [sight.id_of(file) for file in texts_in(cells, names_in(columns.image))]
-            choices = texts_in(cells, names_in(columns.choices))
+            images = [sight.id_of(file) for file in texts_in(cells, split(columns.image))]
+            choices = texts_in(cells, split(columns.choices))
             asked = Question(first, second[0] if second else None, choices, images)
             example = example_of(f"{path.stem}-{number}", asked, form, reads, sight.sees)
         except InputError as error:

@@ -25,7 +25,7 @@ from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.supervised import Supervised
 from groundling.predicting.description import FILE, Described, settings_of
-from groundling.predicting.examples import names_in
+from groundling.predicting.examples import split
 from groundling.predicting.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
 from groundling.runs import sha256_of
 from groundling.students import design_of, load_student, new_head, seeing_of
@@ -128,7 +128,7 @@ class Loaded:
     def note_pairs(self, columns: int) -> None:
         """Note that texts are asked in pairs of a model that learned from one a row."""
         own = self.about.own
-        if own is not None and columns > len(names_in(own.text)):
+        if own is not None and columns > len(split(own.text)):
             self.note(f"this model learned from {own.text!r} alone, and never from pairs of texts")
 
     def note(self, note: str) -> None:
