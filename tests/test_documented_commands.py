@@ -36,6 +36,7 @@ SMALLER = {
     "retrieve": ["--cpu"],
     "look": ["--cpu"],
     "winoground": ["--cpu"],
+    "heads": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,
