@@ -179,6 +179,12 @@ COMMANDS = {
         {"_own": config.HeadsConfig()},
         speaks=True,
     ),
+    "syntax": Command(
+        "which attention heads look from a word to the thing of its syntactic neighbour",
+        "groundling.recipes.syntax:syntax",
+        {"_own": config.SyntaxConfig()},
+        speaks=True,
+    ),
     "figures": Command(
         "figures for papers from what `heads`, `syntax` and `modality` wrote",
         "groundling.recipes.figures:figures",

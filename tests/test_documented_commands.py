@@ -37,6 +37,7 @@ SMALLER = {
     "look": ["--cpu"],
     "winoground": ["--cpu"],
     "heads": ["--cpu"],
+    "syntax": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
     "data world": standins.WORLD,
