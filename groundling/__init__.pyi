@@ -71,6 +71,7 @@ def adapt(
     adversarial_kl: float = 1.5,
     adversarial_kl_over: Literal["sum", "mean"] = "sum",
     keep_projection: bool = False,
+    retain: float = 10.0,
     retention: Text = "",
     steps: int = 0,
     epochs: float = 1.0,

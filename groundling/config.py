@@ -451,6 +451,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
+            "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
         ),
     ),
@@ -565,6 +566,9 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
 with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
 teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
+    retain: float = 10.0
+    """A sentence encoder (a folder of sentence-transformers): weight of staying close to the vectors that it gave \
+before; 0: they may move. No part in xdbert."""
     retention: str = ""
     """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
 or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""

@@ -35,6 +35,7 @@ SMALLER = {
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],
     "winoground": ["--cpu"],
+    "heads": ["--cpu"],
     "syntax": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],

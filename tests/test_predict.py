@@ -19,6 +19,7 @@ import torch
 import toys
 import vcr_files
 from homes import STEPS, put, table
+from PIL import Image
 from test_end_to_end import resnet
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
@@ -348,6 +349,37 @@ def test_python_answers_one_and_many(own: Path) -> None:
     assert not np.allclose(features, model.encode(texts))
 
 
+def test_python_tells_mistakes_in_one_line(own: Path) -> None:
+    model = load(own / "run/seed-1", device="cpu")
+    photo = own / "photos/trip/0.png"
+    calls: list[tuple[str, Callable[[Any], object]]] = [
+        ("there are no texts", lambda ask: ask([], image=[])),
+        (
+            "text 1: expected a text, got NoneType",
+            lambda ask: ask(["is it", None], image=[photo] * 2),
+        ),
+        ("pair of text 0: expected a text, got int", lambda ask: ask("is it", 3, photo)),
+        (
+            "image of text 0: expected the path of a file, got Image",
+            lambda ask: ask("is it", image=Image.open(photo).copy()),
+        ),
+        (
+            "image of text 0: expected the path of a file, got None",
+            lambda ask: ask(["is it"], image=[None]),
+        ),
+    ]
+    for message, call in calls:
+        with pytest.raises(InputError) as caught:
+            call(model.predict)
+        assert message in str(caught.value)
+    with pytest.raises(InputError, match="there are no texts"):
+        model.encode([])
+    with pytest.raises(InputError, match="text 0: expected a text, got int"):
+        model.encode([3])
+    with pytest.raises(InputError, match="text 0: expected a text, got NoneType"):
+        model.predict(None, image=photo)  # type: ignore[call-overload]
+
+
 def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
     """An adapter over CLIP, and VL-BERT end to end with stored boxes or boxes that are found now."""
     form = Classify(("cat", "dog", "sea"))
@@ -424,6 +456,25 @@ def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -
     ]
 
 
+def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> None:
+    file = put(
+        tmp_path / "asked.csv",
+        'question,photo,answer,predicted_answer\n"what\nis it",trip/0.png,a,b\nwhat,trip/1.png,c,d\n',
+    )
+    settings = {"model": str(own / "run"), "data": str(file), "regions": str(own / "store")}
+    predict(config_of(**settings), tmp_path / "answers.csv")
+    first, second = rows(tmp_path / "answers.csv")
+    assert [first["answer"], second["predicted_answer"]] == ["a", "d"]
+    assert first["predicted_predicted_answer"] in ("cat", "dog", "sea")
+    predict(config_of(**settings), tmp_path / "answers.tsv")
+    lines = (tmp_path / "answers.tsv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("what is it\ttrip/0.png\ta\tb\t")
+    half = put(tmp_path / "half.jsonl", '{"question": "a \\ud800", "photo": "trip/0.png"}\n')
+    with pytest.raises(InputError, match=r"line 1: '\\ud800' is half a character"):
+        predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
+
+
 def test_a_killed_prediction_leaves_nothing(own: Path, tmp_path: Path, monkeypatch: Any) -> None:
     def killed(*_: Any) -> str:
         raise homes.Killed
@@ -492,6 +543,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"best": 0}, "--best 0, expected at least 1"),
         ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
+        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
         ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
         ({"model": "none"}, "none: no such folder; expected what `groundling finetune` wrote"),
         ({"seed": 7}, "no saved model of seed 7; there are: 0, 1"),
@@ -551,6 +603,15 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         ({"form": {"is": "classify", "labels": ["a"]}}, "does not hold the head"),
         ({"head": "vqa"}, "does not hold the head"),
         ({"own": {"text": 3}}, "damaged"),
+        ({"form": {"is": "classify", "labels": 3}}, "damaged"),
+        ({"form": {"is": "classify", "labels": ["a", "b", "a"]}}, "damaged"),
+        ({"form": {"is": "classify", "labels": ["a", "b"], "kind": "x"}}, "damaged"),
+        ({"design": None}, "design is None"),
+        ({"kind": ["a"]}, "kind is ['a']"),
+        ({"modules": []}, "modules is []"),
+        ({"modules": {"a:b": 1}}, "modules: a:b is 1"),
+        ({"version": "1"}, "version is '1'"),
+        ({"loss": 0}, "loss is 0"),
         ({"more": 1}, "damaged"),
         (
             {"regions": {"made_with": {"grid": "two"}}},

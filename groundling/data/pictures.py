@@ -21,11 +21,26 @@ def read_picture(path: Path) -> Image.Image:
     """A file as an RGB image, turned as its EXIF says; raises InputError, without the file's name."""
     try:
         with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
+            return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
     except (
         Exception
     ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
         raise InputError(f"does not decode as an image ({first_line(error)})") from None
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """A grey image of 16 bits as one of 8, which Pillow's own conversion would make white; any other as it is.
+
+    Raises ValueError for numbers of which nobody says what is white.
+    """
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions; save it with 8 bits a colour")
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise ValueError("its pixels have more than 16 bits; save it with 8 bits a colour")
+    return Image.fromarray((values >> 8).astype(np.uint8))
 
 
 class Pictured:

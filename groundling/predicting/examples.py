@@ -72,23 +72,38 @@ def asked_of(
     images: Sequence[Files] | None,
     choices: Sequence[Sequence[str]] | None,
 ) -> list[Asked]:
-    """Questions of several lists; raises InputError if they are of different lengths."""
+    """Questions of several lists; raises InputError if they are empty, of different lengths, or no texts and files."""
+    if not len(texts):
+        raise InputError("there are no texts: the list is empty")
     for name, many in (("pair", pairs), ("image", images), ("choices", choices)):
         if many is not None and (isinstance(many, str | Path) or len(many) != len(texts)):
             raise InputError(f"{name}: expected a list of {len(texts)}, as many as there are texts")
     return [
         Asked(
-            text,
-            None if pairs is None else pairs[number],
+            _text(text, f"text {number}"),
+            None if pairs is None else _text(pairs[number], f"pair of text {number}"),
             () if choices is None else tuple(choices[number]),
-            () if images is None else _files(images[number]),
+            () if images is None else _files(images[number], f"image of text {number}"),
         )
         for number, text in enumerate(texts)
     ]
 
 
-def _files(image: Files) -> tuple[str, ...]:
-    return (str(image),) if isinstance(image, str | Path) else tuple(str(one) for one in image)
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{what}: expected a text, got {type(value).__name__}")
+    return value
+
+
+def _files(image: Files, what: str) -> tuple[str, ...]:
+    files = image if isinstance(image, list | tuple) else (image,)
+    for file in files:
+        if not isinstance(file, str | Path):
+            kind = type(file).__name__
+            raise InputError(
+                f"{what}: expected the path of a file, got {kind}; save a picture first"
+            )
+    return tuple(str(file) for file in files)
 
 
 def example_of(name: str, asked: Question, form: Form, reads: Reads, sees: bool) -> Example:

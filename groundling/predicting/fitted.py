@@ -305,7 +305,7 @@ class Fitted:
         Raises:
             InputError: a question cannot be asked, or lists differ in length.
         """
-        if isinstance(text, str):
+        if isinstance(text, str) or text is None:
             asked = asked_of(
                 [text],
                 None if pair is None else [pair],

@@ -34,7 +34,8 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
 
     Rows keep their order and number, whatever cannot be asked. Columns are the data's own, then `answer`, `choice` (its
     text, of a multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the same with
-    `_2`, `_3` for the next best; all of these begin with `predicted_` if the data has a column of such a name.
+    `_2`, `_3` for the next best; all of these begin with `predicted_` if the data has a column of such a name, and with
+    that twice if the data has these, too.
 
     Raises:
         InputError: A setting or a row does not fit the model, or `out` exists already.
@@ -45,6 +46,8 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(f"--out {out}: expected a file that ends in {', '.join(ENDINGS)}")
     if out.exists():
         raise InputError(f"{out}: exists already; choose another --out, or remove it")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
     model = opened(config.saved)
     task, header, lines = data_lines(model, config)
     wording = Wording(model.form, config.best)
@@ -110,7 +113,9 @@ def _written(
     answers: Mapping[int, Prediction],
 ) -> str:
     """The text of the file: every line's own columns, and its answer's."""
-    prefix = "predicted_" if set(header) & set(names) else ""
+    prefix = ""
+    while any(f"{prefix}{name}" in header for name in names):
+        prefix += "predicted_"
     rows = []
     for number, line in enumerate(lines):
         cells = cells_of(answers.get(number), names)
@@ -120,9 +125,7 @@ def _written(
     every = [*header, *(f"{prefix}{name}" for name in names)]
     table = [every, *([_cell(row.get(name)) for name in every] for row in rows)]
     if ending == ".tsv":
-        return "".join(
-            "\t".join(" ".join(cell.split("\t")) for cell in row) + "\n" for row in table
-        )
+        return "".join("\t".join(BREAKS.sub(" ", cell) for cell in row) + "\n" for row in table)
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(table)
     return buffer.getvalue()
