@@ -268,6 +268,9 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
         done = json.loads((own / f"run/seed-{seed}/result.json").read_text())
         scored = scores_of(**settings, regions=store, split="dev")
         assert scored["scores"]["dev"] == done["scores"]["dev"]
+        model = load(own / "run", seed, device="cpu")
+        again = model.evaluate(own / "train.csv", "dev", regions=store)
+        assert {**again, "notes": scored["notes"]} == scored
         out = tmp_path / f"{seed}.jsonl"
         predict(config_of(**settings, regions=store, best=3), out)
         answers = homes.answers(out)
@@ -344,7 +347,13 @@ def test_python_answers_one_and_many(own: Path) -> None:
     assert alone.answer == second.answer
     assert alone.probability == pytest.approx(second.probability, abs=1e-4)
     texts = ["what is it", "is it wet ?"]
+    opened = [Image.open(photo) for photo in photos]
+    of_pictures = model.predict(["what is it", "is it wet"], image=opened)
+    assert [one.answer for one in of_pictures] == [first.answer, second.answer]
+    assert model.predict(["is it wet"], image=opened[1])[0].answer == second.answer
     features = model.encode(texts, photos, pool="mean")
+    np.testing.assert_allclose(model.encode(texts, opened, pool="mean"), features, atol=1e-6)
+    assert model.encode(["it"], images=photos[0]).shape == (1, 32)
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
 
@@ -360,11 +369,14 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         ),
         ("pair of text 0: expected a text, got int", lambda ask: ask("is it", 3, photo)),
         (
-            "image of text 0: expected the path of a file, got Image",
-            lambda ask: ask("is it", image=Image.open(photo).copy()),
+            "image of text 0: a region store knows images by their names; pass the image's path",
+            lambda ask: ask("is it", image=Image.open(photo), regions=own / "store"),
         ),
+        ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
+        ("pass regions=STORE, or image=FILE to find", lambda ask: ask("is it")),
+        ("best = 0, expected at least 1", lambda ask: ask("is it", image=photo, best=0)),
         (
-            "image of text 0: expected the path of a file, got None",
+            "image of text 0: expected the path of a file, or a picture of Pillow's, got None",
             lambda ask: ask(["is it"], image=[None]),
         ),
     ]
@@ -374,6 +386,8 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         assert message in str(caught.value)
     with pytest.raises(InputError, match="there are no texts"):
         model.encode([])
+    with pytest.raises(InputError, match="pass regions=STORE, or images=FOLDER to find"):
+        model.evaluate(own / "train.csv")
     with pytest.raises(InputError, match="text 0: expected a text, got int"):
         model.encode([3])
     with pytest.raises(InputError, match="text 0: expected a text, got NoneType"):
@@ -411,6 +425,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         model = load(models[name], device="cpu")
         one = model.predict("what is it", image=str(own / "photos/trip/1.png"))
         assert one.probability == pytest.approx(found[len(found) - 1][2], abs=1e-4)
+        with Image.open(own / "photos/trip/1.png") as picture:
+            again = model.predict(["what is it"], image=[picture], best=1)
+        assert again[0].probability == pytest.approx(one.probability, abs=1e-4)
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
@@ -565,6 +582,23 @@ def test_mistakes_are_one_line(
     assert any(part in told for part in message.split("|")) or __import__("re").search(
         message, told
     )
+
+
+def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:
+    """Of `0.jpg` and `0.png` neither can be told by an id, and no `1.jpg` stands for `1.png`."""
+    photos = shutil.copytree(own / "photos", tmp_path / "photos")
+    Image.open(photos / "trip/0.png").save(photos / "trip/0.jpg")
+    Image.open(photos / "trip/1.png").save(photos / "trip/1.JPG")
+    (photos / "trip/1.png").unlink()
+    names = ("trip/0.png", "trip/0", "trip/1.png", "trip/1.jpg", "trip/1")
+    file = put(tmp_path / "new.csv", table(("question", "photo"), *(("what", n) for n in names)))
+    settings = {"model": str(own / "run"), "data": str(file), "images": str(photos)}
+    settings |= {"backbone": str(own / "vit")}
+    with pytest.raises(InputError, match=r"line 4: trip/1.png: .*photos has 1.JPG in its place"):
+        predict(config_of(**settings), tmp_path / "no.csv")
+    told = predict(config_of(**settings, skip_bad=True), tmp_path / "some.csv")
+    assert [bool(row["answer"]) for row in rows(tmp_path / "some.csv")] == [0, 0, 0, 1, 1]
+    assert "line 2: trip/0: 0.png and 0.jpg differ in nothing but the" in told["skipped_first"][0]
 
 
 def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from accelerate import PartialState
 from groundling.config import PredictConfig, need
 from groundling.errors import InputError
 from groundling.predicting.answers import Prediction, Wording, cells_of, columns_of
+from groundling.predicting.data import data_lines
 from groundling.predicting.examples import Line
-from groundling.predicting.fitted import Fitted, such
+from groundling.predicting.loaded import Loaded, such
+from groundling.predicting.sight import Sight
 from groundling.recipes.lifecycle import say_notes
-from groundling.recipes.saved import data_lines, opened, sight_of
+from groundling.recipes.saved import opened, sight_of
 from groundling.runs import write_whole
 from groundling.tasks import Task
 
@@ -49,11 +51,12 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
     if not out.parent.is_dir():
         raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
     model = opened(config.saved)
-    task, header, lines = data_lines(model, config)
+    sight = sight_of(model, config.saved, decode=config.skip_bad)
+    task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
     wording = Wording(model.form, config.best)
     if not config.skip_bad:
         _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
-    answers, faults, dropped = _asked(model, task, lines, wording, config)
+    answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
     names = columns_of(model.form, wording.best)
     text = _written(out.suffix, header, lines, names, answers)
     if PartialState().is_main_process:
@@ -82,18 +85,22 @@ def _refuse(faults: Sequence[str]) -> None:
 
 
 def _asked(
-    model: Fitted, task: Task, lines: Sequence[Line], wording: Wording, config: PredictConfig
+    model: Loaded,
+    task: Task,
+    lines: Sequence[Line],
+    wording: Wording,
+    sight: Sight,
+    skip_bad: bool,
 ) -> tuple[dict[int, Prediction], dict[int, str], int]:
     """The answers by line, why the other lines have none, and how many pieces of texts were cut off."""
     faults = {number: line.fault for number, line in enumerate(lines) if line.example is None}
     examples = {n: line.example for n, line in enumerate(lines) if line.example is not None}
     numbers = list(examples)
-    sight = sight_of(model, config.saved, decode=config.skip_bad)
     answers: dict[int, Prediction] = {}
     dropped = 0
     for part in model.ask(list(examples.values()), sight, task):
         new = {numbers[place]: fault for place, fault in part.faults.items()}
-        if not config.skip_bad:
+        if not skip_bad:
             _refuse([f"{lines[number].where}: {fault}" for number, fault in new.items()])
         faults |= new
         if part.scores is None:
