@@ -171,6 +171,12 @@ COMMANDS = {
         "groundling.recipes.attention:attention",
         {"_own": config.AttentionConfig()},
     ),
+    "modality": Command(
+        "how much a model looks at, and depends on, text and image; before and after distillation",
+        "groundling.recipes.modality:modality",
+        {"_own": config.ModalityConfig()},
+        speaks=True,
+    ),
     "info": Command(
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from groundling.batch import Example
-from groundling.config import EvaluateConfig, OwnFile, need
+from groundling.config import EvaluateConfig, need
 from groundling.errors import InputError
 from groundling.evaluate import Scores, joined
-from groundling.forms import Answer, Form
-from groundling.predicting.examples import Columns, lines_of
 from groundling.predicting.fitted import Fitted, such
 from groundling.predicting.sight import Sight
 from groundling.recipes.finetuning.result import scored
 from groundling.recipes.lifecycle import say_notes
-from groundling.recipes.saved import check_answers, columns_for, is_own_file, opened, sight_of
+from groundling.recipes.saved import labelled_parts, opened, sight_of
 from groundling.tasks import Task
-from groundling.tasks.table import example_of, held_out, own_rows, texts_in
-
-ALL = "all rows"
-"""What the scores of a whole file are called."""
-
 
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     """The model's scores by split and metric, 0..1 as in `result.json`; nothing is written.
@@ -35,16 +25,10 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=False)
     data = Path(config.data)
-    task = model.task()
-    columns = columns_for(model, config.asking)
+    task, parts = labelled_parts(model, config)
     scores = {}
     counts = {}
     dropped = 0
-    if is_own_file(model, data, columns) and columns is not None:
-        task = replace(task, extra=None)  # which the data set's own files would have to tell
-        parts = {config.split or ALL: _own(model, config, data, columns)}
-    else:
-        parts = {split: _labelled(task, data, split) for split in _splits(task, config.split)}
     for split, examples in parts.items():
         answers = _answers(model, examples, sight, task)
         scores[split] = scored(answers, task, split, data)
@@ -54,59 +38,6 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
     result |= {"examples": counts, "dropped_pieces": dropped}
     return result | ({"notes": model.notes} if model.notes else {})
-
-
-def _splits(task: Task, asked: str) -> tuple[str, ...]:
-    return (asked,) if asked else task.dev
-
-
-def _labelled(task: Task, data: Path, split: str) -> list[Example]:
-    """The examples of a split of official files; raises InputError if they have no labels."""
-    check_answers(task, data, split)
-    examples = task.read(data, split)
-    if examples[0].label is None and task.mark is None:
-        raise InputError(f"{data}: {split!r} of {task.name} has no labels; `predict` answers it")
-    return examples
-
-
-def _own(model: Fitted, config: EvaluateConfig, data: Path, columns: Columns) -> list[Example]:
-    """The labelled rows of one's own file: all, or one side of the split that training made."""
-    own = model.about.own or OwnFile()
-    label = config.label or own.label
-    if not label:
-        raise InputError(f"{data}: say which column has the labels (--label COLUMN)")
-    if config.split:
-        return _side(model, replace(own, label=label), data, config.split)
-    header, lines = lines_of(data, columns, model.form, model.about.reads, model.sees)
-    if label not in header:
-        raise InputError(f"{data}: no column {label!r}; there are: {', '.join(header)}")
-    examples = []
-    for line in lines:
-        if line.example is None:
-            raise InputError(f"{line.where}: {line.fault}")
-        try:
-            (text,) = texts_in(line.cells, [label])
-        except InputError as error:
-            raise InputError(f"{line.where}: {error}") from None
-        answer = _label(model.form, text.strip(), line.where)
-        examples.append(replace(line.example, label=answer))
-    return examples
-
-
-def _label(form: Form, text: str, where: str) -> Any:
-    """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
-    label = form.label(text, where)
-    return np.array([[label, 1.0]], np.float32) if isinstance(form, Answer) else label
-
-
-def _side(model: Fitted, own: OwnFile, data: Path, split: str) -> list[Example]:
-    """The rows that training learned from or held out, of the very file that it read."""
-    if split not in ("train", "dev"):
-        raise InputError(f"--split {split}: one's own file has train and dev")
-    rows = own_rows(data, own)
-    held = held_out(data, [row.group for row in rows])
-    sides = [row for row in rows if (row.group in held) == (split == "dev")]
-    return [example_of(row, model.form, data, split) for row in sides]
 
 
 def _answers(model: Fitted, examples: list[Example], sight: Sight, task: Task) -> Scores:

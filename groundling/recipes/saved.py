@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from accelerate import PartialState
 
-from groundling.config import Asking, PredictConfig, Saved
+from groundling.batch import Example
+from groundling.config import Asking, EvaluateConfig, OwnFile, PredictConfig, Saved
 from groundling.errors import InputError
-from groundling.forms import Answer, Classify
+from groundling.forms import Answer, Classify, Form
 from groundling.predicting.examples import Columns, Line, line_of, lines_of
 from groundling.predicting.fitted import Fitted, load
 from groundling.predicting.sight import Sight
 from groundling.tasks import Task
+from groundling.tasks.table import example_of, held_out, own_rows, texts_in
 
 
 def opened(saved: Saved) -> Fitted:
@@ -90,3 +95,75 @@ def check_answers(task: Task, data: Path, split: str) -> None:
             f"{data}: its {len(there.labels):,} answers are not the {len(task.form.labels):,} that the model learned, "
             "or not in their order"
         )
+
+
+# -- labelled data -----------------------------------------------------------------------------------------------------
+
+ALL = "all rows"
+"""What the scores of a whole file are called."""
+
+
+def labelled_parts(
+    model: Fitted, config: EvaluateConfig
+) -> tuple[Task, dict[str, list[Example]]]:
+    """The task, and labelled examples by split, of official files or one's own; raises InputError without labels."""
+    data = Path(config.data)
+    task = model.task()
+    columns = columns_for(model, config.asking)
+    if is_own_file(model, data, columns) and columns is not None:
+        # What is `extra` the data set's own files would have to tell.
+        return replace(task, extra=None), {config.split or ALL: _own(model, config, data, columns)}
+    return task, {split: _labelled(task, data, split) for split in _splits(task, config.split)}
+
+
+def _splits(task: Task, asked: str) -> tuple[str, ...]:
+    return (asked,) if asked else task.dev
+
+
+def _labelled(task: Task, data: Path, split: str) -> list[Example]:
+    """The examples of a split of official files; raises InputError if they have no labels."""
+    check_answers(task, data, split)
+    examples = task.read(data, split)
+    if examples[0].label is None and task.mark is None:
+        raise InputError(f"{data}: {split!r} of {task.name} has no labels; `predict` answers it")
+    return examples
+
+
+def _own(model: Fitted, config: EvaluateConfig, data: Path, columns: Columns) -> list[Example]:
+    """The labelled rows of one's own file: all, or one side of the split that training made."""
+    own = model.about.own or OwnFile()
+    label = config.label or own.label
+    if not label:
+        raise InputError(f"{data}: say which column has the labels (--label COLUMN)")
+    if config.split:
+        return _side(model, replace(own, label=label), data, config.split)
+    header, lines = lines_of(data, columns, model.form, model.about.reads, model.sees)
+    if label not in header:
+        raise InputError(f"{data}: no column {label!r}; there are: {', '.join(header)}")
+    examples = []
+    for line in lines:
+        if line.example is None:
+            raise InputError(f"{line.where}: {line.fault}")
+        try:
+            (text,) = texts_in(line.cells, [label])
+        except InputError as error:
+            raise InputError(f"{line.where}: {error}") from None
+        answer = _label(model.form, text.strip(), line.where)
+        examples.append(replace(line.example, label=answer))
+    return examples
+
+
+def _label(form: Form, text: str, where: str) -> Any:
+    """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
+    label = form.label(text, where)
+    return np.array([[label, 1.0]], np.float32) if isinstance(form, Answer) else label
+
+
+def _side(model: Fitted, own: OwnFile, data: Path, split: str) -> list[Example]:
+    """The rows that training learned from or held out, of the very file that it read."""
+    if split not in ("train", "dev"):
+        raise InputError(f"--split {split}: one's own file has train and dev")
+    rows = own_rows(data, own)
+    held = held_out(data, [row.group for row in rows])
+    sides = [row for row in rows if (row.group in held) == (split == "dev")]
+    return [example_of(row, model.form, data, split) for row in sides]
