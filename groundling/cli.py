@@ -171,6 +171,12 @@ COMMANDS = {
         "groundling.recipes.attention:attention",
         {"_own": config.AttentionConfig()},
     ),
+    "heads": Command(
+        "which attention heads look where a phrase's own thing is: every head as a classifier",
+        "groundling.recipes.heads:heads",
+        {"_own": config.HeadsConfig()},
+        speaks=True,
+    ),
     "modality": Command(
         "how much a model looks at, and depends on, text and image; before and after distillation",
         "groundling.recipes.modality:modality",

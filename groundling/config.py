@@ -442,7 +442,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: 0 < value < math.inf,
         ("epochs", "epsilon", "temperature", "td_temperature"),
     ),
-    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate")),
+    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate", "active")),
     ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum", "head_share")),
     (
         "at least 0",
@@ -1178,6 +1178,31 @@ class Attending:
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
+
+
+@documented
+@dataclass(frozen=True)
+class HeadsConfig:
+    """Whose attention heads are asked where a phrase's own thing is, and how."""
+
+    attending: Attending = field(default_factory=Attending)
+    task: str = "flickr30k"
+    """A task whose answer is a region: flickr30k (any of a phrase's boxes counts), flickr30k/merged (the box around \
+them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODULE:NAME."""
+    data: str = ""
+    """Folder with the task's official files."""
+    split: str = "val"
+    """Which split: of Flickr30k Entities a list of images there."""
+    query: Literal["last", "mean"] = "last"
+    """Where in a phrase heads are asked: at its last piece, or the mean over its pieces."""
+    active: float = 0.2
+    """Heads that send no more than this share of their attention from phrases to regions are not chosen (the paper: \
+20 %); 0: all may be."""
+    unrelated: bool = True
+    """Flickr30k Entities: ask captions, too, that UNRELATED_CAPTIONS lists."""
+    other_images: bool = True
+    """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
+has found by looking."""
 
 
 @documented

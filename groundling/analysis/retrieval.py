@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from groundling.analysis.resampling import resampled
 from groundling.batch import collate, needed
 from groundling.data.caption_samples import CaptionSamples
 from groundling.keyed import generator
@@ -26,10 +27,6 @@ TIE = 1e-6
 """Cosines closer than this are equal: rounding in single precision depends on how texts were batched."""
 CELLS = 1 << 24
 """Cosines that are in memory at a time."""
-DRAWS = 2000
-"""Resamples of the bootstrap."""
-BLOCK = 100
-"""Resamples that are drawn at once, which bounds the memory."""
 
 Numbers = Mapping[str, float]
 """`r@1`, `r@5` and `r@10` in per cent, and `median_rank`."""
@@ -125,7 +122,8 @@ def compared(
     hits = [found[:, None] <= np.array(RANKS) for found in (ours, theirs)]
     columns = np.concatenate([*hits, np.ones((len(own), 1), bool)], axis=1)
     sums = np.stack([np.bincount(own, weights=column) for column in columns.T], axis=1)
-    drawn = np.concatenate([_resampled(sums, seed), sums.sum(0, keepdims=True)])
+    rng = generator(seed, "retrieval", "bootstrap")
+    drawn = np.concatenate([resampled(sums, rng), sums.sum(0, keepdims=True)])
     shares = 100 * drawn[:, :-1] / drawn[:, -1:]
     mine, others = np.split(shares, 2, axis=1)
     differences = mine - others
@@ -133,16 +131,6 @@ def compared(
     for number, rank in enumerate(RANKS):
         told[f"r@{rank}"] = _told(differences[:, number], 2)
     return told | {f"r@{RANKS[-1]}_ratio": _ratio(mine[:, -1], others[:, -1])}
-
-
-def _resampled(sums: np.ndarray, seed: int) -> np.ndarray:
-    """Sums (I, K) over images drawn with replacement: (DRAWS, K)."""
-    rng = generator(seed, "retrieval", "bootstrap")
-    images = len(sums)
-    chances = np.full(images, 1 / images)
-    return np.concatenate(
-        [rng.multinomial(images, chances, BLOCK) @ sums for _ in range(DRAWS // BLOCK)]
-    )
 
 
 def _told(values: np.ndarray, digits: int) -> dict[str, Any]:
