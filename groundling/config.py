@@ -1234,7 +1234,7 @@ hidden from it; best: the match if it has a head for it. A fine-tuned one is ask
     """Also ask it beside blank, shuffled and swapped images and texts, eight passes in all."""
     explained: int = 100
     """Examples, evenly spaced, whose answers are also explained by integrated gradients; 0: none."""
-    line_points: int = 32
+    line_points: int = 64
     """Points on the line from a blank input at which integrated gradients are taken."""
     teacher: str = ""
     """Compare attention to words with CLIP-TD's selection scores by this CLIP (hub id or folder); empty: leave out."""

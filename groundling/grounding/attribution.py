@@ -22,7 +22,7 @@ from groundling.grounding.modality import right_row
 from groundling.grounding.outcomes import Outcome
 from groundling.models.single_stream import SingleStream
 
-STEPS = 32
+STEPS = 64
 """Points on the line, by Gauss and Legendre."""
 FEWEST = 3
 """Words or regions below which no ranks are compared."""
@@ -72,8 +72,8 @@ def _attributed(
     with torch.no_grad():
         change = answer(_before(way, 1.0)) - answer(_before(way, 0.0))
     slopes = [torch.zeros_like(part) for part in way]
-    for point, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
-        at = [part.requires_grad_() for part in _before(way, (point + 1) / 2)]
+    for place, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
+        at = [part.requires_grad_() for part in _before(way, (place + 1) / 2)]
         gradients = torch.autograd.grad(answer(at).sum(), at)
         for slope, gradient in zip(slopes, gradients, strict=True):
             slope += gradient * (weight / 2)
