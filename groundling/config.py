@@ -433,8 +433,15 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
-            "line_points",
+            *(
+                "words",
+                "cross_layers",
+                "adversarial_passes",
+                "join_captions",
+                "at_once",
+                "processes",
+                "line_points",
+            ),
         ),
     ),
     (
@@ -1203,6 +1210,8 @@ them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODU
     other_images: bool = True
     """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
 has found by looking."""
+    processes: int = 1
+    """Processes that share the texts, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented

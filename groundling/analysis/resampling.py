@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 DRAWS = 2000
@@ -12,8 +14,16 @@ BLOCK = 100
 
 def resampled(sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Sums (I, K) of I groups over groups drawn with replacement: (DRAWS, K)."""
-    groups = len(sums)
+    return np.concatenate([block @ sums for block in _blocks(len(sums), rng)])
+
+
+def draws(groups: int, rng: np.random.Generator) -> np.ndarray:
+    """How often each group is drawn, (DRAWS, I) uint8, for resamples that serve again and again."""
+    return np.concatenate([block.astype(np.uint8) for block in _blocks(groups, rng)])
+
+
+def _blocks(groups: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """The resamples, (BLOCK, I) at a time."""
     chances = np.full(groups, 1 / groups)
-    return np.concatenate(
-        [rng.multinomial(groups, chances, BLOCK) @ sums for _ in range(DRAWS // BLOCK)]
-    )
+    for _ in range(DRAWS // BLOCK):
+        yield rng.multinomial(groups, chances, BLOCK)

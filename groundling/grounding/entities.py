@@ -177,7 +177,8 @@ class Grounding:
         Raises InputError if a head gives regions no attention at all, or phrases do not fit their texts.
         """
         holds = _numpy(one.columns.holds)
-        if not (holds == Place.REGION).any() or not (_numpy(one.rows.holds) == Place.PIECE).any():
+        is_seen = (holds == Place.REGION) | (holds == Place.WHOLE_IMAGE)
+        if not is_seen.any() or not (_numpy(one.rows.holds) == Place.PIECE).any():
             return
         if self._now is None or self._now[0] is not seen:
             self._now = (seen, self._ask(seen))

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from groundling.analysis.resampling import resampled
+from groundling.analysis.resampling import draws
 from groundling.errors import InputError
 from groundling.grounding.entities import MEASURES, Hits, State
 from groundling.keyed import generator
 
+BLOCKS = 20
+"""Parts in which resamples are added up."""
 SEE_NOTHING = "no head sends more than {:.0%} of its attention from phrases to regions"
 
 
@@ -36,7 +38,7 @@ class Board:
 
     found: Hits
     image: np.ndarray
-    """(Q,) int: the image each is about."""
+    """(Q,) int: the image each is about, from 0."""
     half: np.ndarray
     """(Q,): the half of the images it is in."""
     kinds: Sequence[tuple[str, ...]]
@@ -63,6 +65,12 @@ class Board:
         weight = np.array([(self.used & (self.half == half)).sum() for half in (0, 1)])
         sums = np.nan_to_num(self.found.means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
+
+    @cached_property
+    def draws(self) -> np.ndarray:
+        """(DRAWS, I): how often each image is drawn."""
+        rng = generator(self.seed, "heads", "bootstrap")
+        return draws(int(self.image.max()) + 1, rng)
 
     def chosen(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
         """The best active head of each half, by `hits` (Q, M) of phrases `rows` (Q,) and of heads `among` (M,).
@@ -93,14 +101,15 @@ class Board:
 
         Draws are the same for all, so the interval of a column of differences is that of a paired comparison.
         """
-        _, image = np.unique(self.image[rows], return_inverse=True)
-        values = [np.asarray(column, float)[rows] for column in columns.values()]
-        values.append(np.ones(len(image)))
-        sums = np.stack([np.bincount(image, weights=one) for one in values], 1)
-        drawn = resampled(sums, generator(self.seed, "heads", "bootstrap"))
-        shares = 100 * drawn[:, :-1] / drawn[:, -1:]
+        values = [np.where(rows, column, 0.0) for column in columns.values()]
+        values.append(rows.astype(float))
+        sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
+        blocks = np.array_split(self.draws, BLOCKS)  # as float, all of them would take eight times as much
+        drawn = np.concatenate([block.astype(float) @ sums for block in blocks])
+        with np.errstate(invalid="ignore"):  # a resample may lack a rare kind
+            shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()
-        low, high = np.quantile(shares, (0.025, 0.975), axis=0)
+        low, high = np.nanquantile(shares, (0.025, 0.975), axis=0)
         told = {}
         for place, name in enumerate(columns):
             ends = [_round(low[place]), _round(high[place])]

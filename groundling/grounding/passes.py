@@ -20,6 +20,7 @@ from torch import nn
 from groundling.batch import Batch, RegionRow, Sample, collate
 from groundling.data.paired import Store
 from groundling.data.samples import Samples
+from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.keyed import generator, seed_of
 from groundling.models.attention import AttentionMap
@@ -111,30 +112,42 @@ class Sums:
         return self.total / FIXED
 
 
-@torch.no_grad()
 def stream(
     model: Student, samples: Samples, consumers: Sequence[Consumer], batch: int = BATCH
 ) -> None:
     """Run the model once over all samples and tell every map to every consumer, the lowest layer first.
 
-    Afterwards consumers hold what they took of all samples, on every process. Raises InputError if the model gives no
-    attention, or there are no samples.
+    Under torchrun every process runs over its share. Afterwards consumers hold what they took of all samples, on every
+    process. Raises InputError if the model gives no attention, or there are no samples.
     """
+    state = PartialState()
+    part = Part(state.process_index, state.num_processes)
+    stream_share(model, samples, consumers, part, batch)
+    for consumer in consumers:
+        own = [consumer.kept()]
+        consumer.merge(gather_object(own) if state.num_processes > 1 else own)
+
+
+@torch.no_grad()
+def stream_share(
+    model: Student,
+    samples: Samples,
+    consumers: Sequence[Consumer],
+    part: Part,
+    batch: int = BATCH,
+) -> None:
+    """The share of one of several processes; what consumers took of it waits to be merged with the others'."""
     if not len(samples):
         raise InputError("there are no samples whose attention could be looked at")
-    state = PartialState()
     training = model.training
     model.eval()
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
-    for start in range(state.process_index * batch, len(order), batch * state.num_processes):
+    for start in range(part.rank * batch, len(order), batch * part.world):
         places = [int(place) for place in order[start : start + batch]]
         some = samples.get(places, ())
         _tell(model, Seen(collate(some).to(device), some, places), consumers)
     model.train(training)
-    for consumer in consumers:
-        own = [consumer.kept()]
-        consumer.merge(gather_object(own) if state.num_processes > 1 else own)
 
 
 def _tell(model: Student, seen: Seen, consumers: Sequence[Consumer]) -> None:

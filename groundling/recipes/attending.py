@@ -1,10 +1,12 @@
-"""Any model whose attention is looked at, and examples as it reads them."""
+"""Any model whose attention is looked at, examples as it reads them, and passes by one process or several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from accelerate import PartialState
 
 from groundling.batch import Example
 from groundling.config import Attending
@@ -12,8 +14,17 @@ from groundling.data.paired import RegionSamples, Seeing, Store
 from groundling.data.pictures import Pictured, pictures_of
 from groundling.data.samples import Samples, TextSamples
 from groundling.data.several_stores import SeveralStores
+from groundling.data.shards import Part
 from groundling.errors import InputError
-from groundling.grounding.passes import OtherLooks, partners, untrained
+from groundling.grounding.passes import (
+    Consumer,
+    OtherLooks,
+    partners,
+    stream,
+    stream_share,
+    untrained,
+)
+from groundling.jobs import Job, run_jobs
 from groundling.joins.end_to_end import EndToEnd
 from groundling.models.single_stream import SingleStream
 from groundling.recipes.regions_of import Shelf, check_regions
@@ -62,8 +73,65 @@ class Attended:
         join = model.join
         seeing = Seeing(join.whole, join.last_pixel, self.config.most_regions)
         samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
+        empty = [image for images in samples.images for image in images if not store.count(image)]
+        if empty:
+            raise InputError(
+                f"{self.store.name}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make "
+                "a store in which every image has one, or leave these images out"
+            )
         if not isinstance(model, EndToEnd):
             return samples
         files = pictures_of(samples, self.config.images, "a model that reads pixels")
         shown = {image: files[partner.get(image, image)] for image in files}
         return Pictured(samples, shown, model.side, model.long_side)
+
+
+# -- passes ------------------------------------------------------------------------------------------------------------
+
+Config = TypeVar("Config")
+
+
+class Look(NamedTuple):
+    """One pass."""
+
+    samples: Samples
+    consumers: Sequence[Consumer]
+
+
+Plan = Callable[[Config, Attended], Sequence[Look]]
+"""The passes of a command, from its settings and the model; a function of a module, as other processes are sent it."""
+
+
+def looked(
+    config: Config, attending: Attending, plan: Plan[Config], processes: int = 1
+) -> Sequence[Look]:
+    """Every pass of a plan, done: consumers hold what they took of all samples.
+
+    By this process, by those of torchrun, or by so many that are started here. Raises InputError for both at once.
+    """
+    state = PartialState(cpu=attending.cpu)
+    if processes > 1 and state.num_processes > 1:
+        raise InputError("torchrun and --processes both start processes; leave one of them out")
+    attended = Attended(attending, state.device)
+    looks = plan(config, attended)
+    if processes == 1:
+        for look in looks:
+            stream(attended.model, *look, attending.at_once)
+        return looks
+    parts = [Part(rank, processes) for rank in range(processes)]
+    jobs = [Job(f"part {one.rank + 1}", _share, (config, attending, plan, one)) for one in parts]
+    shares = run_jobs(jobs, processes, lambda line: None)
+    for number, look in enumerate(looks):
+        for place, consumer in enumerate(look.consumers):
+            consumer.merge([shares[job.name][number][place] for job in jobs])
+    return looks
+
+
+def _share(config: Config, attending: Attending, plan: Plan[Config], part: Part) -> list[list[Any]]:
+    """What the consumers of every pass keep of one process's share."""
+    device = PartialState(cpu=attending.cpu).device
+    attended = Attended(attending, device)
+    looks = plan(config, attended)
+    for look in looks:
+        stream_share(attended.model, *look, part, attending.at_once)
+    return [[consumer.kept() for consumer in look.consumers] for look in looks]

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from groundling.batch import Example
+from groundling.batch import Example, needed
 from groundling.config import HeadsConfig, check_numbers, need
 from groundling.errors import InputError
 from groundling.find import named
-from groundling.grounding.entities import Grounding, Hits, Phrase, State
+from groundling.grounding.entities import Grounding, Phrase, State
 from groundling.grounding.leaderboard import Board, halves
-from groundling.grounding.passes import stream
-from groundling.recipes.attending import Attended
+from groundling.recipes.attending import Attended, Look, looked
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import manifests
 from groundling.report import TableRow, table
@@ -49,6 +48,10 @@ class Texts:
     skipped: dict[str, int]
     """Phrases that have no box, by why; texts without any other one are not read."""
 
+    def halves(self, seed: int) -> dict[str, int]:
+        """Which half of the images each one is in."""
+        return halves([one.images[0] for one in self.examples], seed)
+
 
 def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
     """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images; in `out`.
@@ -64,12 +67,14 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
     need(config.attending, "heads", "model", "regions")
     check_numbers(config)
     task = named("tasks", Task, config.task)
-    run = Run(out, "heads", asdict(config), _inputs(config), config.attending.cpu)
+    settings = asdict(config)
+    del settings["processes"]  # results do not depend on them
+    run = Run(out, "heads", settings, _inputs(config), config.attending.cpu)
     result = run.result
     if result is None:
-        texts = _texts(config, task)
-        attended = Attended(config.attending, run.state.device)
-        result = _asked(config, task, texts, attended)
+        texts = texts_of(config, task)
+        looks = looked(config, config.attending, plan, config.processes)
+        result = _result(config, texts, looks)
 
         def save(folder: Path) -> None:
             _write_tables(folder, result["heads"])
@@ -94,24 +99,25 @@ def _inputs(config: HeadsConfig) -> dict[str, str | Path]:
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def _texts(config: HeadsConfig, task: Task) -> Texts:
+def texts_of(config: HeadsConfig, task: Task) -> Texts:
     """The texts of a split and their phrases; raises InputError for a task that has no boxes for them."""
     if task.mark is None:
         raise InputError(
             f"--task {config.task}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
         )
+    is_entities = task in (entities.FLICKR30K, entities.MERGED)
+    if not config.unrelated and not is_entities:
+        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {config.task}")
     folder = Path(config.data)
     examples = task.read(folder, config.split)
     kinds: dict[str, tuple[str, ...]] = {}
     skipped: Counter[str] = Counter()
-    if config.task.partition("/")[0] == entities.FLICKR30K.name:
+    if is_entities:
         for caption in entities.captions(folder, config.split, unrelated=config.unrelated):
             for number, phrase in enumerate(caption.phrases):
                 kinds[f"{caption.id}/{number}"] = phrase.types
             skipped.update(_why(phrase) for phrase in caption.skipped)
         examples = [example for example in examples if example.official in kinds]
-    elif not config.unrelated:
-        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {config.task}")
     if not examples:
         raise InputError(f"{folder}: {config.split!r} has no phrase with a box")
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
@@ -148,24 +154,33 @@ def _by_text(
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def _asked(config: HeadsConfig, task: Task, texts: Texts, attended: Attended) -> dict[str, Any]:
-    """The result."""
-    images = [one.images[0] for one in texts.examples if one.images]
-    half_of = halves(images, config.attending.seed)
-    found = _pass(config, task, texts, attended, half_of, others=False)
-    null = None
-    if config.other_images:
-        null = _pass(config, task, texts, attended, half_of, others=True)
+def plan(config: HeadsConfig, attended: Attended) -> list[Look]:
+    """The pass, and the one beside the looks of other images."""
+    task = named("tasks", Task, config.task)
+    mark = needed(task.mark, "mark", task.name)
+    texts = texts_of(config, task)
+    halves_of = texts.halves(config.attending.seed)
+    half = [halves_of[one.images[0]] for one in texts.examples]
+    looks = []
+    for others in (False, True)[: 1 + config.other_images]:
+        samples = attended.samples(texts.examples, others)
+        looks.append(Look(samples, [Grounding(texts.phrases, mark, half, config.query)]))
+    return looks
+
+
+def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[str, Any]:
+    found, *others = [_grounding(look).result() for look in looks]
+    half_of = texts.halves(config.attending.seed)
     number = {image: place for place, image in enumerate(half_of)}
-    of_phrases = [one.example.images[0] for own in texts.phrases for one in own]
+    images = [one.example.images[0] for own in texts.phrases for one in own]
     board = Board(
         found,
-        np.array([number[image] for image in of_phrases]),
-        np.array([half_of[image] for image in of_phrases]),
+        np.array([number[image] for image in images]),
+        np.array([half_of[image] for image in images]),
         texts.kinds,
         config.active,
         config.attending.seed,
-        null,
+        others[0] if others else None,
     )
     states = Counter(found.facts.state.tolist())
     counts = {
@@ -177,9 +192,9 @@ def _asked(config: HeadsConfig, task: Task, texts: Texts, attended: Attended) ->
         "without_box": texts.skipped,
     }
     report = board.report()
-    _note_counts(report["notes"], counts)
+    report["notes"] += _notes(counts)
     return {
-        "task": task.name,
+        "task": config.task,
         "split": config.split,
         "model": config.attending.model,
         "untrained": config.attending.untrained,
@@ -191,34 +206,21 @@ def _asked(config: HeadsConfig, task: Task, texts: Texts, attended: Attended) ->
     }
 
 
-def _pass(
-    config: HeadsConfig,
-    task: Task,
-    texts: Texts,
-    attended: Attended,
-    half_of: dict[str, int],
-    others: bool,
-) -> Hits:
-    samples = attended.samples(texts.examples, others)
-    half = [half_of[one.images[0]] for one in texts.examples]
-    mark = task.mark
-    if mark is None:
-        raise InputError(f"{task.name}: its answers are no regions")
-    grounding = Grounding(texts.phrases, mark, half, config.query)
-    stream(attended.model, samples, [grounding], config.attending.at_once)
-    return grounding.result()
+def _grounding(look: Look) -> Grounding:
+    """The one consumer of a pass."""
+    (consumer,) = look.consumers
+    assert isinstance(consumer, Grounding)
+    return consumer
 
 
-def _note_counts(notes: list[str], counts: dict[str, Any]) -> None:
+def _notes(counts: dict[str, Any]) -> list[str]:
     told = {
         "cut_off": "were cut off with the end of a text, and are left out (--max-length)",
         "without_pieces": "have no piece of the tokenizer's, and are left out",
         "split_a_word": "begin or end within a word, and are left out",
         "in_images_without_regions": "are of images without a region, and count as not found",
     }
-    for name, what in told.items():
-        if counts[name]:
-            notes.append(f"{counts[name]:,} phrases {what}")
+    return [f"{counts[name]:,} phrases {what}" for name, what in told.items() if counts[name]]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
