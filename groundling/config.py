@@ -1226,7 +1226,7 @@ class ModalityConfig:
     """File of captions (COCO, Karpathy, Flickr8k, tsv) of images; with --task, or of a fine-tuned model, the task's \
 official files or your own file with labels, as for `evaluate`."""
     task: str = ""
-    """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions, or a fine-tuned model's own task."""
+    """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions; a fine-tuned model's own."""
     split: str = ""
     """Which split of the data; empty: the task's first with labels. Of Karpathy's captions it has to be said."""
     asking: Asking = field(default_factory=Asking)

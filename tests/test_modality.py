@@ -18,7 +18,7 @@ from scipy import stats
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
-from groundling.batch import Batch, Encoded, Example, Row, Sample, collate
+from groundling.batch import Batch, Example, Row, Sample, collate
 from groundling.cli import main
 from groundling.config import FinetuneConfig, ModalityConfig, OwnFile, Targeted, configured
 from groundling.data.samples import TextInput, TextSamples
@@ -27,7 +27,6 @@ from groundling.forms import Answer, Choose, Classify, Pick, Regress
 from groundling.grounding import attribution, selected_words
 from groundling.grounding.inputs import (
     GIVEN,
-    Given,
     in_other_order,
     measured,
     strangers,
@@ -45,7 +44,7 @@ from groundling.grounding.modality import (
     right_row,
 )
 from groundling.grounding.outcomes import Changed, HiddenWords, Match, RightAnswer, right_share
-from groundling.grounding.passes import Seen, stream
+from groundling.grounding.passes import Seen
 from groundling.metrics import ACCURACY, F1
 from groundling.models.attention import AttentionMap, Place, Places
 from groundling.models.clip import load_clip_image, load_clip_text
@@ -254,9 +253,7 @@ def test_only_metrics_that_are_means_are_told() -> None:
 
 
 def row(text: str = "two dogs chase a naïve clown [MASK]", pair: str | None = None) -> Sample:
-    (sample,) = TextSamples(
-        [Example("e", text, pair)], TextInput(toys.bert_words(), 40)
-    ).get([0])
+    (sample,) = TextSamples([Example("e", text, pair)], TextInput(toys.bert_words(), 40)).get([0])
     return sample
 
 
@@ -444,8 +441,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.teacher(folder / "clip")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16).save_pretrained(folder / "clip")
     own = OwnFile(text="question", image="photo", label="answer")
-    config = configured(FinetuneConfig, model=str(folder / "one"), data=str(folder / "questions.csv"))
-    config = replace(config, own=own, regions=replace(config.regions, regions=(str(folder / "store"),)))
+    config = configured(
+        FinetuneConfig, model=str(folder / "one"), data=str(folder / "questions.csv")
+    )
+    config = replace(
+        config, own=own, regions=replace(config.regions, regions=(str(folder / "store"),))
+    )
     finetune(config, replace(STEPS, steps=2, batch=4), folder / "tuned")
     return folder
 
@@ -478,7 +479,9 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
         mean = by_head.mean(2)
         for row in model["by_layer"]:
             assert row["visual"]["mean"] == pytest.approx(mean[0, row["layer"]], abs=1e-5)
-            assert row["gap"]["mean"] == pytest.approx(mean[1, row["layer"]] - mean[0, row["layer"]], abs=2e-5)
+            assert row["gap"]["mean"] == pytest.approx(
+                mean[1, row["layer"]] - mean[0, row["layer"]], abs=2e-5
+            )
         given = {row["given"]: row for row in model["inputs"]["rows"]}
         assert len(given) == 8 and given["as it is"]["changes"][0]["mean"] == 0
         change = given["image blank"]["changes"][0]["mean"]
@@ -516,7 +519,9 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
     with pytest.raises(InputError, match="reads as many as it learned with"):
-        modality(config_of(home, model="tuned", data="questions.csv", most_regions=2), tmp_path / "b")
+        modality(
+            config_of(home, model="tuned", data="questions.csv", most_regions=2), tmp_path / "b"
+        )
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
@@ -544,6 +549,8 @@ def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
         flags = {"model": str(home / "one"), "data": str(home / "captions.tsv"), **settings}
         words = [part for name, value in flags.items() for part in (f"--{name}", value)]
         out = str(tmp_path / "out")
-        assert main(["modality", *words, "--regions", str(home / "store"), "--cpu", "--out", out]) == 2
+        assert (
+            main(["modality", *words, "--regions", str(home / "store"), "--cpu", "--out", out]) == 2
+        )
         error = capsys.readouterr().err.strip()
         assert told in error and error.count("\n") == 0, error

@@ -81,7 +81,14 @@ def _attributed(
     rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
     pieces, regions = (part.double().cpu().numpy() for part in shares)
     return [
-        _one(sample, number * batch.choices, pieces, regions, float(change[number]), float(rest[number]))
+        _one(
+            sample,
+            number * batch.choices,
+            pieces,
+            regions,
+            float(change[number]),
+            float(rest[number]),
+        )
         for number, sample in enumerate(some)
     ]
 

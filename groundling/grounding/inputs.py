@@ -60,7 +60,9 @@ GIVEN = (
 """All that is tried."""
 
 
-def undefined(given: Given, outcome: Outcome, form: Form | None, examples: Sequence[Example]) -> str:
+def undefined(
+    given: Given, outcome: Outcome, form: Form | None, examples: Sequence[Example]
+) -> str:
     """Why a model cannot be asked so; empty if it can."""
     if given.image == "swapped":
         if isinstance(form, Pick):
@@ -188,7 +190,10 @@ def with_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Exampl
 
 
 def in_batches(
-    model: SingleStream, samples: Samples, of_batch: Callable[[Batch, list[Sample]], list[T]], batch: int
+    model: SingleStream,
+    samples: Samples,
+    of_batch: Callable[[Batch, list[Sample]], list[T]],
+    batch: int,
 ) -> list[T]:
     """What `of_batch` says of every sample, in their order; of several processes each asks its share."""
     state = PartialState()
@@ -205,12 +210,11 @@ def in_batches(
 
 
 @torch.no_grad()
-def measured(
-    model: SingleStream, outcome: Outcome, samples: Samples, batch: int
-) -> np.ndarray:
+def measured(model: SingleStream, outcome: Outcome, samples: Samples, batch: int) -> np.ndarray:
     """What comes out of every sample, (samples, numbers of the outcome)."""
 
     def of_batch(one: Batch, some: list[Sample]) -> list[np.ndarray]:
         return list(outcome.values(model(one), one).double().cpu().numpy())
 
-    return np.stack(in_batches(model, samples, of_batch, batch))
+    rows: list[np.ndarray] = in_batches(model, samples, of_batch, batch)
+    return np.stack(rows)

@@ -104,7 +104,9 @@ class Board:
         values = [np.where(rows, column, 0.0) for column in columns.values()]
         values.append(rows.astype(float))
         sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
-        blocks = np.array_split(self.draws, BLOCKS)  # as float, all of them would take eight times as much
+        blocks = np.array_split(
+            self.draws, BLOCKS
+        )  # as float, all of them would take eight times as much
         drawn = np.concatenate([block.astype(float) @ sums for block in blocks])
         with np.errstate(invalid="ignore"):  # a resample may lack a rare kind
             shares = 100 * drawn[:, :-1] / drawn[:, -1:]

@@ -319,7 +319,5 @@ def compared(one: Drawn, other: Drawn) -> dict[str, Any]:
         ]
     if one.heads.shape == other.heads.shape:
         by_head = other.heads[0] - one.heads[0]
-        result["by_head"] = {
-            name: plain(by_head[..., place]) for place, name in enumerate(KINDS)
-        }
+        result["by_head"] = {name: plain(by_head[..., place]) for place, name in enumerate(KINDS)}
     return result

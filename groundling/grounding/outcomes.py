@@ -29,7 +29,12 @@ class Outcome(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers of `values` are, in words; the first is the one that is explained."""
+        """What the numbers of `values` are, in words."""
+        ...
+
+    @property
+    def explains(self) -> str:
+        """What the number of `explained` is, in words."""
         ...
 
     def put(self, samples: Samples) -> Samples:
@@ -49,6 +54,7 @@ class Match:
     """How well text and image belong together, as the head of pre-training has it."""
 
     names = ("log-odds of a match",)
+    explains = names[0]
 
     def __init__(self, head: SentenceImage) -> None:
         self.head = head
@@ -70,7 +76,8 @@ class Match:
 class HiddenWords:
     """How likely the pieces are that were hidden from the text (masked LM, every chosen piece as [MASK])."""
 
-    names = ("log-probability of a hidden piece", "hidden pieces that are guessed")
+    names = ("log-probability of a hidden piece", "share of them that is guessed")
+    explains = names[0]
 
     def __init__(self, head: MaskedLM, seed: int = 0) -> None:
         """`seed` draws the pieces, for each example by its id."""
@@ -120,10 +127,12 @@ ERROR = "squared error, negative"
 class RightAnswer:
     """What a fine-tuned model gives the right answer, and what its task scores."""
 
+    explains = "score of the right answer"
+
     def __init__(self, objective: Supervised, metrics: Sequence[Metric] = ()) -> None:
-        """Of `metrics`, those that are means over examples are told."""
+        """Of `metrics` the first that is a mean over examples is told."""
         self.objective = objective
-        self.metrics = [one for one in metrics if one.is_mean]
+        self.metrics = [one for one in metrics if one.is_mean][:1]
         first = ERROR if isinstance(objective.form, Regress) else PROBABILITY
         self.names = (first, *(one.name for one in self.metrics))
 

@@ -43,7 +43,7 @@ def worths(teacher: ClipTeacher, samples: Sequence[Sample], batch: int) -> list[
 
 
 def attention_of_words(looks: np.ndarray, sample: Sample, count: int) -> np.ndarray:
-    """[CLS]'s attention (layers, T + R) to each raw word (layers, count), the sum over its pieces; 0 of one not read."""
+    """[CLS]'s attention (layers, T + R) to each raw word (layers, count), summed over its pieces; 0 of one not read."""
     word = needed(sample.rows[right_row(sample)].text, "text", "a student").word
     inside = (word >= 0) & (word < count)
     of_words = np.zeros((len(looks), count))

@@ -16,6 +16,7 @@ from groundling.recipes.lifecycle import say_notes
 from groundling.recipes.saved import labelled_parts, opened, sight_of
 from groundling.tasks import Task
 
+
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     """The model's scores by split and metric, 0..1 as in `result.json`; nothing is written.
 

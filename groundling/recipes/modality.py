@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,8 @@ from groundling.teachers.towers import Towers
 
 COMPLETE = 0.05
 """Up to which share of the change in an answer attributions may miss it and count as complete."""
+MOSTLY = 0.9
+"""Share of examples of which attributions ought to be complete."""
 COUNTED = "layers and heads count from 0"
 Told = dict[str, Any]
 
@@ -116,7 +118,8 @@ class _Analysis:
         few = _Few(self)
         models = []
         for number, (subject, one) in enumerate(zip(self.subjects, drawn, strict=True)):
-            told_of = {"model": self.sources[number], "kind": subject.model.join.kind}
+            told_of: Told = {"model": self.sources[number]}
+            told_of["kind"] = subject.model.join.kind
             told_of |= one.numbers()
             told_of["inputs"] = self._other_inputs(subject) if config.other_inputs else None
             told_of["attribution"] = few.attribution(number) if config.explained else None
@@ -145,8 +148,8 @@ class _Analysis:
         one, other = drawn
         if not np.allclose(one.uniform[0], other.uniform[0]):
             self.notes.append(
-                "the two models read the examples as different numbers of places, so that masses differ for that alone; "
-                "compare their ratios to even attention"
+                "the two models read the examples as different numbers of places, so that masses differ for that "
+                "alone; compare their ratios to even attention"
             )
         return compared(one, other)
 
@@ -157,7 +160,7 @@ class _Analysis:
         outcome = subject.outcome
         if outcome is None:
             return {"undefined": "the model has no head that says how text and image match"}
-        self._check_labels(subject)
+        self.check_labels(subject)
         own = self._measured(subject, outcome, OWN)
         rows = []
         for given in GIVEN:
@@ -175,7 +178,8 @@ class _Analysis:
         without = int((~np.isfinite(own[:, 0])).sum())
         return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
 
-    def _check_labels(self, subject: Subject) -> None:
+    def check_labels(self, subject: Subject) -> None:
+        """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
         labels = [example.label for example in self.examples]
         picks = subject.form is not None and any(example.gold for example in self.examples)
         if subject.form is not None and None in labels and not picks:
@@ -250,7 +254,7 @@ class _Few:
             return {"undefined": "the model has no head whose answer could be explained"}
         if reads_pixels(subject):
             return {"undefined": "the model reads pixels, and only stored features are explained"}
-        self.whole._check_labels(subject)
+        self.whole.check_labels(subject)
         config = self.whole.config
         samples = subject.outcome.put(subject.samples(self.examples))
         found = attribution.attributions(
@@ -266,11 +270,17 @@ class _Few:
         change = np.array([one.change for one in found])
         rest = np.abs([one.rest for one in found])
         shares = drawn_means(text_share(found), self.images, self.whole.seed)
+        complete = float((rest <= COMPLETE * np.abs(change)).mean())
+        if complete < MOSTLY:
+            self.whole.notes.append(
+                f"{self.whole.sources[number]}: integrated gradients miss more than {COMPLETE:.0%} of the change in "
+                f"{1 - complete:.0%} of examples; raise --line-points"
+            )
         return {
-            "explains": subject.outcome.names[0],
+            "explains": subject.outcome.explains,
             "examples": len(found),
             "line_points": config.line_points,
-            "complete": round(float((rest <= COMPLETE * np.abs(change)).mean()), 6),
+            "complete": round(complete, 6),
             "rest_median": round(float(np.median(rest)), 6),
             "rest_worst": round(float(rest.max()), 6),
             "change_mean_size": round(float(np.abs(change).mean()), 6),
@@ -284,7 +294,7 @@ class _Few:
     def selected_words(self) -> Told:
         """Whether attention goes to the words that CLIP-TD's teacher selects."""
         config = self.whole.config
-        first, rows = self.seen[0]
+        _, rows = self.seen[0]
         teacher = self._teacher(self.whole.subjects[0].samples(self.examples))
         worths = selected_words.worths(teacher, rows, config.attending.at_once)
         attentions = []
@@ -298,10 +308,19 @@ class _Few:
                 ]
             )
         scores = [
-            np.stack([selected_words.agreement(*one, config.words) for one in zip(each, worths, strict=True)])
+            np.stack(
+                [
+                    selected_words.agreement(*one, config.words)
+                    for one in zip(each, worths, strict=True)
+                ]
+            )
             for each in attentions
         ]
-        result: Told = {"teacher": config.teacher, "words": config.words, "relevance": config.relevance}
+        result: Told = {
+            "teacher": config.teacher,
+            "words": config.words,
+            "relevance": config.relevance,
+        }
         result["examples"] = len(rows)
         result["models"] = [
             {
@@ -384,7 +403,9 @@ def _percent(number: Told) -> str:
 
 
 def _layer_rows(rows: Sequence[Told], names: Sequence[str]) -> list[TableRow]:
-    return [{"layer": str(row["layer"])} | {name: _percent(row[name]) for name in names} for row in rows]
+    return [
+        {"layer": str(row["layer"])} | {name: _percent(row[name]) for name in names} for row in rows
+    ]
 
 
 def _of_model(model: Told, query: str) -> list[str]:
@@ -397,7 +418,9 @@ def _of_model(model: Told, query: str) -> list[str]:
     ratio = {name: _cell(model["ratio"][name]) for name in KINDS}
     rows.append({"layer": "all / even"} | ratio | {"gap": ""})
     asked = "[CLS]" if query == "cls" else "all places"
-    parts = [f"{model['model']}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"]
+    parts = [
+        f"{model['model']}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"
+    ]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
     if model["attribution"]:

@@ -103,9 +103,7 @@ ALL = "all rows"
 """What the scores of a whole file are called."""
 
 
-def labelled_parts(
-    model: Fitted, config: EvaluateConfig
-) -> tuple[Task, dict[str, list[Example]]]:
+def labelled_parts(model: Fitted, config: EvaluateConfig) -> tuple[Task, dict[str, list[Example]]]:
     """The task, and labelled examples by split, of official files or one's own; raises InputError without labels."""
     data = Path(config.data)
     task = model.task()

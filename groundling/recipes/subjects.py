@@ -158,7 +158,11 @@ def examples_of(config: ModalityConfig, subject: Subject) -> list[Example]:
     data = Path(config.data)
     if isinstance(subject, FineTuned) and not config.task:
         asked = EvaluateConfig(
-            Saved(model=config.attending.model), config.data, config.split, config.asking, config.label
+            Saved(model=config.attending.model),
+            config.data,
+            config.split,
+            config.asking,
+            config.label,
         )
         _, parts = labelled_parts(subject.fitted, asked)
         examples = next(iter(parts.values()))
