@@ -33,7 +33,8 @@ FUNCTIONS = """
 Each is the command of its name, with its flags as keywords, with `_` for `-`; `help(groundling.adapt)` explains them as
 `--help` does. A setting of several texts takes a lone one, too, and a path stands for its text. A function returns what
 the command prints, which is what `result.json` holds of a run, and raises `InputError` where the command would name a
-mistake."""
+mistake. Any other command is a function by its name: `groundling.functions.function_of("retrieve")`, which takes what
+`groundling retrieve` does."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
@@ -71,6 +72,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "A fine-tuned model, asked again": {
         "groundling.predicting": "load Fitted Prediction Candidate",
     },
+    "A page to look at": {"groundling.looking": "look Look"},
     "Data": {
         "groundling.data.regions": "RegionStore RegionWriter Found",
         "groundling.data.samples": "TextSamples TextInput WindowInput",

@@ -27,6 +27,7 @@ PLACES = {
     "Teacher": "groundling.teachers",
     "TrainConfig": "groundling.config",
     "load": "groundling.predicting",
+    "look": "groundling.looking",
 }
 """Where the other names are."""
 

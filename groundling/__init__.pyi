@@ -12,6 +12,7 @@ from groundling.config import TrainConfig as TrainConfig
 from groundling.data.regions import RegionStore as RegionStore
 from groundling.errors import InputError as InputError
 from groundling.functions import Text, Texts
+from groundling.looking import look as look
 from groundling.objectives import Objective as Objective
 from groundling.predicting import load as load
 from groundling.tasks import Task as Task
@@ -71,6 +72,7 @@ def adapt(
     adversarial_kl: float = 1.5,
     adversarial_kl_over: Literal["sum", "mean"] = "sum",
     keep_projection: bool = False,
+    retain: float = 10.0,
     retention: Text = "",
     steps: int = 0,
     epochs: float = 1.0,

@@ -34,6 +34,8 @@ class Command:
     """Whether it has a run folder, or writes a file."""
     file: str = ""
     """The file that it writes, if nobody says which; empty: a run folder."""
+    writes: str = ""
+    """What its `--out` is, in words, if neither a run folder nor a table."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
 
@@ -183,6 +185,27 @@ COMMANDS = {
         {"_own": config.ModalityConfig()},
         speaks=True,
     ),
+    "syntax": Command(
+        "which attention heads look from a word to the thing of its syntactic neighbour",
+        "groundling.recipes.syntax:syntax",
+        {"_own": config.SyntaxConfig()},
+        speaks=True,
+    ),
+    "figures": Command(
+        "figures for papers from what `heads`, `syntax` and `modality` wrote",
+        "groundling.recipes.figures:figures",
+        {"_own": config.FiguresConfig()},
+        positional="--results",
+        writes="Folder of the figures; older ones of the same names are replaced.",
+    ),
+    "look": Command(
+        "a page to look at: which regions a model's words attend to, head by head, on your own photo",
+        "groundling.recipes.look:look",
+        {"_own": config.LookConfig()},
+        positional="--model",
+        file="look.html",
+        writes="HTML page to write; an older page is replaced, any other file is left alone.",
+    ),
     "info": Command(
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",
@@ -232,11 +255,14 @@ COMMANDS = {
 
 def out_of(name: str) -> tuple[str, str]:
     """Where a command writes if nobody says where, and what its `--out` is, in words."""
-    file = COMMANDS[name].file
-    if file:
-        return file, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
+    command = COMMANDS[name]
+    place = command.file or f"runs/{name.replace(' ', '-')}"
+    if command.writes:
+        return place, command.writes
+    if command.file:
+        return place, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
     about = "Run folder; the same command again resumes from its last checkpoint."
-    return f"runs/{name.replace(' ', '-')}", about
+    return place, about
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -433,15 +433,8 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: value >= 1,
         (
             *("batch", "accumulate", "save_every", "log_every"),
-            *(
-                "words",
-                "cross_layers",
-                "adversarial_passes",
-                "join_captions",
-                "at_once",
-                "processes",
-                "line_points",
-            ),
+            *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
+            *("processes", "least_arcs", "line_points"),
         ),
     ),
     (
@@ -458,6 +451,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
             *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
+            "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
             *("most_examples", "explained"),
         ),
@@ -573,6 +567,9 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
 with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
 teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
+    retain: float = 10.0
+    """A sentence encoder (a folder of sentence-transformers): weight of staying close to the vectors that it gave \
+before; 0: they may move. No part in xdbert."""
     retention: str = ""
     """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
 or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
@@ -1216,6 +1213,40 @@ has found by looking."""
 
 @documented
 @dataclass(frozen=True)
+class SyntaxConfig:
+    """Whose attention heads are asked where the thing of a word's syntactic neighbour is, and by which parses."""
+
+    attending: Attending = field(default_factory=Attending)
+    data: str = ""
+    """Folder with Flickr30k Entities' official files."""
+    split: str = "val"
+    """Which split: a list of images there."""
+    parses: str = ""
+    """Dependency parses of the captions: a CoNLL-U file of any parser's, a folder of such, spacy, stanza (or \
+spacy:MODEL, stanza:LANGUAGE, where installed), or gold: the rendered world's own."""
+    labels: Literal["stanford", "ud", "as-is"] = "stanford"
+    """Relations are called and built as in Stanford's dependencies (the paper), as in Universal Dependencies, or as \
+the parses have them."""
+    other_phrases: bool = False
+    """Ask words in other phrases with boxes, too; these have a thing of their own to look at."""
+    active: float = 0.2
+    """Heads that send no more than this share of their attention from a relation's words to regions are not chosen \
+for it (the paper: 20 %); 0: all may be."""
+    least_arcs: int = 50
+    """Relations of fewer arcs are only counted."""
+    unrelated: bool = True
+    """Ask captions, too, that UNRELATED_CAPTIONS lists."""
+    other_images: bool = True
+    """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
+has found by looking."""
+    processes: int = 1
+    """Processes that share the captions, on this machine; results do not depend on it. `torchrun` does the same."""
+    write_captions: str = ""
+    """Only write the captions to this file, one a line, for a parser of your own; nothing is asked."""
+
+
+@documented
+@dataclass(frozen=True)
 class ModalityConfig:
     """Of which model it is asked how much it looks at, and depends on, text and image; and on which examples."""
 
@@ -1362,6 +1393,79 @@ vcr1images; only their images count."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "imports", "ids", "boxes", "ids_as")
+
+
+@documented
+@dataclass(frozen=True)
+class FiguresConfig:
+    """Which runs are drawn."""
+
+    results: tuple[str, ...] = ()
+    """Folders of finished runs of `heads`, `syntax` and `modality`."""
+    formats: tuple[str, ...] = ("svg", "pdf", "png")
+    """Which of these to write."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "results", "formats")
+
+
+@documented
+@dataclass(frozen=True)
+class LookConfig:
+    """Which models are looked at, on which images and texts, and what stands beside them on the page."""
+
+    model: tuple[str, ...] = ()
+    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), or a text encoder."""
+    image: str = ""
+    """Your own photo."""
+    text: str = ""
+    """What is said about it."""
+    pair: str = ""
+    """A second text, such as the answer to a question."""
+    data: str = ""
+    """Instead of --image and --text: a csv, tsv, json or jsonl file of many, or the folder of a --task."""
+    images: str = ""
+    """Folder of the photos of --data."""
+    image_column: str = "image"
+    """--data, a file: column of the photo's file name."""
+    text_column: str = "text"
+    """--data, a file: column of the text, or two by comma."""
+    task: str = ""
+    """--data is a folder with this task's official files."""
+    split: str = ""
+    """--task: which split; empty: the first that has labels."""
+    first: int = 0
+    """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
+    regions: tuple[str, ...] = ()
+    """Region stores; a photo that none of them has gets its regions as the first store's were made."""
+    detector: str = ""
+    """Detector that finds the regions of photos: hub id or folder; empty: the one that the model learned with."""
+    backbone: str = ""
+    """Their image encoder: hub id or folder; empty: the one that the model learned with."""
+    grid: int = 0
+    """Boxes per side of a regular grid, instead of a detector; 0: as the model learned."""
+    other_regions: bool = False
+    """Accept regions that were made otherwise than those that the model learned from."""
+    heads: tuple[str, ...] = ()
+    """What `groundling heads` wrote about each of the models, in their order: ranks heads by what they find."""
+    predictions: tuple[str, ...] = ()
+    """Two files that `groundling predict` wrote about one file: what became right or wrong from the first to the \
+second. Without --data, these are the pairs."""
+    gold: str = "label"
+    """--predictions: column of the right answer."""
+    layers: tuple[int, ...] = ()
+    """Only these layers, counted from 0; none: all."""
+    heat_maps: tuple[str, ...] = ()
+    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG."""
+    per_page: int = 10
+    """Pairs on a page; further ones are on pages of their own, with links."""
+    most: int = 200
+    """More pairs than this are refused, for the pages' sake."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "model", "regions", "heads", "predictions", "heat_maps")
 
 
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)

@@ -19,6 +19,7 @@ from torch import nn
 from groundling.batch import IGNORE, Sample, collate
 from groundling.data.samples import Samples
 from groundling.documented import documented
+from groundling.metrics import collapsed
 from groundling.objectives.supervised import Supervised
 from groundling.runs import disk_errors
 from groundling.tasks import Task
@@ -68,6 +69,15 @@ class Scores:
                 if self.likely and self.likely[number]:
                     line["likely"] = self.likely[number]
                 file.write(json.dumps(line) + "\n")
+
+
+def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
+    """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
+    official = task.official(folder, split, answers.officials, answers.predictions)
+    scores = answers.metrics | official
+    if collapsed(answers.predictions):
+        scores["constant"] = 1.0  # reported, never dropped
+    return scores
 
 
 def write_answers(answers: Scores, task: Task, split: str, folder: Path) -> None:

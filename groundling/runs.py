@@ -81,6 +81,8 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise InputError(f"{path}: nested too deep, or a number of too many digits") from None
 
 
 def data_hash(path: str | Path) -> str:

@@ -10,6 +10,7 @@ import os
 from copy import deepcopy
 from pathlib import Path
 
+import browsing
 import homes
 import pytest
 import torch
@@ -37,6 +38,14 @@ def pytest_collection_finish() -> None:
     """What was imported stays for good: garbage is sought among a million objects less from here on."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Nobody should take a page for tested that no browser has opened."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum("NO BROWSER" in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"{count} tests SKIPPED. {browsing.NONE}", red=True, bold=True)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNe
 from groundling.batch import Example, Sample, Sizes, collate
 from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
 from groundling.data.paired import RegionSamples, Seeing, with_whole_image
-from groundling.data.pictures import Pictured
+from groundling.data.pictures import Pictured, read_picture
 from groundling.data.regions import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
@@ -493,3 +493,14 @@ def test_mistakes_are_named(
         InputError, match="this model reads stored features, no pixels; leave it out"
     ):
         finetune(config, TWO, tmp_path / "tuned")
+
+
+def test_a_grey_picture_of_16_bits_is_not_white(tmp_path: Path) -> None:
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    Image.fromarray(grey).save(tmp_path / "8.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
+    eight, sixteen = (np.asarray(read_picture(tmp_path / f"{bits}.png")) for bits in (8, 16))
+    np.testing.assert_array_equal(sixteen, eight)
+    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "fractions.tiff")
+    with pytest.raises(InputError, match="its pixels are fractions"):
+        read_picture(tmp_path / "fractions.tiff")

@@ -254,9 +254,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: T
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
         # One bit a head and phrase; sums do not grow.
-        assert sum(bits.size for bits in forgets.hits.rows.values()) == LAYERS * sum(
-            map(len, asked)
-        )
+        assert sum(bits.size for bits in forgets.bits) == LAYERS * sum(map(len, asked))
         kept.append(sum(sums.total.size for sums in forgets.sums))
         assert not any(isinstance(one, Tensor) for one in gc.get_referents(*vars(forgets).values()))
     assert kept[0] == kept[1]

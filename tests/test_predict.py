@@ -19,6 +19,7 @@ import torch
 import toys
 import vcr_files
 from homes import STEPS, put, table
+from PIL import Image
 from test_end_to_end import resnet
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
@@ -267,6 +268,9 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
         done = json.loads((own / f"run/seed-{seed}/result.json").read_text())
         scored = scores_of(**settings, regions=store, split="dev")
         assert scored["scores"]["dev"] == done["scores"]["dev"]
+        model = load(own / "run", seed, device="cpu")
+        again = model.evaluate(own / "train.csv", "dev", regions=store)
+        assert {**again, "notes": scored["notes"]} == scored
         out = tmp_path / f"{seed}.jsonl"
         predict(config_of(**settings, regions=store, best=3), out)
         answers = homes.answers(out)
@@ -343,9 +347,51 @@ def test_python_answers_one_and_many(own: Path) -> None:
     assert alone.answer == second.answer
     assert alone.probability == pytest.approx(second.probability, abs=1e-4)
     texts = ["what is it", "is it wet ?"]
+    opened = [Image.open(photo) for photo in photos]
+    of_pictures = model.predict(["what is it", "is it wet"], image=opened)
+    assert [one.answer for one in of_pictures] == [first.answer, second.answer]
+    assert model.predict(["is it wet"], image=opened[1])[0].answer == second.answer
     features = model.encode(texts, photos, pool="mean")
+    np.testing.assert_allclose(model.encode(texts, opened, pool="mean"), features, atol=1e-6)
+    assert model.encode(["it"], images=photos[0]).shape == (1, 32)
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
+
+
+def test_python_tells_mistakes_in_one_line(own: Path) -> None:
+    model = load(own / "run/seed-1", device="cpu")
+    photo = own / "photos/trip/0.png"
+    calls: list[tuple[str, Callable[[Any], object]]] = [
+        ("there are no texts", lambda ask: ask([], image=[])),
+        (
+            "text 1: expected a text, got NoneType",
+            lambda ask: ask(["is it", None], image=[photo] * 2),
+        ),
+        ("pair of text 0: expected a text, got int", lambda ask: ask("is it", 3, photo)),
+        (
+            "image of text 0: a region store knows images by their names; pass the image's path",
+            lambda ask: ask("is it", image=Image.open(photo), regions=own / "store"),
+        ),
+        ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
+        ("pass regions=STORE, or image=FILE to find", lambda ask: ask("is it")),
+        ("best = 0, expected at least 1", lambda ask: ask("is it", image=photo, best=0)),
+        (
+            "image of text 0: expected the path of a file, or a picture of Pillow's, got None",
+            lambda ask: ask(["is it"], image=[None]),
+        ),
+    ]
+    for message, call in calls:
+        with pytest.raises(InputError) as caught:
+            call(model.predict)
+        assert message in str(caught.value)
+    with pytest.raises(InputError, match="there are no texts"):
+        model.encode([])
+    with pytest.raises(InputError, match="pass regions=STORE, or images=FOLDER to find"):
+        model.evaluate(own / "train.csv")
+    with pytest.raises(InputError, match="text 0: expected a text, got int"):
+        model.encode([3])
+    with pytest.raises(InputError, match="text 0: expected a text, got NoneType"):
+        model.predict(None, image=photo)  # type: ignore[call-overload]
 
 
 def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
@@ -379,6 +425,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         model = load(models[name], device="cpu")
         one = model.predict("what is it", image=str(own / "photos/trip/1.png"))
         assert one.probability == pytest.approx(found[len(found) - 1][2], abs=1e-4)
+        with Image.open(own / "photos/trip/1.png") as picture:
+            again = model.predict(["what is it"], image=[picture], best=1)
+        assert again[0].probability == pytest.approx(one.probability, abs=1e-4)
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
@@ -422,6 +471,25 @@ def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -
         f"{file}, line 4: trip/99: not in {own / 'store'}",
         f"{file}, line 6: the text is empty",
     ]
+
+
+def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> None:
+    file = put(
+        tmp_path / "asked.csv",
+        'question,photo,answer,predicted_answer\n"what\nis it",trip/0.png,a,b\nwhat,trip/1.png,c,d\n',
+    )
+    settings = {"model": str(own / "run"), "data": str(file), "regions": str(own / "store")}
+    predict(config_of(**settings), tmp_path / "answers.csv")
+    first, second = rows(tmp_path / "answers.csv")
+    assert [first["answer"], second["predicted_answer"]] == ["a", "d"]
+    assert first["predicted_predicted_answer"] in ("cat", "dog", "sea")
+    predict(config_of(**settings), tmp_path / "answers.tsv")
+    lines = (tmp_path / "answers.tsv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("what is it\ttrip/0.png\ta\tb\t")
+    half = put(tmp_path / "half.jsonl", '{"question": "a \\ud800", "photo": "trip/0.png"}\n')
+    with pytest.raises(InputError, match=r"line 1: '\\ud800' is half a character"):
+        predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
 
 
 def test_a_killed_prediction_leaves_nothing(own: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -492,6 +560,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"best": 0}, "--best 0, expected at least 1"),
         ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
+        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
         ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
         ({"model": "none"}, "none: no such folder; expected what `groundling finetune` wrote"),
         ({"seed": 7}, "no saved model of seed 7; there are: 0, 1"),
@@ -513,6 +582,23 @@ def test_mistakes_are_one_line(
     assert any(part in told for part in message.split("|")) or __import__("re").search(
         message, told
     )
+
+
+def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:
+    """Of `0.jpg` and `0.png` neither can be told by an id, and no `1.jpg` stands for `1.png`."""
+    photos = shutil.copytree(own / "photos", tmp_path / "photos")
+    Image.open(photos / "trip/0.png").save(photos / "trip/0.jpg")
+    Image.open(photos / "trip/1.png").save(photos / "trip/1.JPG")
+    (photos / "trip/1.png").unlink()
+    names = ("trip/0.png", "trip/0", "trip/1.png", "trip/1.jpg", "trip/1")
+    file = put(tmp_path / "new.csv", table(("question", "photo"), *(("what", n) for n in names)))
+    settings = {"model": str(own / "run"), "data": str(file), "images": str(photos)}
+    settings |= {"backbone": str(own / "vit")}
+    with pytest.raises(InputError, match=r"line 4: trip/1.png: .*photos has 1.JPG in its place"):
+        predict(config_of(**settings), tmp_path / "no.csv")
+    told = predict(config_of(**settings, skip_bad=True), tmp_path / "some.csv")
+    assert [bool(row["answer"]) for row in rows(tmp_path / "some.csv")] == [0, 0, 0, 1, 1]
+    assert "line 2: trip/0: 0.png and 0.jpg differ in nothing but the" in told["skipped_first"][0]
 
 
 def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:
@@ -551,6 +637,15 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         ({"form": {"is": "classify", "labels": ["a"]}}, "does not hold the head"),
         ({"head": "vqa"}, "does not hold the head"),
         ({"own": {"text": 3}}, "damaged"),
+        ({"form": {"is": "classify", "labels": 3}}, "damaged"),
+        ({"form": {"is": "classify", "labels": ["a", "b", "a"]}}, "damaged"),
+        ({"form": {"is": "classify", "labels": ["a", "b"], "kind": "x"}}, "damaged"),
+        ({"design": None}, "design is None"),
+        ({"kind": ["a"]}, "kind is ['a']"),
+        ({"modules": []}, "modules is []"),
+        ({"modules": {"a:b": 1}}, "modules: a:b is 1"),
+        ({"version": "1"}, "version is '1'"),
+        ({"loss": 0}, "loss is 0"),
         ({"more": 1}, "damaged"),
         (
             {"regions": {"made_with": {"grid": "two"}}},

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import homes
 import pytest
@@ -18,15 +19,18 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.analysis.retention import agreement, read_pairs
+from groundling.analysis.sentences import sentence_vectors
 from groundling.batch import Example, collate
 from groundling.config import ADAPTING, AdaptConfig, TrainConfig, changed, configured
 from groundling.data.samples import TextSamples
 from groundling.errors import InputError
-from groundling.models.sentence import POOLS, Pooling, normalized, pooled_by
+from groundling.models.sentence import POOLS, Pooling, load_sentence, normalized, pooled_by
 from groundling.models.text import load_text_encoder
 from groundling.objectives.distill import Distill
+from groundling.objectives.retain import Retain
 from groundling.optimizers import optimizer_of, set_rates
 from groundling.recipes.adapt import adapt, arm_of
+from groundling.teachers.itself import Itself
 
 CARRIED = (
     "modules.json",
@@ -326,6 +330,65 @@ def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: P
     assert arm_of("contrastive", masked_lm=False).names == ["contrastive"]
 
 
+# -- staying what it was -------------------------------------------------------------------------------------------
+
+
+def mean_cosine(before: Path, after: Path, texts: list[str]) -> float:
+    """How close an encoder's vectors are to those of another, of the same texts."""
+    sides = []
+    for folder in (before, after):
+        text = load_text_encoder(folder)
+        sides.append(sentence_vectors(text, text.sentence, texts)[0])
+    return float(torch.cosine_similarity(*sides, dim=-1).mean())
+
+
+def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path: Path) -> None:
+    texts = toys.sentences()[:8]
+    close = {}
+    for weight in (0.0, 100.0):
+        out = tmp_path / str(weight)
+        config = changed(settings, retain=weight, retention="")
+        result = adapt(config, replace(STEPS, steps=12), out)
+        assert ("retain" in result["last"]) == bool(weight)
+        assert any("--retain" in note for note in result["notes"]) == bool(weight)
+        close[weight] = mean_cosine(Path(settings.student), out / "model", texts)
+    assert close[100.0] > close[0.0]
+
+
+def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
+    text = load_text_encoder(given / "student").eval()
+    samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
+    rows = samples.get([0, 1])
+    before = Itself(text)
+    expected, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
+    told = before.features(collate(before.inputs(rows)))["as_it_was"]
+    torch.testing.assert_close(told, expected)
+    batch = replace(collate(rows), features={"as_it_was": told})
+    objective = Retain(text.sizes)
+    text.requires_grad_(False)
+    assert float(objective(text(batch), batch)["retain"]) == pytest.approx(0.0, abs=1e-6)
+    with torch.no_grad():
+        for parameter in text.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    now, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
+    distance = sum(1 - float(one @ other) for one, other in zip(now, expected, strict=True))
+    torch.testing.assert_close(before.features(collate(before.inputs(rows)))["as_it_was"], told)
+    assert float(objective(text(batch), batch)["retain"]) == pytest.approx(distance, abs=1e-5)
+
+
+def test_a_plain_encoder_has_nothing_to_retain(
+    settings: AdaptConfig, given: Path, tmp_path: Path
+) -> None:
+    result = adapt(
+        changed(settings, student=str(given / "plain"), retention=""), STEPS, tmp_path / "plain"
+    )
+    assert "retain" not in result["last"]
+    with pytest.raises(InputError, match="no sentence vectors to retain"):
+        Itself(load_text_encoder(given / "plain"))
+    with pytest.raises(InputError, match=r"--retain = -1\.0, expected at least 0"):
+        adapt(changed(settings, retain=-1.0), STEPS, tmp_path / "negative")
+
+
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
@@ -403,10 +466,8 @@ def test_published_sweeps_do_not_follow_the_defaults() -> None:
 def test_sentence_transformers_loads_what_was_adapted(
     settings: AdaptConfig, tmp_path: Path, layout: int
 ) -> None:
-    package = pytest.importorskip("sentence_transformers")
-    if layout > int(package.__version__.partition(".")[0]):
-        pytest.skip("its versions read older layouts, not newer ones")
-    theirs = package.SentenceTransformer
+    from sentence_transformers import SentenceTransformer as Theirs  # takes seconds
+
     student = homes.sentence_encoder(tmp_path / "student", layout)
     texts = toys.sentences()[:4]
     for keep in (False, True):
@@ -420,8 +481,30 @@ def test_sentence_transformers_loads_what_was_adapted(
         samples = TextSamples([Example(one, one) for one in texts], *text.inputs(24))
         batch = collate(samples.get(range(4)))
         ours = text.sentence.vectors(text(batch).text, batch.text.mask)
-        found = theirs(str(out / "model"), device="cpu")
+        found = Theirs(str(out / "model"), device="cpu")
         torch.testing.assert_close(
             torch.tensor(found.encode(texts)), ours.detach(), atol=1e-5, rtol=0
         )
         assert found.max_seq_length == (24 if layout == 2 else found.max_seq_length)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'"),
+        ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length is -5"),
+        ("config_sentence_transformers.json", {"prompts": "x"}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"q": None}}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"z": "a"}}, "has no text of this name"),
+        ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "is not known here"),
+    ],
+)
+def test_settings_that_are_no_settings(
+    file: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pooled_by("mean", 8, 16).write(tmp_path)
+    settings = json.loads((tmp_path / file).read_text()) | {"default_prompt_name": "q"} | change
+    (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(InputError) as caught:
+        load_sentence(tmp_path, 8)
+    assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +16,50 @@ from groundling.data.mirror import mirrored_regions
 from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
 from groundling.errors import InputError, first_line
+from groundling.runs import sha256_of
+
+Picture = Path | Image.Image
+"""A file, or a picture of Pillow's."""
 
 
-def read_picture(path: Path) -> Image.Image:
-    """A file as an RGB image, turned as its EXIF says; raises InputError, without the file's name."""
+def read_picture(picture: Picture) -> Image.Image:
+    """A picture as an RGB image, turned as its EXIF says; raises InputError, without the file's name."""
     try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
+        if isinstance(picture, Image.Image):
+            return _in_rgb(picture)
+        with Image.open(picture) as image:
+            return _in_rgb(image)
     except (
         Exception
     ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
         raise InputError(f"does not decode as an image ({first_line(error)})") from None
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
+
+
+def digest_of(picture: Picture) -> str:
+    """A hash by which the same picture is known again: of its file, or of its pixels."""
+    if isinstance(picture, Image.Image):
+        pixels = _in_rgb(picture)
+        return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
+    return sha256_of(picture)
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """A grey image of 16 bits as one of 8, which Pillow's own conversion would make white; any other as it is.
+
+    Raises ValueError for numbers of which nobody says what is white.
+    """
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions; save it with 8 bits a colour")
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise ValueError("its pixels have more than 16 bits; save it with 8 bits a colour")
+    return Image.fromarray((values >> 8).astype(np.uint8))
 
 
 class Pictured:
@@ -34,7 +68,7 @@ class Pictured:
     def __init__(
         self,
         samples: Samples,
-        folder: str | Path | Mapping[str, Path],
+        folder: str | Path | Mapping[str, Picture],
         side: int,
         long_side: float = 0,
     ) -> None:
@@ -68,11 +102,11 @@ class Pictured:
             for index, sample in zip(indices, samples, strict=True)
         ]
 
-    def _pixels(self, path: Path) -> np.ndarray:
+    def _pixels(self, picture: Picture) -> np.ndarray:
         try:
-            image = read_picture(path)
+            image = read_picture(picture)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{picture}: {error}") from None
         scale = min(self.side / min(image.size), self.long_side / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
@@ -130,31 +164,44 @@ def _turned(sample: Sample) -> Sample:
 
 
 def pictures_of(
-    samples: Samples, folder: str | Path | Mapping[str, Path], who: str
-) -> dict[str, Path]:
-    """The file of every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
+    samples: Samples, folder: str | Path | Mapping[str, Picture], who: str
+) -> dict[str, Picture]:
+    """Every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
 
     Raises InputError if a sample has not exactly one image, as `who` needs, or if a file is missing.
     """
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
             raise InputError(f"{name} has {len(images)} images; {who} takes one a text")
-    files = folder if isinstance(folder, Mapping) else files_below(Path(folder))
     every = dict.fromkeys(image for (image,) in samples.images)
+    if isinstance(folder, Mapping):
+        return {image: folder[image] for image in every}
+    files = files_below(Path(folder))
     missing = [image for image in every if image not in files]
     if missing:
         raise InputError(
             f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
             f"({', '.join(sorted(PICTURES))}); add them"
         )
-    return {image: files[image] for image in every}
+    try:
+        return {image: only(files[image]) for image in every}
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
 
 
-def files_below(folder: Path) -> dict[str, Path]:
-    """Every image below a folder by its path there without ending; of two of one name the first by ending."""
+def only(files: Sequence[Path]) -> Path:
+    """The file of an image; raises InputError, without the folder, if several share its name."""
+    if len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        raise InputError(f"{names} differ in nothing but the ending; remove all but one")
+    return files[0]
+
+
+def files_below(folder: Path) -> dict[str, list[Path]]:
+    """Every image below a folder by its path there without ending; several of one name are all there."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
-    found = {}
+    found: dict[str, list[Path]] = {}
     # Not with rglob, which takes seconds for the many thousands of images that a folder may have.
     for place, _, names in os.walk(folder):
         below = Path(place).relative_to(folder)
@@ -162,5 +209,5 @@ def files_below(folder: Path) -> dict[str, Path]:
         for name in sorted(names, reverse=True):
             stem, ending = os.path.splitext(name)
             if ending.lower() in PICTURES:
-                found[prefix + stem] = Path(place, name)
+                found.setdefault(prefix + stem, []).append(Path(place, name))
     return found

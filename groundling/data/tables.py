@@ -109,7 +109,20 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
             yield reader.line_num, {name: row[name] for name in columns}
     except csv.Error as error:
         where = f"{path}, line {reader.line_num + 1}"
-        raise InputError(f"{where}: quotes are not in order ({error})") from None
+        raise InputError(
+            f"{where}: quotes are not in order, or a cell is too long ({error})"
+        ) from None
+
+
+def refuse_halves(where: str, parsed: object) -> None:
+    """Raises InputError if JSON that was read holds half of a surrogate pair, which is no character of any text."""
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise InputError(
+            f"{where}: {half!a} is half a character; write the text in UTF-8"
+        ) from None
 
 
 def columns_of(path: Path) -> list[str]:
@@ -147,6 +160,8 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
         except (ValueError, RecursionError):
             # Python refuses numbers of thousands of digits and brackets thousands deep.
             raise InputError(f"{where}: a number too long, or too many brackets") from None
+        if "\\u" in line:
+            refuse_halves(where, row)
         for name in texts:
             if not isinstance(row, dict) or not isinstance(row.get(name), str):
                 raise InputError(f"{where}: no text in field {name!r}")

@@ -166,7 +166,9 @@ class Grounding:
         self.layers: list[tuple[str, int]] = []
         self.heads = 0
         self.facts = BySample()
-        self.hits = BySample()
+        # Room for all at once: many small arrays, one by one, would keep memory from being given back between batches.
+        self.first = np.cumsum([0, *(len(own) for own in phrases)])
+        self.bits: list[np.ndarray] = []
         self.sums: list[Sums] = []
         self.asked = Sums(2)
         self._now: tuple[Seen, _Asked] | None = None
@@ -201,7 +203,7 @@ class Grounding:
         bits = np.packbits(right, axis=-1)
         for place in dict.fromkeys(asked.place.tolist()):
             own = asked.place == place
-            self.hits.put(place, number, bits[own])
+            self.bits[number][self.first[place] : self.first[place + 1]] = bits[own]
             self.sums[number].add(self.half[place], measured[own & is_asked].sum(0))
 
     def _number(self, one: AttentionMap) -> int:
@@ -215,6 +217,7 @@ class Grounding:
                 )
             self.heads = heads
             self.layers.append(layer)
+            self.bits.append(np.zeros((self.first[-1], -(-heads // 8)), np.uint8))
             self.sums.append(Sums(2, heads, len(MEASURES)))
         return self.layers.index(layer)
 
@@ -288,7 +291,7 @@ class Grounding:
             "layers": self.layers,
             "heads": self.heads,
             "facts": self.facts.kept(),
-            "hits": self.hits.kept(),
+            "bits": self.bits,
             "sums": [one.kept() for one in self.sums],
             "asked": self.asked.kept(),
         }
@@ -297,10 +300,14 @@ class Grounding:
         """What all processes found; one without a batch knows no layers."""
         told = [part for part in parts if part["layers"]]
         self.facts.merge([part["facts"] for part in told])
-        self.hits.merge([part["hits"] for part in told])
         self.asked.merge([part["asked"] for part in told])
         self.layers = told[0]["layers"] if told else []
         self.heads = told[0]["heads"] if told else 0
+        # Where one process has bits, the others have zeros.
+        self.bits = [
+            np.bitwise_or.reduce([part["bits"][number] for part in told])
+            for number in range(len(self.layers))
+        ]
         self.sums = [Sums(2, self.heads, len(MEASURES)) for _ in self.layers]
         for number, sums in enumerate(self.sums):
             sums.merge([part["sums"][number] for part in told])
@@ -310,8 +317,8 @@ class Grounding:
         if not self.layers:
             raise InputError("this model's attention has no text that looks at regions")
         facts = np.concatenate([self.facts.rows[place][0] for place in sorted(self.facts.rows)])
-        bits = np.concatenate([self.hits.rows[place] for place in sorted(self.hits.rows)], axis=1)
-        hits = np.unpackbits(bits, axis=-1, count=self.heads).astype(bool)  # (layers, Q, H)
+        # (layers, Q, H)
+        hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
         with np.errstate(invalid="ignore"):
             means = np.stack([one.values() for one in self.sums], 1) / self.asked.values().reshape(
                 2, 1, 1, 1

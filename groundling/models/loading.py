@@ -16,7 +16,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
             f"beside the weights ({first_line(error)})"
@@ -36,7 +36,7 @@ def load_config(source: str | Path) -> Any:
         raise InputError(f"{source}: not a model folder, config.json is missing")
     try:
         return AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{source}: no model found there ({first_line(error)})") from None
 
 

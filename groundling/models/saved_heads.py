@@ -96,7 +96,7 @@ def load_head(folder: Path, head: nn.Module, name: str) -> bool:
                 key: grown(stored.get_tensor(stored_as), before[key])
                 for key, stored_as in names.items()
             }
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise InputError(f"{file}: damaged or not safetensors ({error})") from None
     if any(weights[key].shape != before[key].shape for key in before):
         return False

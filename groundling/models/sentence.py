@@ -247,7 +247,7 @@ def load_sentence(source: str | Path, width: int) -> tuple[Sentence | None, bool
             after.append(dense)
     settings = next((folder.settings(name) for name in ENCODER if folder.keep(name)), {})
     about = folder.settings(ABOUT) if folder.keep(ABOUT) else {}
-    prompt = (about.get("prompts") or {}).get(about.get("default_prompt_name") or "", "")
+    prompt = _prompt(folder, about)
     if prompt and not folder.settings(f"{modules[1]['path']}/{CONFIG}").get("include_prompt", True):
         raise InputError(
             f"{folder.name(ABOUT)}: a default prompt that pooling leaves out (include_prompt: false) is not supported"
@@ -255,12 +255,39 @@ def load_sentence(source: str | Path, width: int) -> tuple[Sentence | None, bool
     sentence = Sentence(
         pooling,
         tuple(after),
-        int(settings.get("max_seq_length") or 0),
+        _max_length(folder, settings),
         prompt,
         tuple(modules),
         folder.files,
     )
     return sentence, bool(settings.get("do_lower_case"))
+
+
+def _prompt(folder: _Folder, about: Mapping[str, Any]) -> str:
+    """What stands before every text by default; raises InputError if that is no text."""
+    name = about.get("default_prompt_name")
+    if not name:
+        return ""
+    prompts = about.get("prompts")
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    if not isinstance(prompt, str):
+        raise InputError(
+            f"{folder.name(ABOUT)}: default_prompt_name is {name!r:.40}, but `prompts` has no text of this name"
+        )
+    return prompt
+
+
+def _max_length(folder: _Folder, settings: Mapping[str, Any]) -> int:
+    """Most pieces of a text, 0 where nothing is said; raises InputError for what is no number of pieces."""
+    said = settings.get("max_seq_length")
+    if said is None:
+        return 0
+    if type(said) is not int or said < 1:
+        file = next(name for name in ENCODER if name in folder.files)
+        raise InputError(
+            f"{folder.name(file)}: max_seq_length is {said!r:.40}, expected a whole number above 0"
+        )
+    return said
 
 
 def lower_cased(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -320,7 +347,7 @@ class _Folder:
             )
         try:
             return json.loads(self.files[file])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{self.name(file)}: not valid JSON ({first_line(error)})") from None
 
     def modules(self) -> list[dict[str, Any]]:
@@ -375,7 +402,7 @@ def _pooling(folder: _Folder, path: str, width: int) -> tuple[Pooling, int]:
         modes: Sequence[Any] = unknown or [mode for key, mode in LEGACY.items() if key in switched]
     else:
         modes = [said] if isinstance(said, str) else said
-    if not isinstance(modes, Sequence) or any(mode not in POOLS for mode in modes):
+    if not isinstance(modes, Sequence) or any(mode not in list(POOLS) for mode in modes):
         raise InputError(
             f"{folder.name(file)}: pooling {modes!r} is not known here; expected some of {', '.join(POOLS)}"
         )

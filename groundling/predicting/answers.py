@@ -42,13 +42,16 @@ class Prediction(Candidate):
 class Wording:
     """How the outputs of one form are put into words."""
 
-    def __init__(self, form: Form, best: int) -> None:
-        """`best`: how many answers of each example; raises InputError for more than are kept."""
+    def __init__(self, form: Form, best: int, called: str = "--best") -> None:
+        """`best`: how many answers of each example, `called` so in messages.
+
+        Raises InputError for none, or more than are kept.
+        """
         if best < 1:
-            raise InputError(f"--best {best}, expected at least 1")
+            raise InputError(f"{called} {best}, expected at least 1")
         if isinstance(form, Answer) and len(form.labels) > MANY and best > LIKELY:
             raise InputError(
-                f"--best {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
+                f"{called} {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
             )
         self.form = form
         self.best = best

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from groundling.config import OwnFile, RegionsConfig
 from groundling.data.several_stores import SeveralStores
@@ -112,29 +112,35 @@ def described(folder: Path) -> Described:
 
 def _parsed(content: Mapping[str, Any]) -> Described:
     values = {name: value for name, value in content.items() if name != "format"}
-    for name, kind in (
-        ("task", str),
-        ("head", str),
-        ("reads", dict),
-        ("ready", bool),
-        ("regions", dict),
-    ):
-        if not isinstance(values[name], kind):
-            raise TypeError(f"{name} is {values[name]!r:.40}")
+    for name in ("task", "head", "ready", "regions"):
+        if name not in values:
+            raise KeyError(name)
     values["form"] = None if values["form"] is None else _form(values["form"])
     values["reads"] = _checked(Reads, values["reads"])
     values["own"] = None if values["own"] is None else _checked(OwnFile, values["own"])
-    return Described(**values)
+    made = Described(**values)
+    _check_types(
+        made, Described("", None), [name for name in values if name not in ("form", "own")]
+    )
+    for name, digest in made.modules.items():
+        if not isinstance(digest, str):
+            raise TypeError(f"modules: {name} is {digest!r:.40}")
+    return made
 
 
 def _checked(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """A dataclass of plain settings, each of the type of its default."""
     made = kind(**values)
-    unset = vars(kind())
-    for name, value in vars(made).items():
-        if type(value) is not type(unset[name]):
-            raise TypeError(f"{name} is {value!r:.40}")
+    _check_types(made, kind(), list(vars(made)))
     return made
+
+
+def _check_types(made: Any, unset: Any, names: Sequence[str]) -> None:
+    """Raises TypeError unless these attributes are of the types that they have in `unset`."""
+    for name in names:
+        value = getattr(made, name)
+        if type(value) is not type(getattr(unset, name)):
+            raise TypeError(f"{name} is {value!r:.40}")
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------
@@ -167,6 +173,15 @@ def _form(content: Mapping[str, Any]) -> Form:
             value = tuple(value)
         values[name] = value
     form: Form = kind(**values)
+    types = get_type_hints(kind)
+    for name in ("kind", "reads"):
+        # `reads` of most forms is no setting, and given by none.
+        if name in values and values[name] not in get_args(types[name]):
+            raise ValueError(f"{name} of the form is {values[name]!r:.40}")
+    for name in ("labels", "never"):
+        listed = values.get(name, ())
+        if not isinstance(listed, tuple) or len(set(listed)) < len(listed):
+            raise ValueError(f"{name} of the form are {listed!r:.40}")
     return form
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
 
 from groundling.batch import Example
+from groundling.data.pictures import Picture
 from groundling.data.regions import stem
 from groundling.errors import InputError
 from groundling.forms import Choose, Form
 from groundling.predicting.description import Reads
+from groundling.predicting.sight import Sight
 from groundling.tasks.table import texts_in, whole_rows
 
 
@@ -48,7 +53,9 @@ class Question:
     """Ids of the images."""
 
 
-Files = str | Path | Sequence[str | Path]
+File = str | Path | Image.Image
+"""An image: the path of its file, or a picture of Pillow's."""
+Files = File | Sequence[File]
 """The image of a question, or its images."""
 
 
@@ -59,36 +66,72 @@ class Asked:
     text: str
     pair: str | None
     choices: tuple[str, ...]
-    files: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    where: str
+    """Whose images these are, for messages."""
 
     def ids(self, stored: bool) -> tuple[str, ...]:
-        """Ids of its images: as a region store has them, or the files' own names."""
-        return tuple(stem(file) for file in self.files) if stored else self.files
+        """Ids of its images: as a region store has them, or the files' own names, or what an open picture is here.
+
+        Raises InputError for an open picture where a store is asked.
+        """
+        ids = []
+        for number, picture in enumerate(self.pictures):
+            if isinstance(picture, Path):
+                ids.append(stem(str(picture)) if stored else str(picture))
+                continue
+            if stored:
+                raise InputError(
+                    f"{self.where}: a region store knows images by their names; pass the image's path, or no `regions`"
+                )
+            ids.append(self.where if len(self.pictures) == 1 else f"{self.where}, number {number}")
+        return tuple(ids)
 
 
 def asked_of(
     texts: Sequence[str],
     pairs: Sequence[str] | None,
-    images: Sequence[Files] | None,
+    images: Any,
     choices: Sequence[Sequence[str]] | None,
 ) -> list[Asked]:
-    """Questions of several lists; raises InputError if they are of different lengths."""
+    """Questions of several lists, of which `images` may be the lone image of a lone text.
+
+    Raises InputError if they are empty, of different lengths, or no texts and images.
+    """
+    if not len(texts):
+        raise InputError("there are no texts: the list is empty")
+    if isinstance(images, File) and len(texts) == 1:
+        images = [images]
     for name, many in (("pair", pairs), ("image", images), ("choices", choices)):
-        if many is not None and (isinstance(many, str | Path) or len(many) != len(texts)):
+        if many is not None and (isinstance(many, File) or len(many) != len(texts)):
             raise InputError(f"{name}: expected a list of {len(texts)}, as many as there are texts")
     return [
         Asked(
-            text,
-            None if pairs is None else pairs[number],
+            _text(text, f"text {number}"),
+            None if pairs is None else _text(pairs[number], f"pair of text {number}"),
             () if choices is None else tuple(choices[number]),
-            () if images is None else _files(images[number]),
+            () if images is None else _pictures(images[number], f"image of text {number}"),
+            f"image of text {number}",
         )
         for number, text in enumerate(texts)
     ]
 
 
-def _files(image: Files) -> tuple[str, ...]:
-    return (str(image),) if isinstance(image, str | Path) else tuple(str(one) for one in image)
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{what}: expected a text, got {type(value).__name__}")
+    return value
+
+
+def _pictures(image: Files, what: str) -> tuple[Picture, ...]:
+    files = image if isinstance(image, list | tuple) else (image,)
+    for file in files:
+        if not isinstance(file, File):
+            kind = type(file).__name__
+            raise InputError(
+                f"{what}: expected the path of a file, or a picture of Pillow's, got {kind}"
+            )
+    return tuple(Path(file) if isinstance(file, str) else file for file in files)
 
 
 def example_of(name: str, asked: Question, form: Form, reads: Reads, sees: bool) -> Example:
@@ -130,7 +173,7 @@ class Line:
 
 
 def lines_of(
-    path: Path, columns: Columns, form: Form, reads: Reads, sees: bool
+    path: Path, columns: Columns, form: Form, reads: Reads, sight: Sight
 ) -> tuple[list[str], list[Line]]:
     """The names of a file's columns, and a line for each row, in the file's order.
 
@@ -144,15 +187,10 @@ def lines_of(
     for number, (where, cells) in enumerate(rows):
         try:
             first, *second = texts_in(cells, texts)
-            images = [
-                stem(file.strip().removeprefix("./"))
-                for file in texts_in(cells, split(columns.image))
-            ]
-            if not all(images):
-                raise InputError("no image is named")
+            images = [sight.id_of(file) for file in texts_in(cells, split(columns.image))]
             choices = texts_in(cells, split(columns.choices))
             asked = Question(first, second[0] if second else None, choices, images)
-            example = example_of(f"{path.stem}-{number}", asked, form, reads, sees)
+            example = example_of(f"{path.stem}-{number}", asked, form, reads, sight.sees)
         except InputError as error:
             lines.append(Line(where, cells, None, str(error)))
         else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from groundling.data.paired import Store
-from groundling.data.pictures import files_below, read_picture
-from groundling.data.regions import RegionStore
+from groundling.data.pictures import Picture, files_below, only, read_picture
+from groundling.data.regions import RegionStore, stem
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd
@@ -18,8 +19,23 @@ from groundling.models.single_stream import SingleStream
 from groundling.predicting.description import Described, unlike
 from groundling.vision.photos import Finder
 
-Photos = str | Path | Mapping[str, Path]
-"""A folder of photos, whose ids are paths there without ending, or the files themselves by id."""
+Photos = str | Path | Mapping[str, Picture]
+"""A folder of photos, whose ids are paths there without ending, or the photos themselves by id."""
+
+
+class Names(NamedTuple):
+    """What whoever asks calls the places of images, for messages."""
+
+    regions: str
+    """That of region stores."""
+    photos: str
+    """That of photos."""
+    accept: str = ""
+    """What takes regions that were made otherwise; empty if nothing does."""
+
+
+FLAGS = Names("--regions STORE", "--images FOLDER", "--other-regions")
+"""Of a command."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +44,8 @@ class Seen:
 
     store: Store | None = None
     """Their regions; None for a model that reads none."""
-    photos: Mapping[str, Path] = field(default_factory=dict)
-    """Their files; empty for a model that reads no pixels."""
+    photos: Mapping[str, Picture] = field(default_factory=dict)
+    """Their files or pictures; empty for a model that reads no pixels."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with those that cannot be looked at, by image."""
 
@@ -47,10 +63,12 @@ class Sight:
         *,
         other_regions: bool = False,
         decode: bool = False,
+        names: Names = FLAGS,
     ) -> None:
         """`find` gives what finds regions of photos, if `regions`, stores of them, are not given.
 
-        `decode`: try every photo before the model does, so that a broken one is told by its name.
+        `decode`: try every photo before the model does, so that a broken one is told by its name. `names`: what
+        messages call these arguments.
 
         Raises InputError if the model reads no images, not these, or regions of another kind (see `other_regions`).
         """
@@ -59,11 +77,15 @@ class Sight:
         self.reads_regions = about.reads.regions
         self.reads_pixels = reads_pixels(student, about)
         self.decode = decode
+        self.names = names
         self._refuse(regions, photos)
-        self.files: Mapping[str, Path] = {}
-        if photos:
-            self.files = photos if isinstance(photos, Mapping) else files_below(Path(photos))
-        self.place = "those photos" if isinstance(photos, Mapping) else str(photos)
+        self.files: Mapping[str, Sequence[Path]] = {}
+        self.given: Mapping[str, Picture] | None = None
+        if isinstance(photos, Mapping):
+            self.given = photos
+        elif photos:
+            self.files = files_below(Path(photos))
+        self.place = str(photos)
         self.stores: SeveralStores | None = None
         if regions:
             whole = not isinstance(student, EndToEnd)
@@ -83,6 +105,21 @@ class Sight:
         """Whether regions are found now, which takes time and memory for every photo."""
         return self.finder is not None
 
+    def id_of(self, file: str) -> str:
+        """The id of the image that a row names by its file, with or without its ending.
+
+        Raises InputError, without saying where, for none, or if the photo of this name has another ending.
+        """
+        file = file.strip().removeprefix("./")
+        image = stem(file)
+        if not image:
+            raise InputError("no image is named")
+        there = self.files.get(image, ())
+        ending = file[len(image) :].lower()
+        if ending and there and all(photo.suffix.lower() != ending for photo in there):
+            raise InputError(f"{file}: {self.place} has {there[0].name} in its place")
+        return image
+
     def look(self, images: Sequence[str]) -> Seen:
         """What there is of these images, each named once."""
         if not self.sees:
@@ -92,12 +129,13 @@ class Sight:
         if self.stores is not None:
             lacking = [image for image in images if image not in self.stores]
             faults = dict.fromkeys(lacking, f"not in {self.stores.name}")
-        photos = {}
+        photos: dict[str, Picture] = {}
         if self.reads_pixels or self.finder is not None:
-            photos = {image: self.files[image] for image in images if image in self.files}
             for image in images:
-                if image not in photos:
-                    faults.setdefault(image, f"no such photo in {self.place}")
+                try:
+                    photos[image] = self._photo(image)
+                except InputError as error:
+                    faults.setdefault(image, str(error))
         if self.finder is not None:
             store, unfound = self.finder(photos)
             faults |= unfound
@@ -105,26 +143,40 @@ class Sight:
             faults |= _broken(photos)
         return Seen(store, photos if self.reads_pixels else {}, faults)
 
+    def _photo(self, image: str) -> Picture:
+        """The photo of an image; raises InputError if there is none, or several."""
+        if self.given is not None:
+            picture = self.given[image]
+            if isinstance(picture, Path) and not picture.is_file():
+                raise InputError("no such file")
+            return picture
+        if image not in self.files:
+            raise InputError(f"no such photo in {self.place}")
+        return only(self.files[image])
+
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
         """Raises InputError for what this model does not read, or has too little of."""
-        given = [f"--regions {' '.join(regions)}"] if regions else []
+        names = self.names
+        given = [names.regions] if regions else []
         if photos:
-            given.append("--images" if isinstance(photos, Mapping) else f"--images {photos}")
+            given.append(names.photos)
         if not self.sees:
             if given:
                 raise InputError(f"{given[0]}: this model reads texts alone; leave it out")
             return
         if not self.reads_regions and regions:
-            raise InputError(f"{given[0]}: this model looks at whole photos; pass --images FOLDER")
+            raise InputError(
+                f"{names.regions}: this model looks at whole photos; pass {names.photos}"
+            )
         if self.reads_pixels and not photos:
-            raise InputError("this model looks at the photos themselves; pass --images FOLDER")
+            raise InputError(f"this model looks at the photos themselves; pass {names.photos}")
         if self.reads_regions and not given:
             raise InputError(
-                "this model looks at regions of images; pass --regions STORE, or --images FOLDER to find them now"
+                f"this model looks at regions of images; pass {names.regions}, or {names.photos} to find them now"
             )
         if regions and photos and not self.reads_pixels:
             raise InputError(
-                f"{' '.join(given)}: regions are in the store, or found in the photos; give one of them"
+                f"{' and '.join(given)}: regions are in the store, or found in the photos; give one of them"
             )
 
     def _compare(self, stores: SeveralStores, accept: bool) -> None:
@@ -135,9 +187,8 @@ class Sight:
             store.require(self.student.sizes.regions)
             difference = unlike(self.about.regions, store.manifest)
             if difference and not accept:
-                raise InputError(
-                    f"{store.folder}: {difference}; make the store alike, or pass --other-regions"
-                )
+                otherwise = f", or pass {self.names.accept}" if self.names.accept else ""
+                raise InputError(f"{store.folder}: {difference}; make the store alike{otherwise}")
 
 
 def reads_pixels(student: Student, about: Described) -> bool:
@@ -147,12 +198,12 @@ def reads_pixels(student: Student, about: Described) -> bool:
     return isinstance(student, EndToEnd) and about.reads.regions and not about.reads.blind
 
 
-def _broken(photos: Mapping[str, Path]) -> dict[str, str]:
+def _broken(photos: Mapping[str, Picture]) -> dict[str, str]:
     """What is wrong with photos that do not decode, by id."""
     faults = {}
-    for image, path in photos.items():
+    for image, picture in photos.items():
         try:
-            read_picture(path)
+            read_picture(picture)
         except InputError as error:
             faults[image] = str(error)
     return faults

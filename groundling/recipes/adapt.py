@@ -27,6 +27,7 @@ from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.retain import Retain
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
@@ -37,6 +38,7 @@ from groundling.recipes.teaching import (
     vocabulary,
     with_teachers,
 )
+from groundling.teachers.itself import Itself
 from groundling.train import train
 
 ARMS = {
@@ -113,13 +115,12 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     text = load_text_encoder(config.student)
     retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
     notes = _pool_notes(config, arm, text)
+    retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     max_length = min(config.max_length, text.max_length)
     examples = corpus(config.text, config.form, text.tokenizer, max_length, config.max_texts)
     model, windows = _model(config, arm, text, training.seed)
     samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
-    # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
-    source = config.teacher if arm.taught else ""
     given = Given(
         model.sizes,
         vocabulary(text),
@@ -128,11 +129,24 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
         distilling,
         config.targeted,
     )
-    room = classroom(source, arm.names, given, run.state.device, run.folder, training.seed)
+    # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
+    room = classroom(
+        config.teacher if arm.taught else "",
+        arm.names,
+        given,
+        run.state.device,
+        run.folder,
+        training.seed,
+        also=[Itself(text)] if retains else [],
+    )
     samples, teachers = room.wrap(samples)
-    objectives = make_objectives(arm.names, with_teachers(given, room), training.seed)
+    given = with_teachers(given, room)
+    objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     notes += _notes(config, arm, training, heads, text)
+    if retains:
+        objectives.append(Retain(given.sizes, weight=config.retain))
+        notes.append(_retain_note(config))
     say_notes(notes)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
@@ -209,6 +223,18 @@ def _into_teachers_space(text: TextEncoder, config: AdaptConfig) -> Distilling:
         pool="own",
         l1_targets="unit",
         max_windows=config.distilling.max_windows or 1,
+    )
+
+
+def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:
+    """Whether the student is a sentence encoder whose vectors are to stay where they are."""
+    return bool(config.retain) and text.sentence is not None and not arm.joint
+
+
+def _retain_note(config: AdaptConfig) -> str:
+    return (
+        f"--retain {config.retain:g}: {config.student} is a sentence encoder, whose vectors are held where they were; "
+        "--retain 0 lets them go"
     )
 
 

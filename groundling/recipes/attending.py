@@ -72,7 +72,8 @@ class Attended:
             store = OtherLooks(store, partner)
         join = model.join
         seeing = Seeing(join.whole, join.last_pixel, self.config.most_regions)
-        samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
+        texts = TextSamples(examples, text, keep=0)  # each is read once
+        samples: Samples = RegionSamples(texts, store, seeing)
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
             raise InputError(

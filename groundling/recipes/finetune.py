@@ -13,7 +13,7 @@ from accelerate import PartialState
 from groundling.batch import Example
 from groundling.config import FinetuneConfig, TrainConfig
 from groundling.data.samples import Samples
-from groundling.evaluate import evaluate, write_answers
+from groundling.evaluate import evaluate, scored, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
 from groundling.models.adapters import ClipAdapter
@@ -26,7 +26,7 @@ from groundling.recipes.finetuning.checks import check
 from groundling.recipes.finetuning.description import described_of
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
 from groundling.recipes.finetuning.model import head_of, student_of
-from groundling.recipes.finetuning.result import about, mixed, scored, summary
+from groundling.recipes.finetuning.result import about, mixed, summary
 from groundling.recipes.finetuning.samples import (
     lacking,
     learning_from,

@@ -15,10 +15,12 @@ from accelerate import PartialState
 from groundling.config import PredictConfig, need
 from groundling.errors import InputError
 from groundling.predicting.answers import Prediction, Wording, cells_of, columns_of
+from groundling.predicting.data import data_lines
 from groundling.predicting.examples import Line
-from groundling.predicting.fitted import Fitted, such
+from groundling.predicting.loaded import Loaded, such
+from groundling.predicting.sight import Sight
 from groundling.recipes.lifecycle import say_notes
-from groundling.recipes.saved import data_lines, opened, sight_of
+from groundling.recipes.saved import opened, sight_of
 from groundling.runs import write_whole
 from groundling.tasks import Task
 
@@ -34,7 +36,8 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
 
     Rows keep their order and number, whatever cannot be asked. Columns are the data's own, then `answer`, `choice` (its
     text, of a multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the same with
-    `_2`, `_3` for the next best; all of these begin with `predicted_` if the data has a column of such a name.
+    `_2`, `_3` for the next best; all of these begin with `predicted_` if the data has a column of such a name, and with
+    that twice if the data has these, too.
 
     Raises:
         InputError: A setting or a row does not fit the model, or `out` exists already.
@@ -45,12 +48,15 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(f"--out {out}: expected a file that ends in {', '.join(ENDINGS)}")
     if out.exists():
         raise InputError(f"{out}: exists already; choose another --out, or remove it")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
     model = opened(config.saved)
-    task, header, lines = data_lines(model, config)
+    sight = sight_of(model, config.saved, decode=config.skip_bad)
+    task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
     wording = Wording(model.form, config.best)
     if not config.skip_bad:
         _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
-    answers, faults, dropped = _asked(model, task, lines, wording, config)
+    answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
     names = columns_of(model.form, wording.best)
     text = _written(out.suffix, header, lines, names, answers)
     if PartialState().is_main_process:
@@ -79,18 +85,22 @@ def _refuse(faults: Sequence[str]) -> None:
 
 
 def _asked(
-    model: Fitted, task: Task, lines: Sequence[Line], wording: Wording, config: PredictConfig
+    model: Loaded,
+    task: Task,
+    lines: Sequence[Line],
+    wording: Wording,
+    sight: Sight,
+    skip_bad: bool,
 ) -> tuple[dict[int, Prediction], dict[int, str], int]:
     """The answers by line, why the other lines have none, and how many pieces of texts were cut off."""
     faults = {number: line.fault for number, line in enumerate(lines) if line.example is None}
     examples = {n: line.example for n, line in enumerate(lines) if line.example is not None}
     numbers = list(examples)
-    sight = sight_of(model, config.saved, decode=config.skip_bad)
     answers: dict[int, Prediction] = {}
     dropped = 0
     for part in model.ask(list(examples.values()), sight, task):
         new = {numbers[place]: fault for place, fault in part.faults.items()}
-        if not config.skip_bad:
+        if not skip_bad:
             _refuse([f"{lines[number].where}: {fault}" for number, fault in new.items()])
         faults |= new
         if part.scores is None:
@@ -110,7 +120,9 @@ def _written(
     answers: Mapping[int, Prediction],
 ) -> str:
     """The text of the file: every line's own columns, and its answer's."""
-    prefix = "predicted_" if set(header) & set(names) else ""
+    prefix = ""
+    while any(f"{prefix}{name}" in header for name in names):
+        prefix += "predicted_"
     rows = []
     for number, line in enumerate(lines):
         cells = cells_of(answers.get(number), names)
@@ -120,9 +132,7 @@ def _written(
     every = [*header, *(f"{prefix}{name}" for name in names)]
     table = [every, *([_cell(row.get(name)) for name in every] for row in rows)]
     if ending == ".tsv":
-        return "".join(
-            "\t".join(" ".join(cell.split("\t")) for cell in row) + "\n" for row in table
-        )
+        return "".join("\t".join(BREAKS.sub(" ", cell) for cell in row) + "\n" for row in table)
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(table)
     return buffer.getvalue()

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 
 from groundling.batch import Example
-from groundling.config import Attending, EvaluateConfig, ModalityConfig, Saved
+from groundling.config import Attending, ModalityConfig
 from groundling.data.captions import read_captions, with_store_ids
 from groundling.data.samples import Samples
 from groundling.errors import InputError
@@ -24,9 +24,10 @@ from groundling.models.single_stream import SingleStream
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.predicting.description import FILE
-from groundling.predicting.fitted import load, such
+from groundling.predicting.fitted import load
+from groundling.predicting.loaded import such
+from groundling.predicting.scoring import labelled_parts
 from groundling.recipes.attending import Attended
-from groundling.recipes.saved import labelled_parts
 from groundling.tasks import Task
 
 Asked = Literal["best", "match", "words"]
@@ -157,14 +158,9 @@ def examples_of(config: ModalityConfig, subject: Subject) -> list[Example]:
     """
     data = Path(config.data)
     if isinstance(subject, FineTuned) and not config.task:
-        asked = EvaluateConfig(
-            Saved(model=config.attending.model),
-            config.data,
-            config.split,
-            config.asking,
-            config.label,
+        _, parts = labelled_parts(
+            subject.fitted, data, config.split, config.asking, config.label, subject.sight
         )
-        _, parts = labelled_parts(subject.fitted, asked)
         examples = next(iter(parts.values()))
     elif config.task:
         task = named("tasks", Task, config.task).at(data)

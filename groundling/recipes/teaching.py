@@ -255,17 +255,24 @@ class Classroom:
 
 
 def classroom(
-    source: str, names: Sequence[str], given: Given, device: torch.device, out: Path, seed: int
+    source: str,
+    names: Sequence[str],
+    given: Given,
+    device: torch.device,
+    out: Path,
+    seed: int,
+    also: Sequence[Teacher] = (),
 ) -> Classroom:
-    """The teachers that the objectives `names` of a run ask, on its device; nobody without a `source`.
+    """The teachers that the objectives `names` of a run ask, on its device: those of a `source`, and those of `also`.
 
     Features are kept in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher cannot say
     what is asked.
     """
-    if not source:
-        return Classroom()
     torch.manual_seed(seed_of(seed, "init", "teacher"))
-    teachers = _teachers(source, needs_of(names, given), given)
+    teachers = _teachers(source, needs_of(names, given), given) if source else []
+    teachers += also
+    if not teachers:
+        return Classroom()
     for teacher in teachers:
         teacher.to(device)
     cache = given.targeted.teacher_cache

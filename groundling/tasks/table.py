@@ -13,7 +13,14 @@ from typing import Any
 from groundling.batch import Example
 from groundling.config import OwnFile
 from groundling.data.regions import stem
-from groundling.data.tables import columns_of, lines_of, read_csv, read_text, read_tsv
+from groundling.data.tables import (
+    columns_of,
+    lines_of,
+    read_csv,
+    read_text,
+    read_tsv,
+    refuse_halves,
+)
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.keyed import seed_of
@@ -423,6 +430,8 @@ def _parsed(where: str, text: str) -> object:
         raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError):
         raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
+    if "\\u" in text:
+        refuse_halves(where, parsed)
     return parsed
 
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,14 +18,13 @@ from groundling.batch import Aside, Batch, Example, Sample, collate, needed
 from groundling.config import Targeted
 from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.keywords import BuiltIn, Keywords, keyword_importance
-from groundling.data.pictures import pictures_of, read_picture
+from groundling.data.pictures import Picture, digest_of, pictures_of, read_picture
 from groundling.data.samples import Samples
 from groundling.data.selection import select, select_random, token_scores
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.models.clip import last_pieces
-from groundling.runs import sha256_of
 from groundling.teachers import Teacher, origin
 from groundling.teachers.taught import BATCH, each_of
 from groundling.teachers.towers import Towers
@@ -89,7 +87,7 @@ class ClipTeacher(Teacher):
         scorer: Towers | None = None,
         keywords: Keywords | None = None,
         sure_of: Answers | Anchors | None = None,
-        pictures: Mapping[str, Path] | None = None,
+        pictures: Mapping[str, Picture] | None = None,
     ) -> None:
         """A teacher that is asked for `wants`, some of `FEATURES`.
 
@@ -100,7 +98,7 @@ class ClipTeacher(Teacher):
             scorer: another CLIP-like model, which compares image and text; without one, the towers themselves do.
             keywords: finds the keywords of a text; without, the built-in extractor does.
             sure_of: what `clip_confidence` is about.
-            pictures: the images' files by id; without, those in the folder of the images.
+            pictures: the images by id; without, those in the folder of the images.
 
         Raises InputError if something is asked for that these cannot say.
         """
@@ -111,7 +109,7 @@ class ClipTeacher(Teacher):
         self.sure_of = sure_of
         self.wants = tuple(name for name in (*FEATURES, SCORED_IMAGE, SCORED_TEXT) if name in wants)
         self.pictures = pictures
-        self.files: dict[str, Path] = {}
+        self.files: dict[str, Picture] = {}
         self.digests: dict[str, str] = {}
         self.answers: list[Tensor] = []
         self.anchors: list[Clusters] = []
@@ -298,7 +296,7 @@ class ClipTeacher(Teacher):
     def _image_id(self, example: Example) -> str:
         (name,) = example.images
         if name not in self.digests:
-            self.digests[name] = sha256_of(self.files[name])[:32]
+            self.digests[name] = digest_of(self.files[name])[:32]
         return self.digests[name]
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
-from groundling.data.pictures import read_picture
+from groundling.data.pictures import Picture, read_picture
 from groundling.data.regions import PICTURES, Found, RegionWriter, stem
 from groundling.data.shards import Part
 from groundling.data.vcr_objects import metadata
@@ -233,7 +233,7 @@ class Extractor:
                 "none: what is no object is left out, and the rest adds up to 1"
             )
 
-    def __call__(self, images: Sequence[tuple[str, Path]]) -> tuple[list[Found], list[str]]:
+    def __call__(self, images: Sequence[tuple[str, Picture]]) -> tuple[list[Found], list[str]]:
         """Regions of images in their order, and what was skipped; images of one size go through together."""
         regions: dict[str, Found] = {}
         skipped: list[str] = []
@@ -257,11 +257,11 @@ class Extractor:
                 skipped.append(f"{name}: no box in it")
         return kept, skipped
 
-    def _read(self, name: str, path: Path) -> Ready:
-        image = read_picture(path)
-        if not self.annotations:
+    def _read(self, name: str, picture: Picture) -> Ready:
+        image = read_picture(picture)
+        if not self.annotations or not isinstance(picture, Path):
             return Ready(name, image)
-        known = self.annotations[path.relative_to(self.config.images).as_posix()]
+        known = self.annotations[picture.relative_to(self.config.images).as_posix()]
         return Ready(name, image, known.on(image.size))
 
     def _together(self, ready: Sequence[Ready]) -> list[Found]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from groundling.config import RegionsConfig
+from groundling.data.pictures import Picture
 from groundling.data.regions import Found, RegionsInMemory, storable
 from groundling.errors import InputError
 from groundling.vision.extract import Extractor
@@ -41,8 +41,8 @@ class Finder:
                 f"{config.backbone}: its images are prepared otherwise than those that this model learned from"
             )
 
-    def __call__(self, photos: Mapping[str, Path]) -> tuple[RegionsInMemory, dict[str, str]]:
-        """Regions of photos, by id to file; and what is wrong with those that have none, by id."""
+    def __call__(self, photos: Mapping[str, Picture]) -> tuple[RegionsInMemory, dict[str, str]]:
+        """Regions of photos, by their id; and what is wrong with those that have none, by id."""
         found, skipped = self.extractor(list(photos.items()))
         kept: list[Found] = []
         for image in found:

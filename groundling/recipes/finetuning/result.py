@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from groundling.config import FinetuneConfig
-from groundling.evaluate import Scores
 from groundling.feed import Source
-from groundling.metrics import collapsed
 from groundling.recipes.finetuning.examples import trained_on
 from groundling.tasks import Task
 
@@ -29,15 +26,6 @@ def mixed(learning: Source) -> dict[str, int]:
     if learning.beside is None:
         return {}
     return {"examples": len(learning.beside), "beside_each": learning.each}
-
-
-def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
-    """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
-    official = task.official(folder, split, answers.officials, answers.predictions)
-    scores = answers.metrics | official
-    if collapsed(answers.predictions):
-        scores["constant"] = 1.0  # reported, never dropped
-    return scores
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:

@@ -1,14 +1,17 @@
-"""The world as Flickr30k Entities: captions whose phrases are marked, and boxes for them."""
+"""The world as Flickr30k Entities: captions whose phrases are marked, boxes for them, and gold parses."""
 
 from __future__ import annotations
 
+from groundling.data.conllu import written
 from groundling.world.scenes import Scene
 from groundling.world.tasks.captions import marked_captions, without_marks
 from groundling.world.tasks.files import TaskFiles
+from groundling.world.tasks.parses import parse_of
 
 
 def write_flickr30k(files: TaskFiles) -> None:
-    """Captions, boxes and the lists of the splits' images; a fifth of a split's examples, as each has five captions."""
+    """Captions, boxes, parses and lists of images; a fifth of a split's examples, as each image has five captions."""
+    parses: list[str] = []
     for split in ("train", "val", "test"):
         scenes = files.scenes(split)[: files.most(split) // 5]
         for scene in scenes:
@@ -18,8 +21,11 @@ def write_flickr30k(files: TaskFiles) -> None:
             files.put(f"flickr30k/Sentences/{name}.txt", *captions)
             files.put(f"flickr30k/Annotations/{name}.xml", *_annotation(files, scene))
             files.texts.update(without_marks(line) for line in captions)
+            for number, line in enumerate(captions):
+                parses += written(parse_of(line, f"{name}#{number}"))
         files.put(f"flickr30k/{split}.txt", *[_name(scene) for scene in scenes])
         files.counts[f"flickr30k {split}"] = 5 * len(scenes)
+    files.put("flickr30k/parses.conllu", *parses)
 
 
 def _name(scene: Scene) -> str:

@@ -1,0 +1,183 @@
+"""Time and peak memory of asking every head for phrases, on some texts and on ten times as many.
+
+Two ways over the same texts, each in a process of its own:
+- streamed: `groundling heads`' one pass, which keeps a bit a phrase and head;
+- held: every layer's maps are kept until all texts were read, as `output_attentions` invites one to.
+The model is a UNITER with random weights; an image's 36 regions are drawn when they are asked for, so that no data set
+takes memory. Texts have 12 words and 2 phrases, five of them to an image.
+
+python benchmarks/heads.py [--texts 100 --times 10] [--layers 12 --heads 12 --width 192]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from groundling.batch import Example, Gold, RegionRow
+from groundling.data.paired import RegionSamples
+from groundling.data.samples import TextInput, TextSamples
+from groundling.grounding.entities import Grounding, Phrase
+from groundling.grounding.passes import BATCH, Seen, stream
+from groundling.joins.uniter import uniter
+from groundling.keyed import generator
+from groundling.models.attention import AttentionMap
+from groundling.models.single_stream import SingleStream
+from groundling.tasks.flickr_entities import FLICKR30K
+
+REGIONS, FEATURES, WORDS, TO_AN_IMAGE = 36, 2048, 12, 5
+VOCABULARY = [f"w{number}" for number in range(1000)]
+
+
+class Drawn:
+    """A store whose regions are drawn when they are asked for."""
+
+    def __contains__(self, image: object) -> bool:
+        return True
+
+    def __getitem__(self, image: str) -> RegionRow:
+        rng = generator("benchmark", image)
+        corner, side = rng.uniform(0, 0.5, (2, REGIONS, 2))
+        return RegionRow(
+            rng.standard_normal((REGIONS, FEATURES), np.float32),
+            np.concatenate([corner, corner + side], 1).astype(np.float32),
+            rng.random(REGIONS, np.float32),
+            np.zeros(REGIONS, np.int64),
+            np.zeros(REGIONS, bool),
+        )
+
+    def count(self, image: str) -> int:
+        """Always as many."""
+        return REGIONS
+
+    def size(self, image: str) -> tuple[int, int]:
+        """Always the same."""
+        return 500, 400
+
+    def in_annotated_order(self, image: str) -> bool:
+        """Never."""
+        return False
+
+
+class Held:
+    """Keeps all that it is told."""
+
+    def __init__(self) -> None:
+        self.maps: list[Tensor] = []
+
+    def see(self, seen: Seen, one: AttentionMap) -> None:
+        """Keep a map."""
+        self.maps.append(one.weights)
+
+    def kept(self) -> Any:
+        """All maps."""
+        return self.maps
+
+    def merge(self, parts: Any) -> None:
+        """There is one process."""
+        (self.maps,) = parts
+
+
+def model_of(arguments: argparse.Namespace) -> SingleStream:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = BertTokenizer(vocab={word: n for n, word in enumerate([*special, *VOCABULARY])})
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=arguments.width,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=arguments.heads,
+        intermediate_size=4 * arguments.width,
+    )
+    return uniter(BertModel(config), tokenizer, FEATURES)
+
+
+def asked(texts: int) -> tuple[list[Example], list[list[Phrase]]]:
+    """Texts and their phrases, each with two boxes."""
+    examples = []
+    phrases = []
+    for number in range(texts):
+        rng = generator("benchmark", "text", number)
+        words = [VOCABULARY[place] for place in rng.integers(0, len(VOCABULARY), WORDS)]
+        example = Example(str(number), " ".join(words), images=(str(number // TO_AN_IMAGE),))
+        own = []
+        for first in (1, 7):
+            corner = rng.uniform(0, 200, (2, 2))
+            gold = Gold(np.concatenate([corner, corner + 150], 1), (500, 400))
+            start = len(" ".join(words[:first])) + 1
+            stop = len(" ".join(words[: first + 2]))
+            own.append(Phrase(Example(**{**vars(example), "gold": gold}), start, stop))
+        examples.append(example)
+        phrases.append(own)
+    return examples, phrases
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, float]:
+    """Seconds, and peak MiB beyond what the model and one batch take."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = model_of(arguments)
+    runs = 0
+
+    def count(*_: object) -> None:
+        nonlocal runs
+        runs += 1
+
+    def read(texts: int, way: str) -> None:
+        examples, phrases = asked(texts)
+        consumer: Any = Held()
+        if way == "streamed":
+            consumer = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(texts)])
+        text = TextInput(model.text.tokenizer, 64)
+        samples = RegionSamples(TextSamples(examples, text, keep=0), Drawn())
+        stream(model, samples, [consumer])
+
+    read(BATCH, "streamed")  # what a batch takes, whatever the number of texts
+    model.register_forward_hook(count)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    read(arguments.texts, arguments.way)
+    seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": seconds, "runs": runs, "before": before / 1024, "peak": after / 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=100)
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--way", default="")
+    arguments = parser.parse_args()
+    if arguments.way:
+        print(json.dumps(measure(arguments)))
+        return
+    print("way       texts  forward passes  seconds  ms a text  peak MiB  beyond one batch")
+    for way in ("streamed", "held"):
+        for texts in (arguments.texts, arguments.texts * arguments.times):
+            flags = ["--layers", "--heads", "--width"]
+            values = [arguments.layers, arguments.heads, arguments.width]
+            sizes = [word for pair in zip(flags, map(str, values), strict=True) for word in pair]
+            command = [sys.executable, __file__, "--way", way, "--texts", str(texts), *sizes]
+            answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            told = json.loads(answer.splitlines()[-1])
+            print(
+                f"{way:<8}{texts:>7,}{told['runs']:>16,}{told['seconds']:>9.1f}"
+                f"{1000 * told['seconds'] / texts:>11.1f}{told['peak']:>10,.0f}"
+                f"{told['peak'] - told['before']:>18,.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

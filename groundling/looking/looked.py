@@ -1,0 +1,217 @@
+"""A model that is looked at: a fine-tuned one, a pre-trained one, or a text encoder, and how it sees a photo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.batch import Example, RegionRow
+from groundling.config import LookConfig, RegionsConfig
+from groundling.data.paired import RegionSamples, Seeing, Store
+from groundling.data.pictures import Pictured
+from groundling.data.regions import RegionsInMemory, RegionStore
+from groundling.data.samples import Samples, TextSamples, untagged
+from groundling.errors import InputError
+from groundling.forms import Choose
+from groundling.joins.end_to_end import EndToEnd
+from groundling.looking.views import Boxes, View, view_of
+from groundling.models.adapters import ClipAdapter
+from groundling.models.crossmodal import CrossModal
+from groundling.models.kinds import Student
+from groundling.models.single_stream import SingleStream
+from groundling.predicting import Fitted, load
+from groundling.predicting.description import FILE, settings_of, unlike
+from groundling.predicting.fitted import SEED, model_folder
+from groundling.predicting.sight import Seen
+from groundling.students import load_student
+from groundling.vision.photos import Finder
+
+MAX_LENGTH = 128
+"""Most pieces of a text, of a model that does not say how long its texts were."""
+
+
+class Looked:
+    """A model, ready to be shown texts and photos."""
+
+    def __init__(self, source: str, config: LookConfig, device: str) -> None:
+        """Raises InputError if there is no such model, or none whose attention is between a text and an image."""
+        self.name = source
+        self.config = config
+        self.device = device
+        self.notes: list[str] = []
+        self.fitted: Fitted | None = None
+        folder = _folder(source)
+        if (Path(folder) / FILE).is_file():
+            self.fitted = load(folder, device=device)
+            self.notes = self.fitted.notes
+            self.student: Student = self.fitted.student
+        else:
+            self.student = load_student(folder).to(device).eval()
+        if isinstance(self.student, ClipAdapter | CrossModal):
+            raise InputError(
+                f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER or a text "
+                "encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+            )
+        self.sees = isinstance(self.student, SingleStream)
+        if self.fitted is not None:
+            self.sees = self.sees and self.fitted.about.reads.regions
+        self.stores = [RegionStore(folder, self._features) for folder in config.regions]
+        for store in self.stores if self.sees else ():
+            self._check(store)
+
+    @property
+    def _features(self) -> bool:
+        """Whether regions come with features; a model that reads pixels makes its own."""
+        return not isinstance(self.student, EndToEnd)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        """What it knows of the regions that it learned from."""
+        if self.fitted is not None and self.fitted.about.regions:
+            return self.fitted.about.regions
+        return self.student.regions_from if isinstance(self.student, SingleStream) else {}
+
+    def _check(self, store: RegionStore) -> None:
+        """Raises InputError for regions of another width, or made otherwise than those that it learned from."""
+        if not self._features or not isinstance(self.student, SingleStream):
+            return
+        store.require(self.student.sizes.regions)
+        difference = unlike(self._facts, store.manifest)
+        if difference and not self.config.other_regions:
+            raise InputError(
+                f"{store.folder}: {difference}; make the store alike, or pass --other-regions"
+            )
+
+    # -- regions -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def finder(self) -> Finder:
+        """What finds the regions of photos that no store has; raises InputError if nobody says how."""
+        config = self.config
+        if config.grid and config.detector:
+            raise InputError("--grid and --detector: boxes are from one of them")
+        facts = self._facts
+        if config.grid or config.detector:
+            start = RegionsConfig(detector=config.detector, grid=config.grid)
+            start = replace(start, backbone=self._backbone())
+            facts = {"identity": facts.get("identity")}
+        else:
+            start = self._as_learned()
+        if config.other_regions:
+            facts = {}
+        return Finder(start, facts, self.device, self._features)
+
+    def _backbone(self) -> str:
+        """The image encoder's hub id or folder."""
+        made_with = self._facts.get("made_with", {})
+        backbone = self.config.backbone or made_with.get("backbone", "")
+        if not backbone and self._features:
+            raise InputError(
+                f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
+            )
+        return backbone or RegionsConfig().backbone
+
+    def _as_learned(self) -> RegionsConfig:
+        """The settings with which the regions were found that it learned from, or those of the first store."""
+        manifests = [self._facts, *(store.manifest for store in self.stores)]
+        facts = next((one for one in manifests if one.get("made_with")), None)
+        if facts is None:
+            raise InputError(
+                f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
+                "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
+            )
+        start = settings_of(facts)
+        return replace(start, backbone=self.config.backbone or start.backbone)
+
+    def _seen(self, image: str, photo: Path) -> tuple[Seen, Store]:
+        """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
+        photos = {image: photo} if isinstance(self.student, EndToEnd) else {}
+        for store in self.stores:
+            if image in store:
+                return Seen(store, photos), store
+        found, faults = self.finder({image: photo})
+        if faults:
+            raise InputError(f"{photo}: {faults[image]}")
+        return Seen(found, photos), found
+
+    def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
+        return Boxes(row.boxes, row.whole, self._names(image, store, row))
+
+    def _names(self, image: str, store: Store, row: RegionRow) -> list[str]:
+        """What each region is, where a detector or a file says so; the whole image is nothing else."""
+        names: Sequence[str] = ()
+        classes = None
+        if isinstance(store, RegionsInMemory):
+            found = store.found[image]
+            names = self.finder.extractor.facts["class_names"]
+            classes = None if found.classes is None else found.classes[int(found.whole) :]
+        elif isinstance(store, RegionStore):
+            names = store.manifest.get("class_names", ())
+            classes = None if row.classes is None else row.classes[~row.whole]
+        if classes is None or not names:
+            return []
+        if classes.ndim == 2:
+            classes = np.where(classes.max(1) > 0, classes.argmax(1), -1)
+        things = iter(names[number] if 0 <= number < len(names) else "" for number in classes)
+        return ["" if is_whole else next(things, "") for is_whole in row.whole]
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def view(self, example: Example, photo: Path | None, layers: Sequence[int] = ()) -> View:
+        """What the model attends to in a text and the photo of its image.
+
+        Raises InputError if the photo cannot be read, or its regions cannot be found.
+        """
+        notes = []
+        seen = Seen()
+        store: Store | None = None
+        if self.sees and photo is not None:
+            (image,) = example.images
+            seen, store = self._seen(image, photo)
+        elif photo is not None:
+            notes.append("This model reads the text alone.")
+        else:
+            example = replace(example, images=())
+        (sample,) = self._samples(example, seen).get([0], ())
+        if sample.dropped:
+            notes.append(f"{sample.dropped} pieces of the text did not fit and were cut off.")
+        boxes = Boxes.none()
+        if store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], store, sample.regions)
+        view = view_of(self.student, sample, boxes, layers, self.device)
+        view.notes += notes
+        return view
+
+    def _samples(self, example: Example, seen: Seen) -> Samples:
+        """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
+        if self.fitted is not None:
+            told = example if self.fitted.about.reads.tags else untagged(example)
+            if not isinstance(self.fitted.form, Choose):
+                told = self.fitted.objective.head.ask(told)
+            return self.fitted.put([told], seen)
+        text, clip = self.student.inputs(MAX_LENGTH)
+        samples: Samples = TextSamples([untagged(example)], text, clip)
+        if seen.store is None or not isinstance(self.student, SingleStream):
+            return samples
+        join = self.student.join
+        seeing = Seeing(
+            whole=join.whole, last_pixel=join.last_pixel, width=self.student.sizes.regions
+        )
+        samples = RegionSamples(samples, seen.store, seeing)
+        if isinstance(self.student, EndToEnd):
+            return Pictured(samples, seen.photos, self.student.side, self.student.long_side)
+        return samples
+
+
+def _folder(source: str) -> str:
+    """The model's own folder in what `source` names: a run's, of several seeds the first; a hub id as it is."""
+    path = Path(source)
+    is_run = (path / "model").is_dir() or (
+        path.is_dir() and any(SEED.fullmatch(one.name) for one in path.iterdir())
+    )
+    return str(model_folder(path)[0]) if is_run else source

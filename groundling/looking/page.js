@@ -1,0 +1,597 @@
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const STEPS = 255;
+const LARGEST = 65535;
+const MEAN = -1; // in place of a head's number
+const TOP = 3; // so many boxes carry their number at all times, of patches one
+const TINY = 80; // photos of fewer pixels are drawings, shown cell by cell
+const RANKS = 12;
+const STRONG = 0.63; // from this shade on, the text on it is black in dark mode, too
+const THEMES = ["system", "light", "dark"];
+
+const state = {
+  pair: 0,
+  shown: data.pairs.map((_, number) => number), // those that the filter lets pass
+  pick: null, // {kind: "words" | "boxes", panel, index}
+  linked: true,
+  shared: true,
+  theme: 0,
+  panels: data.models.map(() => ({ layer: 0, head: MEAN })),
+};
+let panels = [];
+
+// -- small things -----------------------------------------------------------------------------------------------------
+
+// Texts become text nodes, never markup.
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+function percent(share) {
+  const value = share * 100;
+  if (value > 0 && value < 0.1) return "< 0.1 %";
+  return `${value < 9.95 ? value.toFixed(1) : value.toFixed(0)} %`;
+}
+
+function sum(values, keep) {
+  let total = 0;
+  values.forEach((value, index) => {
+    if (!keep || keep(index)) total += value;
+  });
+  return total;
+}
+
+function largest(values, keep) {
+  let most = 0;
+  values.forEach((value, index) => {
+    if ((!keep || keep(index)) && value > most) most = value;
+  });
+  return most;
+}
+
+// -- attention --------------------------------------------------------------------------------------------------------
+
+const unpacked = new Map();
+
+// The weights of a block as rows of each head: first two bytes a row, its largest; then one byte a weight.
+function block(view, layer, rows, columns) {
+  const text = layer.blocks[`${rows}_${columns}`];
+  if (text === undefined) return null;
+  if (!unpacked.has(text)) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const count = layer.heads * view[rows].length;
+    const wide = view[columns].length;
+    const values = new Float32Array(count * wide);
+    for (let row = 0; row < count; row += 1) {
+      const most = (bytes[2 * row] + 256 * bytes[2 * row + 1]) / LARGEST;
+      for (let column = 0; column < wide; column += 1) {
+        values[row * wide + column] = (bytes[2 * count + row * wide + column] / STEPS) * most;
+      }
+    }
+    unpacked.set(text, values);
+  }
+  return unpacked.get(text);
+}
+
+// What a word or box gives to each word or box, in a head, or on average over heads; null if the layer has none of it.
+function given(view, layer, head, pick, columns) {
+  const values = block(view, layer, pick.kind, columns);
+  if (values === null) return null;
+  const tall = view[pick.kind].length;
+  const wide = view[columns].length;
+  const heads = head === MEAN ? [...Array(layer.heads).keys()] : [head];
+  const shares = new Float32Array(wide);
+  for (const one of heads) {
+    const start = (one * tall + pick.index) * wide;
+    for (let column = 0; column < wide; column += 1) shares[column] += values[start + column] / heads.length;
+  }
+  return shares;
+}
+
+const isWord = (view) => (index) => view.words[index][1] >= 0;
+const isBox = (view) => (index) => !view.whole.includes(index);
+
+// What the table of heads shows: how much goes to the other side.
+function across(view, pick) {
+  const columns = pick.kind === "words" && view.boxes.length ? "boxes" : "words";
+  return { columns, keep: columns === "boxes" ? isBox(view) : isWord(view) };
+}
+
+// -- what is picked ---------------------------------------------------------------------------------------------------
+
+function overlap(a, b) {
+  const wide = Math.min(a[2], b[2]) - Math.max(a[0], b[0]);
+  const high = Math.min(a[3], b[3]) - Math.max(a[1], b[1]);
+  if (wide <= 0 || high <= 0) return 0;
+  const area = (box) => (box[2] - box[0]) * (box[3] - box[1]);
+  return (wide * high) / (area(a) + area(b) - wide * high);
+}
+
+// The same word or box in another model's view: pieces and boxes may differ. Null if there is none.
+function translated(pick, panel) {
+  if (pick === null || pick.panel === panel.number) return pick;
+  if (!state.linked) return null;
+  const from = panels[pick.panel].view;
+  const to = panel.view;
+  let index;
+  if (pick.kind === "words") {
+    const [text, raw] = from.words[pick.index];
+    index = to.words.findIndex((word) => (raw >= 0 ? word[1] === raw : word[1] < 0 && word[0] === text));
+  } else {
+    const overlaps = to.boxes.map((box) => overlap(box, from.boxes[pick.index]));
+    index = overlaps.indexOf(Math.max(0.5, ...overlaps));
+  }
+  return index < 0 ? null : { kind: pick.kind, panel: panel.number, index };
+}
+
+function choose(kind, panel, index) {
+  state.pick = { kind, panel: panel.number, index };
+  update();
+}
+
+function chooseHead(panel, layer, head) {
+  const name = (view, number) => `${view.layers[number].name} ${view.layers[number].number}`;
+  for (const other of panels) {
+    if (other !== panel && !state.linked) continue;
+    const same = other.view.layers.findIndex(
+      (one, number) => name(other.view, number) === name(panel.view, layer) && head < one.heads,
+    );
+    if (same >= 0) state.panels[other.number] = { layer: same, head };
+  }
+  update();
+}
+
+// Start at the best ranked head of each model ...
+function bestHeads() {
+  panels.forEach(({ number, view }) => {
+    const [name, layer, head] = (data.ranks[number] && data.ranks[number].heads[0]) || ["", 0, MEAN];
+    const place = view.layers.findIndex((one) => one.name === name && one.number === layer);
+    if (place >= 0) state.panels[number] = { layer: place, head };
+  });
+}
+
+// ... and the word that looks at boxes most in it, so that there is something to see.
+function bestWord() {
+  const { view } = panels[0];
+  const { layer, head } = state.panels[0];
+  const isLong = (word) => word[1] >= 0 && word[0].length > 2;
+  const fits = view.words.some(isLong) ? isLong : (word) => word[1] >= 0;
+  let most = -1;
+  view.words.forEach((word, index) => {
+    if (!fits(word)) return;
+    const pick = { kind: "words", panel: 0, index };
+    const { columns, keep } = across(view, pick);
+    const shares = given(view, view.layers[layer], head, pick, columns);
+    const share = shares === null ? 0 : sum(shares, (column) => keep(column) && (columns === "boxes" || column !== index));
+    if (share > most) {
+      most = share;
+      state.pick = pick;
+    }
+  });
+}
+
+// -- panels -----------------------------------------------------------------------------------------------------------
+
+// Arrows move inside a group, which is one stop of Tab; `wide` buttons make a row.
+function roving(group, buttons, wide) {
+  buttons.forEach((button, index) => {
+    button.tabIndex = index === 0 ? 0 : -1;
+  });
+  group.addEventListener("keydown", (event) => {
+    const at = buttons.indexOf(document.activeElement);
+    if (at < 0) return;
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: wide, ArrowUp: -wide };
+    let to = at + (steps[event.key] || 0);
+    if (event.key === "Home") to = 0;
+    if (event.key === "End") to = buttons.length - 1;
+    if (to === at || to < 0 || to >= buttons.length) return;
+    event.preventDefault();
+    buttons[to].focus();
+    buttons[to].click();
+  });
+}
+
+function stop(buttons, index) {
+  buttons.forEach((button, number) => {
+    button.tabIndex = number === Math.max(0, index) ? 0 : -1;
+  });
+}
+
+function photoOf(pair, panel) {
+  const { view } = panel;
+  const image = make("img", { src: pair.photo.src, alt: `Photo ${pair.id}`, width: pair.photo.width, height: pair.photo.height });
+  const area = (box) => (box[2] - box[0]) * (box[3] - box[1]);
+  const inner = view.boxes.map((_, index) => index).filter(isBox(view));
+  const areas = inner.map((index) => area(view.boxes[index]));
+  panel.tiled = inner.length > 3 && Math.max(...areas) < 1.3 * Math.min(...areas);
+  const boxes = make("div", { class: panel.tiled ? "boxes tiles" : "boxes", role: "group", "aria-label": "Boxes" });
+  // Small boxes lie above large ones, or nobody could point at them.
+  const order = [...inner].sort((a, b) => area(view.boxes[b]) - area(view.boxes[a]));
+  const buttons = inner.map((index) => {
+    const [x1, y1, x2, y2] = view.boxes[index];
+    const button = make("button", { class: x1 > 0.6 ? "box flip" : "box", type: "button", onclick: () => choose("boxes", panel, index) });
+    button.append(make("span", { class: "label" }));
+    const style = { left: x1, top: y1, width: x2 - x1, height: y2 - y1 };
+    for (const [name, share] of Object.entries(style)) button.style[name] = `${share * 100}%`;
+    button.style.zIndex = order.indexOf(index) + 1;
+    panel.boxes[index] = button;
+    return button;
+  });
+  boxes.append(...buttons);
+  roving(boxes, buttons, 1);
+  for (const [x1, y1, x2, y2] of pair.gold) {
+    const mark = make("div", { class: "gold" });
+    const style = { left: x1, top: y1, width: x2 - x1, height: y2 - y1 };
+    for (const [name, share] of Object.entries(style)) mark.style[name] = `${share * 100}%`;
+    boxes.append(mark);
+  }
+  const figure = make("figure", { class: pair.photo.width < TINY ? "photo tiny" : "photo" }, image, boxes);
+  figure.style.setProperty("--aspect", pair.photo.width / pair.photo.height);
+  panel.photo = figure;
+  return figure;
+}
+
+function wordButton(text, isSpecial, pick) {
+  return make(
+    "button",
+    { class: isSpecial ? "word special" : "word", type: "button", onclick: pick },
+    make("span", { class: "text" }, text),
+    make("span", { class: "number", "aria-hidden": "true" }),
+  );
+}
+
+function wordsOf(panel) {
+  const { view } = panel;
+  const group = make("div", { class: "words", role: "group", "aria-label": "Words" });
+  panel.words = view.words.map(([text, raw], index) => wordButton(text, raw < 0, () => choose("words", panel, index)));
+  group.append(...panel.words);
+  roving(group, panel.words, 1);
+  return group;
+}
+
+function wholesOf(panel) {
+  const group = make("div", { class: "words wholes", role: "group", "aria-label": "Whole image" });
+  for (const index of panel.view.whole) {
+    const button = wordButton("the whole image", true, () => choose("boxes", panel, index));
+    panel.boxes[index] = button;
+    group.append(button);
+  }
+  return group;
+}
+
+function titleOf(layer) {
+  return layer.name === "self" ? `${layer.number}` : `${layer.name} ${layer.number}`;
+}
+
+function pickersOf(panel) {
+  const { view } = panel;
+  panel.layer = make("select", { onchange: () => chooseHead(panel, Number(panel.layer.value), Number(panel.head.value)) });
+  view.layers.forEach((layer, index) => panel.layer.append(make("option", { value: index }, titleOf(layer))));
+  panel.head = make("select", { onchange: () => chooseHead(panel, Number(panel.layer.value), Number(panel.head.value)) });
+  panel.head.append(make("option", { value: MEAN }, "mean of all"));
+  const most = Math.max(...view.layers.map((layer) => layer.heads));
+  for (let head = 0; head < most; head += 1) panel.head.append(make("option", { value: head }, `${head}`));
+  return make("div", { class: "pickers" }, make("label", {}, "Layer ", panel.layer), make("label", {}, "Head ", panel.head));
+}
+
+function headsOf(panel) {
+  const { view } = panel;
+  const most = Math.max(...view.layers.map((layer) => layer.heads));
+  const columns = [...Array(most).keys(), MEAN];
+  panel.cells = [];
+  const named = columns.map((head) => make("th", { scope: "col" }, head === MEAN ? "all" : `${head}`));
+  const rows = view.layers.map((layer, number) => {
+    const cells = columns.map((head) => {
+      if (head >= layer.heads) return make("td", { role: "gridcell" });
+      const button = make("button", { type: "button", role: "gridcell", onclick: () => chooseHead(panel, number, head) });
+      panel.cells.push({ button, layer: number, head });
+      return make("td", { role: "presentation" }, button);
+    });
+    return make("tr", { role: "row" }, make("th", { scope: "row" }, titleOf(layer)), ...cells);
+  });
+  const table = make("table", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
+  table.append(make("thead", {}, make("tr", { role: "row" }, make("th", { scope: "col", "aria-label": "layer" }), ...named)));
+  table.append(make("tbody", {}, ...rows));
+  roving(table, panel.cells.map((cell) => cell.button), columns.length);
+  panel.about = make("p", { class: "legend" });
+  return make("div", {}, table, panel.about);
+}
+
+function ranksOf(panel) {
+  const ranks = data.ranks[panel.number];
+  if (!ranks || !ranks.heads.length) return "";
+  const list = make("ol");
+  ranks.heads.slice(0, RANKS).forEach(([name, number, head, share]) => {
+    const layer = panel.view.layers.findIndex((one) => one.name === name && one.number === number);
+    if (layer < 0) return;
+    const title = titleOf(panel.view.layers[layer]);
+    const label = `layer ${title}, head ${head}: ${percent(share)}`;
+    const button = make("button", { type: "button", "aria-label": label, onclick: () => chooseHead(panel, layer, head) });
+    button.append(make("span", {}, `${title}-${head}`), make("span", {}, percent(share)));
+    list.append(make("li", {}, button));
+  });
+  return make("details", { class: "ranks", open: true }, make("summary", {}, `Heads (layer-head) by ${ranks.by}`), list);
+}
+
+function panelOf(number) {
+  const pair = data.pairs[state.pair];
+  const panel = { number, view: pair.views[number], boxes: [], words: [] };
+  const notes = [...data.models[number].notes, ...panel.view.notes].map((note) => make("p", { class: "note" }, note));
+  panel.said = make("p", { class: "said", role: "status" });
+  panel.legend = make("p", { class: "legend" });
+  const left = make("div", { class: "stage" });
+  if (pair.photo) left.append(photoOf(pair, panel));
+  if (panel.view.whole.length) left.append(wholesOf(panel));
+  left.append(wordsOf(panel), panel.legend, panel.said);
+  const right = make("div", {}, pickersOf(panel), headsOf(panel), ranksOf(panel));
+  const name = data.models[number].name;
+  panel.element = make(
+    "section",
+    { class: "panel", "aria-label": name },
+    make("h2", {}, name),
+    ...notes,
+    make("div", { class: "body" }, left, right),
+  );
+  return panel;
+}
+
+// -- shades -----------------------------------------------------------------------------------------------------------
+
+function readings() {
+  return panels.map((panel) => {
+    const { layer, head } = state.panels[panel.number];
+    const pick = translated(state.pick, panel);
+    const shown = panel.view.layers[layer];
+    const none = { pick: null, boxes: null, words: null, layer: shown, head };
+    if (pick === null) return none;
+    return {
+      ...none,
+      pick,
+      boxes: given(panel.view, shown, head, pick, "boxes"),
+      words: given(panel.view, shown, head, pick, "words"),
+    };
+  });
+}
+
+function shade(button, share, most) {
+  const dark = share === null || most === 0 ? 0 : Math.min(1, share / most);
+  button.style.setProperty("--share", dark.toFixed(3));
+  button.dataset.share = share === null ? "" : share.toFixed(4);
+  button.classList.toggle("strong", dark > STRONG);
+}
+
+function boxName(view, index) {
+  if (view.whole.includes(index)) return "the whole image";
+  return `box ${index}${view.names[index] ? ` (${view.names[index]})` : ""}`;
+}
+
+function nameOf(view, pick) {
+  return pick.kind === "words" ? `“${view.words[pick.index][0]}”` : boxName(view, pick.index);
+}
+
+function legendOf(panel, one, mostBox, mostWord) {
+  const parts = [make("span", { class: "bar", "aria-hidden": "true" })];
+  if (one.boxes !== null && panel.view.boxes.length) parts.push(make("span", {}, `darkest box: ${percent(mostBox)}`));
+  if (one.words !== null) parts.push(make("span", {}, `darkest word: ${percent(mostWord)}`));
+  panel.legend.replaceChildren(...(one.pick === null ? [] : parts));
+}
+
+// The same in words, so that colour is never alone.
+function say(panel, one) {
+  const { view } = panel;
+  const place = `layer ${titleOf(one.layer)}, ${one.head === MEAN ? "mean of all heads" : `head ${one.head}`}`;
+  if (one.pick === null) {
+    panel.said.textContent = `Pick a word or a box (${place}).`;
+    return;
+  }
+  const parts = [];
+  if (one.boxes !== null && view.boxes.length) {
+    const order = [...one.boxes.keys()].filter(isBox(view)).sort((a, b) => one.boxes[b] - one.boxes[a]);
+    const best = order.slice(0, TOP).map((index) => `${boxName(view, index)} ${percent(one.boxes[index])}`);
+    parts.push(`${percent(sum(one.boxes, isBox(view)))} to boxes (${best.join(", ")})`);
+    if (view.whole.length) parts.push(`${percent(sum(one.boxes, (index) => !isBox(view)(index)))} to the whole image`);
+  }
+  if (one.words !== null) {
+    const order = [...one.words.keys()].filter(isWord(view)).sort((a, b) => one.words[b] - one.words[a]);
+    const best = order.slice(0, TOP).map((index) => `“${view.words[index][0]}” ${percent(one.words[index])}`);
+    parts.push(`${percent(sum(one.words, isWord(view)))} to words${best.length ? ` (${best.join(", ")})` : ""}`);
+    parts.push(`${percent(sum(one.words, (index) => !isWord(view)(index)))} to special pieces`);
+  }
+  const name = nameOf(view, one.pick);
+  panel.said.textContent = parts.length ? `${name} in ${place}: ${parts.join("; ")}.` : `${name}: ${place} reads nothing that is shown here.`;
+}
+
+function shadeBoxes(panel, one, most) {
+  const { view } = panel;
+  const order = one.boxes === null ? [] : [...one.boxes.keys()].filter(isBox(view)).sort((a, b) => one.boxes[b] - one.boxes[a]);
+  const top = order.slice(0, panel.tiled ? 1 : TOP).filter((index) => one.boxes[index] > 0);
+  panel.boxes.forEach((button, index) => {
+    const share = one.boxes === null ? null : one.boxes[index];
+    const isPicked = one.pick !== null && one.pick.kind === "boxes" && one.pick.index === index;
+    shade(button, share, most);
+    button.classList.toggle("top", top.includes(index));
+    button.setAttribute("aria-pressed", isPicked);
+    const number = share === null ? "" : percent(share);
+    button.setAttribute("aria-label", `${boxName(view, index)} ${number}`.trim());
+    if (view.whole.includes(index)) button.querySelector(".number").textContent = number;
+    else button.querySelector(".label").textContent = `${index} ${view.names[index] || ""} ${number}`.replace(/ +/g, " ").trim();
+  });
+  if (panel.photo) panel.photo.classList.toggle("shaded", one.boxes !== null);
+  const inner = panel.boxes.filter((_, index) => isBox(view)(index));
+  stop(inner, one.pick !== null && one.pick.kind === "boxes" ? inner.indexOf(panel.boxes[one.pick.index]) : 0);
+}
+
+function shadeWords(panel, one, most) {
+  panel.words.forEach((button, index) => {
+    const share = one.words === null ? null : one.words[index];
+    const isPicked = one.pick !== null && one.pick.kind === "words" && one.pick.index === index;
+    shade(button, share, most);
+    button.setAttribute("aria-pressed", isPicked);
+    const number = share === null ? "" : percent(share);
+    button.querySelector(".number").textContent = number;
+    button.setAttribute("aria-label", `${panel.view.words[index][0]} ${number}`.trim());
+  });
+  stop(panel.words, one.pick !== null && one.pick.kind === "words" ? one.pick.index : 0);
+}
+
+function shadeHeads(panel, one) {
+  const { view } = panel;
+  const pick = one.pick;
+  const target = pick === null ? null : across(view, pick);
+  const shares = panel.cells.map((cell) => {
+    const found = pick === null ? null : given(view, view.layers[cell.layer], cell.head, pick, target.columns);
+    return found === null ? 0 : sum(found, target.keep);
+  });
+  const most = largest(shares);
+  const here = state.panels[panel.number];
+  let at = 0;
+  panel.cells.forEach(({ button, layer, head }, index) => {
+    const isPicked = layer === here.layer && head === here.head;
+    if (isPicked) at = index;
+    shade(button, shares[index], most);
+    button.setAttribute("aria-selected", isPicked);
+    const name = head === MEAN ? "mean of all heads" : `head ${head}`;
+    const told = `layer ${titleOf(view.layers[layer])}, ${name}: ${percent(shares[index])}`;
+    button.setAttribute("aria-label", told);
+    button.title = told;
+  });
+  stop(panel.cells.map((cell) => cell.button), at);
+  const what = pick === null ? "" : `share of ${nameOf(view, pick)} that goes to ${target.columns}`;
+  panel.about.replaceChildren(...(pick === null ? [] : [make("span", { class: "bar", "aria-hidden": "true" }), `${what}: 0 to ${percent(most)}`]));
+}
+
+function update() {
+  const told = readings();
+  const most = (kind, keep) => told.map((one, number) => (one[kind] === null ? 0 : largest(one[kind], keep(panels[number].view))));
+  const ofBoxes = most("boxes", isBox);
+  const ofWords = most("words", isWord);
+  panels.forEach((panel, number) => {
+    const mostBox = state.shared ? Math.max(...ofBoxes) : ofBoxes[number];
+    const mostWord = state.shared ? Math.max(...ofWords) : ofWords[number];
+    const one = told[number];
+    panel.layer.value = state.panels[number].layer;
+    panel.head.value = state.panels[number].head;
+    shadeBoxes(panel, one, mostBox);
+    shadeWords(panel, one, mostWord);
+    shadeHeads(panel, one);
+    legendOf(panel, one, mostBox, mostWord);
+    say(panel, one);
+  });
+}
+
+// -- the page ---------------------------------------------------------------------------------------------------------
+
+function show(number) {
+  state.pair = number;
+  unpacked.clear();
+  panels = data.models.map((_, index) => panelOf(index));
+  document.getElementById("panels").replaceChildren(...panels.map((panel) => panel.element));
+  bestWord();
+  tools();
+  update();
+}
+
+function pairPicker() {
+  const picker = make("select", { "aria-label": "Image and text", onchange: () => show(Number(picker.value)) });
+  for (const number of state.shown) picker.append(make("option", { value: number }, `${number + 1 + data.page.before}. ${data.pairs[number].text}`.slice(0, 120)));
+  picker.value = state.pair;
+  const at = state.shown.indexOf(state.pair);
+  const go = (to) => () => {
+    show(state.shown[to]);
+    document.getElementById(to > at ? "next" : "previous").focus();
+  };
+  return make(
+    "div",
+    { class: "row" },
+    make("button", { type: "button", id: "previous", disabled: at <= 0, "aria-label": "Previous", onclick: go(at - 1) }, "◀"),
+    make("label", {}, picker),
+    make("button", { type: "button", id: "next", disabled: at >= state.shown.length - 1, "aria-label": "Next", onclick: go(at + 1) }, "▶"),
+  );
+}
+
+function filter() {
+  const kinds = [...new Set(data.pairs.map((pair) => pair.change && pair.change.kind))].filter(Boolean);
+  const picker = make("select", {
+    onchange: () => {
+      state.filter = picker.value;
+      state.shown = data.pairs.map((_, number) => number).filter((number) => !picker.value || data.pairs[number].change.kind === picker.value);
+      show(state.shown[0]);
+    },
+  });
+  picker.append(make("option", { value: "" }, "all"));
+  for (const kind of kinds) picker.append(make("option", { value: kind }, `${kind} (${data.counts[kind]} in all)`));
+  picker.value = state.filter || "";
+  return make("label", {}, "Answers that ", picker);
+}
+
+function changeOf(change) {
+  const isBetter = change.kind === "became right";
+  return make(
+    "p",
+    { class: isBetter ? "change" : "change worse" },
+    make("b", {}, `${isBetter ? "▲" : "▼"} ${change.kind}`),
+    `: first “${change.first}”, then “${change.second}”; right is “${change.gold}”.`,
+  );
+}
+
+function check(title, name) {
+  const box = make("input", { type: "checkbox", onchange: () => {
+    state[name] = box.checked;
+    document.body.classList.toggle("grey", state.grey);
+    update();
+  } });
+  box.checked = state[name];
+  return make("label", {}, box, title);
+}
+
+function theme() {
+  const button = make("button", { type: "button", onclick: () => {
+    state.theme = (state.theme + 1) % THEMES.length;
+    const name = THEMES[state.theme];
+    document.documentElement.dataset.theme = name === "system" ? "" : name;
+    button.textContent = `Colours: ${name}`;
+  } }, `Colours: ${THEMES[state.theme]}`);
+  return button;
+}
+
+function pages() {
+  const nav = make("nav", { "aria-label": "Pages" });
+  data.page.links.forEach((link, number) => {
+    const title = `${number + 1}`;
+    nav.append(number === data.page.number ? make("b", { "aria-current": "page" }, title) : make("a", { href: link }, title), " ");
+  });
+  nav.prepend("Page ");
+  return nav;
+}
+
+function tools() {
+  const parts = [];
+  if (data.pairs.some((pair) => pair.change)) parts.push(filter());
+  if (data.pairs.length > 1) parts.push(pairPicker());
+  if (data.page.links.length > 1) parts.push(pages());
+  if (data.models.length > 1) parts.push(check("same word and head everywhere", "linked"), check("same scale", "shared"));
+  if (data.pairs[state.pair].photo) parts.push(check("grey photo", "grey"));
+  parts.push(theme());
+  const change = data.pairs[state.pair].change;
+  if (change) parts.push(changeOf(change));
+  document.getElementById("tools").replaceChildren(...parts);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  state.pick = null;
+  update();
+});
+state.grey = true;
+document.body.classList.add("grey");
+panels = data.models.map((_, number) => ({ number, view: data.pairs[0].views[number] }));
+bestHeads();
+show(0);

@@ -1,0 +1,225 @@
+"""Images and their texts: one's own photo, a file of many, a task's files, or what two runs answered differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.batch import Example
+from groundling.config import LookConfig, need
+from groundling.data.pictures import files_below, only
+from groundling.data.regions import stem
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.predicting.examples import split
+from groundling.tasks import Task
+from groundling.tasks.table import texts_in, whole_rows
+
+RIGHT = "became right"
+WRONG = "became wrong"
+STAYED_RIGHT = "stayed right"
+STAYED_WRONG = "stayed wrong"
+CHANGES = (RIGHT, WRONG, STAYED_RIGHT, STAYED_WRONG)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What two runs answered to one question."""
+
+    kind: str
+    """One of `CHANGES`."""
+    first: str
+    """The first run's answer."""
+    second: str
+    """The second run's."""
+    gold: str
+    """The right one."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image and a text."""
+
+    example: Example
+    photo: Path | None = None
+    """The image's file; None for a text alone."""
+    gold: np.ndarray | None = None
+    """(G, 4) boxes that the text means, as shares of width and height, where that is known."""
+    change: Change | None = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All that is shown."""
+
+    pairs: Sequence[Pair]
+    counts: Mapping[str, int]
+    """How many answers changed how, by `CHANGES`, shown or not; empty without predictions."""
+
+
+def pairs_of(config: LookConfig) -> Pairs:
+    """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
+    _check(config)
+    counts: dict[str, int] = {}
+    if config.predictions:
+        found, counts = _changed(config)
+    elif config.task:
+        found = _of_task(config)
+    elif config.data:
+        found = [pair for _, _, pair in _of_file(config, Path(config.data))]
+    else:
+        found = [_own(config)]
+    if config.first and not config.predictions:  # of those, the first of each kind
+        found = found[: config.first]
+    if len(found) > config.most:
+        raise InputError(
+            f"{len(found):,} pairs, and --most is {config.most:,}: pass --first N for the first of them, or a larger "
+            f"--most for more pages (of {config.per_page} pairs each, --per-page)"
+        )
+    return Pairs(found, counts)
+
+
+def _check(config: LookConfig) -> None:
+    """Raises InputError for settings of which one would be ignored."""
+    need(config, "look", "model")
+    for name, value in (("per-page", config.per_page), ("most", config.most)):
+        if value < 1:
+            raise InputError(f"--{name} {value}: expected at least 1")
+    if config.first < 0:
+        raise InputError(f"--first {config.first}: expected 0 for all, or a number of pairs")
+    many = bool(config.data or config.predictions)
+    if many and (config.text or config.image or config.pair):
+        raise InputError(
+            "--text, --pair and --image are one pair of your own; leave them out with --data or --predictions"
+        )
+    if not many:
+        need(config, "look", "text")
+    if config.predictions and (config.task or config.data):
+        raise InputError("--predictions are the pairs themselves; leave --data and --task out")
+    if config.predictions and len(config.predictions) != 2:
+        raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
+    if config.task and not config.data:
+        raise InputError(f"--task {config.task}: pass the folder of its files, --data FOLDER")
+    if config.split and not config.task:
+        raise InputError(f"--split {config.split}: only a --task has splits")
+    if len(config.heads) > len(config.model):
+        raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
+
+
+def _own(config: LookConfig) -> Pair:
+    """The one pair that the command line tells."""
+    if not config.image:
+        return Pair(Example("own", config.text, config.pair or None))
+    photo = Path(config.image)
+    if not photo.is_file():
+        raise InputError(f"--image {photo}: no such file")
+    example = Example("own", config.text, config.pair or None, images=(stem(photo.name),))
+    return Pair(example, photo)
+
+
+def _photos(config: LookConfig) -> Callable[[str, str], Path]:
+    """Finds the file of an image by its id; InputError that begins with a place if there is none."""
+    if not config.images:
+        raise InputError("look needs --images, the folder of the photos")
+    files = files_below(Path(config.images))
+
+    def find(image: str, where: str) -> Path:
+        if image not in files:
+            raise InputError(f"{where}: no photo {image!r} in {config.images}")
+        try:
+            return only(files[image])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+    return find
+
+
+def _of_task(config: LookConfig) -> list[Pair]:
+    """The examples of a task's split; of a multiple choice the text with the right choice, or the first."""
+    task = named("tasks", Task, config.task)
+    data = Path(config.data)
+    examples = task.read(data, config.split or task.dev[0])
+    wanted = examples[: config.first] if config.first else examples
+    if len(wanted) > config.most:  # before any of them is looked for
+        return [Pair(example) for example in wanted]
+    find = _photos(config)
+    return [_pair_of(example, find, f"{data}, {example.id}") for example in wanted]
+
+
+def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> Pair:
+    if len(example.images) != 1:
+        raise InputError(f"{where}: {len(example.images)} images; a page shows one to a text")
+    photo = find(example.images[0], where)
+    gold = None
+    if example.gold is not None:
+        gold = example.gold.boxes / np.array([*example.gold.size] * 2)
+    if example.choices:
+        number = int(example.label) if isinstance(example.label, int) else 0
+        example = replace(example, pair=example.choices[number], choices=(), choice_tags=())
+    return Pair(example, photo, gold)
+
+
+def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:
+    """The rows of a file of one's own: where each is, all it holds, and the pair."""
+    columns = split(config.text_column)
+    if len(columns) not in (1, 2):
+        raise InputError(
+            f"--text-column {config.text_column}: expected one column, or two by comma"
+        )
+    _, rows = whole_rows(path, (*columns, config.image_column))
+    find = _photos(config)
+    for number, (where, cells) in enumerate(rows):
+        try:
+            text, *second = texts_in(cells, columns)
+            (file,) = texts_in(cells, [config.image_column])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        if not text.strip():
+            raise InputError(f"{where}: the text is empty")
+        image = stem(file.strip().removeprefix("./"))
+        example = Example(
+            f"{path.stem}-{number}", text, second[0] if second else None, images=(image,)
+        )
+        yield where, cells, Pair(example, find(image, where))
+
+
+def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs whose answers became right, then those that became wrong, and how many there are of each kind.
+
+    Raises InputError if the two files are not about the same questions.
+    """
+    first, second = map(Path, config.predictions)
+    before = list(_of_file(config, first))
+    after = whole_rows(second, (*split(config.text_column), config.image_column))[1]
+    if len(before) != len(after):
+        raise InputError(f"{first} has {len(before)} rows and {second} {len(after)}")
+    found: dict[str, list[Pair]] = {kind: [] for kind in CHANGES}
+    asked = (*split(config.text_column), config.image_column, config.gold)
+    for (where, old, pair), (other, new) in zip(before, after, strict=True):
+        for name in asked:
+            if name not in old:
+                raise InputError(f"{where}: no column {name!r} with the right answer; pass --gold")
+            if old[name] != new.get(name):
+                raise InputError(f"{other}: {name} is not what it is in {where}")
+        gold = str(old[config.gold]).strip()
+        answers = (_answer(old, where), _answer(new, other))
+        was, is_now = (answer == gold for answer in answers)
+        kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
+        found[kind].append(replace(pair, change=Change(kind, *answers, gold)))
+    counts = {kind: len(pairs) for kind, pairs in found.items()}
+    if not found[RIGHT] and not found[WRONG]:
+        raise InputError(f"{first} and {second}: no answer became right or wrong")
+    each = config.first or None
+    return [*found[RIGHT][:each], *found[WRONG][:each]], counts
+
+
+def _answer(cells: Mapping[str, Any], where: str) -> str:
+    """What `predict` wrote as its answer."""
+    for name in ("predicted_answer", "answer"):
+        if name in cells:
+            return str(cells[name]).strip()
+    raise InputError(f"{where}: no column 'answer', as `groundling predict` writes it")

@@ -1,0 +1,301 @@
+"""The page of `groundling look` in a real browser: what is picked, shaded and said; nothing leaves the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browsing
+import homes
+import numpy as np
+import pytest
+
+from groundling.batch import Example
+from groundling.looking.page import Look, Ranked
+from groundling.looking.pairs import Change, Pair
+from groundling.looking.views import Boxes, Layer, View, Word
+
+NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
+LONG = "w" * 300
+BOXES = np.array([[0, 0, 1, 1], [0, 0, 0.5, 0.5], [0.4, 0.2, 0.9, 0.9]])
+WORDS = [Word("[CLS]"), Word("red", 0), Word("dog", 1), Word(NASTY, 2), Word(LONG, 3)]
+"""The first box is the whole image."""
+PIECES = [Word("[CLS]"), Word("the"), *WORDS[1:4]]
+"""The same words for another model, whose own pieces are others."""
+
+
+def weights(layer: int, head: int, words: int = 5) -> np.ndarray:
+    """Attention (rows, columns) among words and 3 boxes, different everywhere; rows sum to 1."""
+    rng = np.random.default_rng(10 * layer + head)
+    drawn: np.ndarray = rng.dirichlet(np.ones(words + 3), words + 3)
+    return drawn
+
+
+def view(words: list[Word], layers: int = 2) -> View:
+    count = len(words)
+    made = []
+    for layer in range(layers):
+        every = np.stack([weights(layer, head, count) for head in range(2)])
+        blocks = {
+            ("words", "words"): every[:, :count, :count],
+            ("words", "boxes"): every[:, :count, count:],
+            ("boxes", "words"): every[:, count:, :count],
+        }
+        made.append(Layer("self", layer, 2, blocks))
+    whole = np.array([True, False, False])
+    return View(words, Boxes(BOXES, whole, ("", "dog", "ball")), made)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One pair and one model; two pairs and two models."""
+    folder = tmp_path_factory.mktemp("page")
+    photo = homes.picture(folder / "photo.jpg", size=(900, 600))
+    ranks = Ranked("accuracy", [("self", 1, 0, 0.5), ("self", 0, 1, 0.25)])
+    alone = Look("Look & see", [("mine", [NASTY])], ranks=[ranks])
+    example = Example("own", f"red dog {NASTY} {LONG}")
+    gold = np.array([[0.4, 0.2, 0.9, 0.9]])
+    alone.add(Pair(example, photo, gold), [view(WORDS)])
+    alone.save(folder / "alone.html")
+    counts = {"became right": 1, "became wrong": 1}
+    both = Look("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
+    for kind in counts:
+        change = Change(kind, "no", "<i>yes</i>", "yes")
+        both.add(Pair(example, photo, change=change), [view(WORDS), view(PIECES, 3)])
+    both.save(folder / "both.html")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One for all tests here."""
+    if browsing.found() is None:
+        pytest.skip(browsing.NONE)
+    with browsing.opened() as session:
+        yield session
+
+
+class Page:
+    """A page as tests ask it."""
+
+    def __init__(self, browser: Any, path: Path) -> None:
+        self.browser = browser
+        browser.get(path.as_uri())
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.browser.find_elements("css selector", selector)
+        return found
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(f"return {script}", *arguments)
+
+    def shares(self, selector: str) -> list[float]:
+        """What every word, box or head is shaded by."""
+        script = "[...document.querySelectorAll(arguments[0])].map((one) => one.dataset.share)"
+        return [float(share) if share else np.nan for share in self.run(script, selector)]
+
+    def press(self, *keys: str) -> None:
+        """Keys, at what has the focus."""
+        for key in keys:
+            self.browser.switch_to.active_element.send_keys(key)
+
+    def said(self) -> str:
+        return str(self.all(".said")[0].text)
+
+    def tell(self, command: str, **values: Any) -> None:
+        self.browser.execute_cdp_cmd(f"Emulation.{command}", values)
+
+    def wide(self, pixels: int) -> None:
+        size = {"width": pixels, "height": 800, "deviceScaleFactor": 1, "mobile": pixels < 500}
+        self.tell("setDeviceMetricsOverride", **size)
+
+    def in_colours(self, scheme: str) -> None:
+        self.tell("setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+
+@pytest.fixture
+def alone(browser: Any, place: Path) -> Page:
+    return Page(browser, place / "alone.html")
+
+
+@pytest.fixture
+def both(browser: Any, place: Path) -> Page:
+    return Page(browser, place / "both.html")
+
+
+RIGHT, LEFT, DOWN, END, ESCAPE = "\ue014", "\ue012", "\ue015", "\ue010", "\ue00c"
+"""Keys, as WebDriver numbers them."""
+
+
+def near(expected: Any) -> Any:
+    return pytest.approx(list(expected), abs=0.003)
+
+
+def test_clicking_a_word_shades_the_boxes(alone: Page) -> None:
+    words = alone.all(".word:not(.wholes .word)")
+    assert [word.get_attribute("textContent").strip()[:3] for word in words[:3]] == [
+        "[CL",
+        "red",
+        "dog",
+    ]
+    for number in (1, 2):
+        words[number].click()
+        expected = weights(1, 0)[number]  # the best ranked head is shown first
+        assert alone.shares(".boxes .box") == near(expected[6:])
+        assert alone.shares(".wholes .word") == near(expected[5:6])
+        assert alone.shares(".words:not(.wholes) .word") == near(expected[:5])
+    assert words[2].get_attribute("aria-pressed") == "true"
+    told = f"{100 * weights(1, 0)[2][7]:.0f}"
+    assert "“dog” in layer 1, head 0" in alone.said()
+    assert f"box 2 (ball) {told} %" in alone.said()
+    darkest = max(alone.all(".boxes .box"), key=lambda box: float(box.get_attribute("data-share")))
+    assert float(alone.run("arguments[0].style.getPropertyValue('--share')", darkest)) == 1
+
+
+def test_arrows_do_the_same(alone: Page) -> None:
+    words = alone.all(".words:not(.wholes) .word")
+    words[1].click()
+    before = alone.shares(".boxes .box")
+    alone.press(RIGHT)
+    assert alone.shares(".boxes .box") == near(weights(1, 0)[2][6:]) != before
+    alone.press(END)
+    assert alone.run("document.activeElement.textContent").startswith("www")
+    alone.press(LEFT, LEFT)
+    assert "“dog”" in alone.said()
+    stops = "document.querySelectorAll('.words:not(.wholes) .word[tabindex=\"0\"]').length"
+    assert alone.run(stops) == 1
+    alone.press(ESCAPE)
+    assert "Pick a word or a box" in alone.said()
+    assert np.isnan(alone.shares(".boxes .box")).all()
+
+
+def test_clicking_a_box_shades_the_words(alone: Page) -> None:
+    alone.all(".boxes .box")[1].click()
+    assert alone.shares(".words:not(.wholes) .word") == near(weights(1, 0)[7][:5])
+    assert "box 2 (ball) in layer 1, head 0" in alone.said()
+    alone.press(LEFT)
+    assert "box 1 (dog)" in alone.said()
+    alone.all(".wholes .word")[0].click()
+    assert alone.shares(".words:not(.wholes) .word") == near(weights(1, 0)[5][:5])
+
+
+def test_heads_are_chosen_in_the_table_by_keys_and_by_rank(alone: Page) -> None:
+    alone.all(".words:not(.wholes) .word")[2].click()
+    of_heads = [weights(layer, head)[2][6:].sum() for layer in (0, 1) for head in (0, 1)]
+    cells = np.array(alone.shares(".heads button")).reshape(2, 3)
+    assert list(cells[:, :2].flatten()) == near(of_heads)
+    assert list(cells[:, 2]) == near([np.mean(of_heads[:2]), np.mean(of_heads[2:])])
+    alone.all(".heads button")[1].click()
+    assert "layer 0, head 1" in alone.said()
+    alone.press(DOWN)
+    assert "layer 1, head 1" in alone.said()
+    alone.press(RIGHT)
+    mean = (weights(1, 0)[2] + weights(1, 1)[2]) / 2
+    assert alone.shares(".boxes .box") == near(mean[6:])
+    assert "mean of all heads" in alone.said()
+    assert [button.text.split() for button in alone.all(".ranks button")] == [
+        ["1-0", "50", "%"],
+        ["0-1", "25", "%"],
+    ]
+    alone.all(".ranks button")[1].click()
+    assert [picker.get_attribute("value") for picker in alone.all(".pickers select")] == ["0", "1"]
+    layer = alone.all(".pickers select")[0]
+    layer.send_keys("1")
+    assert "layer 1, head 1" in alone.said()
+
+
+def test_texts_stay_texts(alone: Page) -> None:
+    assert alone.all(".words .text")[3].text == NASTY or alone.all(".words .text")[4].text == NASTY
+    assert alone.all(".note")[0].text == NASTY
+    assert alone.all("main b, main i, img[src='x']") == []
+    assert alone.all("h1")[0].text == "Look & see"
+    assert len(alone.all(".gold")) == 1
+
+
+@pytest.mark.parametrize("pixels", [360, 1600])
+def test_nothing_is_wider_than_the_page(pixels: int, place: Path, browser: Any) -> None:
+    for name in ("alone", "both"):
+        page = Page(browser, place / f"{name}.html")
+        page.wide(pixels)
+        edge = "Math.max(...[...document.querySelectorAll('body *')].map((one) => one.getBoundingClientRect().right))"
+        assert page.run("innerWidth") == pixels
+        assert page.run(edge) <= pixels
+        assert page.run("document.documentElement.scrollWidth") <= pixels
+
+
+def test_dark_and_light(alone: Page) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    alone.in_colours("dark")
+    assert alone.run(colour) == "rgb(20, 23, 26)"
+    toggle = alone.all("#tools button")[-1]
+    toggle.click()
+    assert (toggle.text, alone.run(colour)) == ("Colours: light", "rgb(255, 255, 255)")
+    alone.in_colours("light")
+    toggle.click()
+    assert (toggle.text, alone.run(colour)) == ("Colours: dark", "rgb(20, 23, 26)")
+    toggle.click()
+    assert (toggle.text, alone.run(colour)) == ("Colours: system", "rgb(255, 255, 255)")
+
+
+def test_models_side_by_side_show_the_same_word(both: Page) -> None:
+    first, second = both.all(".panel")
+    words = second.find_elements("css selector", ".words:not(.wholes) .word")
+    words[3].click()  # `dog`, which is the third of the other model
+    pressed = [one.text.split()[0] for one in both.all('.words .word[aria-pressed="true"]')]
+    assert pressed == ["dog", "dog"]
+    boxes = both.shares(".boxes .box")
+    assert boxes[:2] == near(weights(1, 0)[2][6:])
+    # The second model was not ranked: it starts with the mean of its first layer.
+    assert boxes[2:] == near(((weights(0, 0) + weights(0, 1)) / 2)[3][6:])
+    first.find_elements("css selector", ".heads button")[4].click()
+    assert [said.text.split(": ")[0] for said in both.all(".said")] == [
+        "“dog” in layer 1, head 1"
+    ] * 2
+    assert second.get_attribute("aria-label") == "b"
+    both.all("#tools input")[0].click()  # each by itself
+    first.find_elements("css selector", ".words:not(.wholes) .word")[1].click()
+    assert len(both.all('.words .word[aria-pressed="true"]')) == 1
+
+
+def test_answers_that_changed_are_filtered(both: Page) -> None:
+    assert (
+        both.all(".change")[0].text
+        == "▲ became right: first “no”, then “<i>yes</i>”; right is “yes”."
+    )
+    both.all("#next")[0].click()
+    assert "became wrong" in both.all(".change")[0].text
+    kinds = both.all("#tools select")[0]
+    assert [one.text for one in kinds.find_elements("css selector", "option")] == [
+        "all",
+        "became right (1 in all)",
+        "became wrong (1 in all)",
+    ]
+    kinds.send_keys("became r")
+    assert "became right" in both.all(".change")[0].text
+    assert both.all("#next")[0].get_attribute("disabled")
+
+
+def test_everything_has_a_name(both: Page) -> None:
+    unnamed = """[...document.querySelectorAll('button, select, input, img, section, [role=group], [role=grid]')]
+        .filter((one) => !(one.ariaLabel || one.textContent.trim() || one.alt || one.closest('label')))
+        .map((one) => one.outerHTML)"""
+    assert both.run(unnamed) == []
+    assert both.all('[role="status"]')
+
+
+def test_no_request_leaves_the_page_and_nothing_complains(browser: Any, place: Path) -> None:
+    """Of all that the tests above did; the page's own policy stops what would."""
+    requests = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    urls = {
+        one["params"]["request"]["url"].partition(":")[0]
+        for one in requests
+        if one["method"] == "Network.requestWillBeSent"
+    }
+    assert urls == {"file", "data"}
+    assert browser.get_log("browser") == []
+    page = Page(browser, place / "alone.html")
+    stopped = "fetch('https://example.org/').then(() => 'sent', () => 'stopped')"
+    assert page.run(stopped) == "stopped"
+    assert any("Content Security Policy" in one["message"] for one in browser.get_log("browser"))
