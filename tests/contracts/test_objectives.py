@@ -20,6 +20,8 @@ from groundling.feed import Feed, Plan, Source
 from groundling.find import modules
 from groundling.forms import Classify
 from groundling.keyed import generator
+from groundling.models.sentence import pooled_by
+from groundling.models.text import TextEncoder
 from groundling.objectives import Objective, in_order
 from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokens
 from groundling.objectives.contrast import Contrast, info_nce
@@ -29,6 +31,7 @@ from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import said
 from groundling.teachers.clip_text import ClipTextTeacher
+from groundling.teachers.itself import Itself
 from groundling.teachers.taught import Taught
 from groundling.train import Once, train
 
@@ -96,11 +99,24 @@ def case(request, taught, pictures):
         beside = toys.Clip if clip else (lambda samples: samples)
         if "regions" in KINDS[name].needs:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
+        if name == "Retain":
+            return Case(KINDS[name], *moved(request.getfixturevalue("student")()))
         pixels = "pixels" in KINDS[name].needs
         model = request.getfixturevalue("towers" if pixels else "cross")
         return Case(KINDS[name], model, beside(pictures if pixels else taught))
 
     return make
+
+
+def moved(text) -> tuple[TextEncoder, Taught]:
+    """A sentence encoder that is no longer what it was, beside what it said then."""
+    text.speaks(pooled_by("mean", text.sizes.text, 40))
+    samples = Taught(TextSamples(toys.examples(), TextInput(text.tokenizer, 40)), Itself(text))
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in text.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return text, samples
 
 
 every = pytest.mark.parametrize("name", KINDS)
@@ -309,7 +325,7 @@ def test_unscored_positions_contribute_nothing(name, case):
                 assert not gradient[~scored].any(), f"{state}: a position without a label is scored"
                 assert gradient[scored].abs().sum(-1).all(), f"{state}: a labelled position is not"
     assert touched or any(
-        leaves[k].grad is not None for k in ("pooled", "text_embedding") if k in leaves
+        leaves[k].grad is not None for k in ("pooled", "sentence", "text_embedding") if k in leaves
     )
 
 
