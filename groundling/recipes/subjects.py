@@ -70,7 +70,12 @@ class PreTrained:
     def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
         """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
         self.attended = Attended(config, device)
-        self.model = self.attended.model
+        if not isinstance(self.attended.model, SingleStream):
+            raise InputError(
+                f"{config.model}: the importance of modalities is not defined for a model of two streams: "
+                "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
+            )
+        self.model: SingleStream = self.attended.model
         self.form: Form | None = None
         self.notes: list[str] = []
         folder = Path(config.model)
