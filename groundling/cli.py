@@ -283,7 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        stopped = "stopped; the same command resumes from the last checkpoint"
+        stopped = "stopped; nothing is written"
+        if COMMANDS[name].out and not COMMANDS[name].file:
+            stopped = "stopped; the same command resumes from the last checkpoint"
         print(f"groundling: {stopped}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # as of `groundling adapt --help | head`

@@ -43,6 +43,32 @@ def write_whole(path: Path, text: str) -> None:
         os.replace(partial, path)
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a text to a file that nobody has written yet: all of it or nothing, whoever else writes there, too.
+
+    Raises InputError if there is such a file by now, or as `write_json`.
+    """
+    with disk_errors(path):
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            _name(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _name(partial: Path, path: Path) -> None:
+    """Let a whole file be known by its name; raises InputError if there is one of that name."""
+    try:
+        os.link(partial, path)  # which, other than a move, never overwrites
+    except FileExistsError:
+        raise InputError(
+            f"{path}: exists by now, written by another command; choose another --out"
+        ) from None
+    except OSError:  # a file system without links
+        os.replace(partial, path)
+
+
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     """Turn a full disk or a forbidden folder into an InputError of one line; what was there before stays."""
 

@@ -271,6 +271,9 @@ def test_an_interrupted_run_says_how_to_go_on(
         capsys.readouterr().err
         == "groundling: stopped; the same command resumes from the last checkpoint\n"
     )
+    monkeypatch.setattr("groundling.recipes.predict.predict", interrupted)
+    assert main(["predict"]) == 130
+    assert capsys.readouterr().err == "groundling: stopped; nothing is written\n"
 
 
 # -- info and data ---------------------------------------------------------------------------------------------------

@@ -364,6 +364,7 @@ def test_ewok_and_ones_own(tmp_path: Path) -> None:
     [
         ("a.jsonl", [{"sentence_good": "a", "sentence_bad": ""}], "line 1: an empty sentence"),
         ("a.jsonl", [{"good": "a", "bad": "b"}, {"good": "a"}], "line 2: no text in field 'bad'"),
+        ("a.jsonl", [{"good": "a", "bad": "b", "id": True}], "'id' is True, expected a text"),
         ("a.jsonl", [{"good": "a", "bad": "b", "id": 1}] * 2, "line 2: the id a/1 is there twice"),
         ("a.jsonl", [{"good": "a", "bad": "b", "group": []}], r"line 1: field 'group' is \[\]"),
         ("a.jsonl", [{"text": "a"}], "line 1: fields are text; expected sentence_good and"),

@@ -69,6 +69,8 @@ VISION = {
     "flickr30k": "flickr30k",
 }
 """Where the rendered world's files of a task are, by the beginning of its name."""
+PROBE = ("index", "sentence", "label")
+"""Columns of the probes' files."""
 PARTITION = {"refcocog": "umd", "refcocog/mattnet": "umd", "refcocog/google": "google"}
 
 
@@ -106,6 +108,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name.startswith("glue/"):
             glue(folder / "glue", task)
     swag(folder / "swag")
+    for name in [name.partition("/")[2] for name in TASKS if name.startswith("world/")]:
+        probes = [(n, text, n % 2) for n, text in enumerate(toys.sentences()[:4])]
+        text = "\n".join("\t".join(map(str, row)) for row in (PROBE, *probes))
+        put(folder / f"world/probes/{name}_test.tsv", text + "\n")
     passages = [(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:9])]
     put(folder / "readability/train.csv", table(("id", "excerpt", "target"), *passages))
     put(folder / "readability/test.csv", table(("id", "excerpt"), *(one[:2] for one in passages)))
@@ -170,7 +176,7 @@ def students(world: Path) -> dict[bool, Student]:
     return {False: text, True: load_student(world / "uniter")}
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("world/")])
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_answered_and_scored(
     name: str, world: Path, students: dict[bool, Student], tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -515,6 +521,8 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     regions(replace(base, grid=2, backbone=str(other)), place / "foreign")
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
+    put(place / "semi.csv", "question;photo\nwhat;trip/0.png\n")
+    put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")
     (place / "folder").mkdir()
 
     def call(command: Callable[..., Any] = predict, **changes: Any) -> str:
@@ -550,7 +558,19 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"regions": "", "images": "photos", "backbone": "other"},
             "not the backbone that this model's regions",
         ),
-        ({"data": "few.csv"}, "few.csv: no column 'photo'; there are: question"),
+        (
+            {"data": "few.csv"},
+            "few.csv: no column 'photo'; there are: question; --image says which",
+        ),
+        (
+            {"data": "semi.csv"},
+            "there are: question;photo; its columns look separated by semicolons",
+        ),
+        ({"data": "above.csv"}, "new photos|in place of --regions STORE"),
+        (
+            {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
+            "photos; names are relative to that folder, such as trip/0",
+        ),
         ({"text": "query"}, "no column 'query'"),
         ({"text": "a,b,c"}, "no column 'a'"),
         ({"choices": "note"}, "1 choices; this model chooses among 0"),
@@ -582,6 +602,33 @@ def test_mistakes_are_one_line(
     assert any(part in told for part in message.split("|")) or __import__("re").search(
         message, told
     )
+
+
+def test_answers_that_another_command_wrote_meanwhile_stay(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "answers.csv"
+    written = predicting._written
+
+    def beside(*given: Any) -> str:
+        put(out, "theirs")
+        return written(*given)
+
+    monkeypatch.setattr(predicting, "_written", beside)
+    settings = {"data": str(own / "new.csv"), "regions": str(own / "store")}
+    with pytest.raises(InputError, match="exists by now, written by another command"):
+        predict(config_of(model=str(own / "run"), **settings), out)
+    assert out.read_text() == "theirs" and list(tmp_path.iterdir()) == [out]
+
+
+def test_pairs_of_a_model_that_learned_from_none_are_noted(own: Path) -> None:
+    model = load(own / "run/seed-0/model", device="cpu")
+    model.predict("what", image=own / "photos/trip/0.png")
+    assert not model.notes
+    model.predict("what", pair="is it", image=own / "photos/trip/0.png")
+    assert model.notes == [
+        "this model learned from 'question' alone, and never from pairs of texts"
+    ]
 
 
 def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ def _own(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPai
 def _text(where: str, row: dict[str, Any], name: str, default: str = "") -> str:
     """A field that may be missing; numbers are taken as they are written."""
     value = row.get(name, default)
-    if not isinstance(value, str | int) or (name in row and not str(value).strip()):
+    is_text = isinstance(value, str | int) and not isinstance(
+        value, bool
+    )  # a bool is an int to Python
+    if not is_text or (name in row and not str(value).strip()):
         raise InputError(f"{where}: field {name!r} is {value!r}, expected a text")
     return str(value)

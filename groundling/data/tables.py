@@ -132,12 +132,21 @@ def columns_of(path: Path) -> list[str]:
     return lines_of(path)[0].split("\t")
 
 
+def run_together(names: Sequence[str]) -> str:
+    """What to say of a header whose only name holds what separates the columns of other files; empty for any other."""
+    if len(names) == 1:
+        for mark, called in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
+            if mark in names[0]:
+                return f"; its columns look separated by {called}: save a .csv with commas, a .tsv with tabs"
+    return ""
+
+
 def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> None:
     """Raises InputError unless every column is among the header's names once."""
     for column in columns:
         if column not in names:
             raise InputError(
-                f"{path}, line 1: no column {column!r}; the header has {', '.join(names)}"
+                f"{path}, line 1: no column {column!r}; the header has {', '.join(names)}{run_together(names)}"
             )
         if names.count(column) > 1:
             raise InputError(

@@ -41,7 +41,10 @@ def read_winoground(path: str | Path) -> list[Winoground]:
         file = file / FILE
     examples: dict[str, Winoground] = {}
     for where, row in read_json_lines(file, TEXTS):
-        name = str(row.get("id", len(examples)))
+        number = row.get("id", len(examples))
+        if not isinstance(number, str | int) or isinstance(number, bool):
+            raise InputError(f"{where}: field 'id' is {number!r:.40}, expected a number or a text")
+        name = str(number)
         if name in examples:
             raise InputError(f"{where}: the id {name} is there twice")
         for field in TEXTS:

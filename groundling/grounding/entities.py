@@ -20,7 +20,7 @@ from groundling.batch import Example, RegionRow, Row, Sample, needed
 from groundling.data.paired import Mark
 from groundling.data.words import spans
 from groundling.errors import InputError
-from groundling.grounding.passes import BySample, Seen, Sums
+from groundling.grounding.passes import Seen, Sums
 from groundling.models.attention import AttentionMap, Place, Places
 
 Reading = Literal["last", "mean"]
@@ -165,10 +165,10 @@ class Grounding:
         self.reading = reading
         self.layers: list[tuple[str, int]] = []
         self.heads = 0
-        self.facts = BySample()
         # Room for all at once: many small arrays, one by one, would keep memory from being given back between batches.
         self.first = np.cumsum([0, *(len(own) for own in phrases)])
         self.bits: list[np.ndarray] = []
+        self.facts = np.zeros((self.first[-1], len(Facts._fields)))
         self.sums: list[Sums] = []
         self.asked = Sums(2)
         self._now: tuple[Seen, _Asked] | None = None
@@ -247,7 +247,7 @@ class Grounding:
             regions = needed(sample.regions, "regions", "heads")
             own = [self._one(phrase, sample, regions, place, row) for phrase in self.phrases[place]]
             facts = [[one.state, *_facts(one.right, regions)] for one in own]
-            self.facts.put(place, 0, np.array(facts, float))
+            self.facts[self.first[place] : self.first[place + 1]] = facts
             count = sum(one.state == State.ASKED for one in own)
             self.asked.add(self.half[place], np.array(count))
             asked += own
@@ -290,7 +290,7 @@ class Grounding:
         return {
             "layers": self.layers,
             "heads": self.heads,
-            "facts": self.facts.kept(),
+            "facts": self.facts,
             "bits": self.bits,
             "sums": [one.kept() for one in self.sums],
             "asked": self.asked.kept(),
@@ -299,11 +299,11 @@ class Grounding:
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
         """What all processes found; one without a batch knows no layers."""
         told = [part for part in parts if part["layers"]]
-        self.facts.merge([part["facts"] for part in told])
         self.asked.merge([part["asked"] for part in told])
         self.layers = told[0]["layers"] if told else []
         self.heads = told[0]["heads"] if told else 0
-        # Where one process has bits, the others have zeros.
+        # Where one process has something, the others have zeros.
+        self.facts = np.sum([part["facts"] for part in parts], axis=0)
         self.bits = [
             np.bitwise_or.reduce([part["bits"][number] for part in told])
             for number in range(len(self.layers))
@@ -316,14 +316,13 @@ class Grounding:
         """What was found; raises InputError if the model told no map of text over regions."""
         if not self.layers:
             raise InputError("this model's attention has no text that looks at regions")
-        facts = np.concatenate([self.facts.rows[place][0] for place in sorted(self.facts.rows)])
         # (layers, Q, H)
         hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
         with np.errstate(invalid="ignore"):
             means = np.stack([one.values() for one in self.sums], 1) / self.asked.values().reshape(
                 2, 1, 1, 1
             )
-        state, possible, confident, chance, ranked, regions = facts.T
+        state, possible, confident, chance, ranked, regions = self.facts.T
         return Hits(
             Facts(
                 state.astype(int),
@@ -333,7 +332,7 @@ class Grounding:
                 ranked > 0,
                 regions.astype(int),
             ),
-            hits.transpose(1, 0, 2).reshape(len(facts), -1),
+            hits.transpose(1, 0, 2).reshape(len(self.facts), -1),
             means.reshape(2, -1, len(MEASURES)),
             [(name, layer, head) for name, layer in self.layers for head in range(self.heads)],
         )

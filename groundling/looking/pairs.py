@@ -122,18 +122,23 @@ def _own(config: LookConfig) -> Pair:
 
 
 def _photos(config: LookConfig) -> Callable[[str, str], Path]:
-    """Finds the file of an image by its id; InputError that begins with a place if there is none."""
+    """Finds a photo by its file name, with or without ending.
+
+    What it gives raises InputError, which begins with a place, if there is none, or several share the name.
+    """
     if not config.images:
         raise InputError("look needs --images, the folder of the photos")
     files = files_below(Path(config.images))
 
-    def find(image: str, where: str) -> Path:
-        if image not in files:
-            raise InputError(f"{where}: no photo {image!r} in {config.images}")
+    def find(name: str, where: str) -> Path:
+        there = files.get(stem(name), [])
+        exact = [path for path in there if path.name == Path(name).name]
+        if not there:
+            raise InputError(f"{where}: no photo {name!r} in {config.images}")
         try:
-            return only(files[image])
+            return only(exact or there)
         except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+            raise InputError(f"{where}: {config.images}: {error}") from None
 
     return find
 
@@ -180,11 +185,11 @@ def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str,
             raise InputError(f"{where}: {error}") from None
         if not text.strip():
             raise InputError(f"{where}: the text is empty")
-        image = stem(file.strip().removeprefix("./"))
+        file = file.strip().removeprefix("./")
         example = Example(
-            f"{path.stem}-{number}", text, second[0] if second else None, images=(image,)
+            f"{path.stem}-{number}", text, second[0] if second else None, images=(stem(file),)
         )
-        yield where, cells, Pair(example, find(image, where))
+        yield where, cells, Pair(example, find(file, where))
 
 
 def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from groundling.config import Asking
 from groundling.errors import InputError
 from groundling.forms import Answer, Classify
-from groundling.predicting.examples import Columns, Line, line_of, lines_of
+from groundling.predicting.examples import Columns, Line, line_of, lines_of, names_in
 from groundling.predicting.loaded import Loaded
 from groundling.predicting.sight import Sight
 from groundling.tasks import Task
@@ -19,6 +19,7 @@ def columns_for(model: Loaded, asking: Asking) -> Columns | None:
     text = asking.text or ("" if own is None else own.text)
     if not text:
         return None
+    model.note_pairs(len(names_in(text)))
     image = asking.image or ("" if own is None else own.image)
     return Columns(text, image if model.sees else "", asking.choices)
 

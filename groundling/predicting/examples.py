@@ -12,6 +12,7 @@ from PIL import Image
 from groundling.batch import Example
 from groundling.data.pictures import Picture
 from groundling.data.regions import stem
+from groundling.data.tables import run_together
 from groundling.errors import InputError
 from groundling.forms import Choose, Form
 from groundling.predicting.description import Reads
@@ -30,13 +31,8 @@ class Columns:
     choices: str = ""
     """The choices of a multiple choice."""
 
-    @property
-    def names(self) -> list[str]:
-        """All of them."""
-        return [name for part in (self.text, self.image, self.choices) for name in split(part)]
 
-
-def split(columns: str) -> list[str]:
+def names_in(columns: str) -> list[str]:
     """The names in a list of columns by comma."""
     return [name.strip() for name in columns.split(",") if name.strip()]
 
@@ -179,16 +175,23 @@ def lines_of(
 
     Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
     """
-    header, rows = whole_rows(path, columns.names)
-    texts = split(columns.text)
+    header, rows = whole_rows(path)
+    for setting, listed in vars(columns).items():
+        for name in names_in(listed):
+            if name not in header:
+                raise InputError(
+                    f"{path}: no column {name!r}; there are: {', '.join(header)}{run_together(header)}; "
+                    f"{sight.names.mark}{setting} says which column it is"
+                )
+    texts = names_in(columns.text)
     if len(texts) not in (1, 2):
         raise InputError(f"--text {columns.text}: expected one column, or two by comma")
     lines = []
     for number, (where, cells) in enumerate(rows):
         try:
             first, *second = texts_in(cells, texts)
-            images = [sight.id_of(file) for file in texts_in(cells, split(columns.image))]
-            choices = texts_in(cells, split(columns.choices))
+            images = [sight.id_of(file) for file in texts_in(cells, names_in(columns.image))]
+            choices = texts_in(cells, names_in(columns.choices))
             asked = Question(first, second[0] if second else None, choices, images)
             example = example_of(f"{path.stem}-{number}", asked, form, reads, sight.sees)
         except InputError as error:

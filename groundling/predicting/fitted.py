@@ -101,6 +101,8 @@ class Fitted(Loaded):
     def _answers(
         self, asked: Sequence[Asked], best: int, regions: str, skip_bad: bool
     ) -> list[Prediction | None]:
+        if any(one.pair is not None for one in asked):
+            self.note_pairs(2)
         wording = Wording(self.form, best, "best =")
         faults: dict[int, str] = {}
         examples: dict[int, Example] = {}

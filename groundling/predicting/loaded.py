@@ -25,6 +25,7 @@ from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.supervised import Supervised
 from groundling.predicting.description import FILE, Described, settings_of
+from groundling.predicting.examples import names_in
 from groundling.predicting.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
 from groundling.runs import sha256_of
 from groundling.students import design_of, load_student, new_head, seeing_of
@@ -110,7 +111,7 @@ class Loaded:
         self._compare_module(about.task)
         task = named("tasks", Task, about.task)
         if task.version != about.version:
-            self._note(
+            self.note(
                 f"{about.task} is of version {task.version} now, the model learned version {about.version}"
             )
         return task if about.form is None else replace(task, form=about.form)
@@ -122,9 +123,16 @@ class Loaded:
             return
         file = source_of(name)
         if file and sha256_of(Path(file)) != before:
-            self._note(f"{file}: changed since the model was trained; its answers may have, too")
+            self.note(f"{file}: changed since the model was trained; its answers may have, too")
 
-    def _note(self, note: str) -> None:
+    def note_pairs(self, columns: int) -> None:
+        """Note that texts are asked in pairs of a model that learned from one a row."""
+        own = self.about.own
+        if own is not None and columns > len(names_in(own.text)):
+            self.note(f"this model learned from {own.text!r} alone, and never from pairs of texts")
+
+    def note(self, note: str) -> None:
+        """Tell readers of its answers something, once."""
         if note not in self.notes:
             self.notes.append(note)
 

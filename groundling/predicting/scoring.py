@@ -81,7 +81,7 @@ def _own(
     own = model.about.own or OwnFile()
     label = label or own.label
     if not label:
-        raise InputError(f"{data}: say which column has the labels (--label COLUMN)")
+        raise InputError(f"{data}: say which column has the labels ({sight.names.mark}label)")
     if split:
         return _side(model, replace(own, label=label), data, split)
     header, lines = lines_of(data, columns, model.form, model.about.reads, sight)

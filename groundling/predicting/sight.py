@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from groundling.data.paired import Store
@@ -32,9 +32,11 @@ class Names(NamedTuple):
     """That of photos."""
     accept: str = ""
     """What takes regions that were made otherwise; empty if nothing does."""
+    mark: str = ""
+    """What stands before the names of other settings."""
 
 
-FLAGS = Names("--regions STORE", "--images FOLDER", "--other-regions")
+FLAGS = Names("--regions STORE", "--images FOLDER", "--other-regions", "--")
 """Of a command."""
 
 
@@ -128,7 +130,10 @@ class Sight:
         store: Store | None = self.stores
         if self.stores is not None:
             lacking = [image for image in images if image not in self.stores]
-            faults = dict.fromkeys(lacking, f"not in {self.stores.name}")
+            fault = f"not in {self.stores.name}"
+            if len(lacking) == len(images) and not self.reads_pixels:
+                fault += f" (to find regions of other photos: {self.names.photos} in place of {self.names.regions})"
+            faults = dict.fromkeys(lacking, fault)
         photos: dict[str, Picture] = {}
         if self.reads_pixels or self.finder is not None:
             for image in images:
@@ -151,8 +156,15 @@ class Sight:
                 raise InputError("no such file")
             return picture
         if image not in self.files:
-            raise InputError(f"no such photo in {self.place}")
+            raise InputError(f"no such photo in {self.place}{self._nearby(image)}")
         return only(self.files[image])
+
+    def _nearby(self, image: str) -> str:
+        """What to say of a name that begins above the folder of photos; empty if no end of it names one."""
+        parts = PurePosixPath(image.replace("\\", "/")).parts
+        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        found = next((end for end in ends if end in self.files), "")
+        return f"; names are relative to that folder, such as {found}" if found else ""
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
         """Raises InputError for what this model does not read, or has too little of."""

@@ -21,7 +21,7 @@ from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
 from groundling.recipes.lifecycle import say_notes
 from groundling.recipes.saved import opened, sight_of
-from groundling.runs import write_whole
+from groundling.runs import write_new
 from groundling.tasks import Task
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
@@ -60,7 +60,7 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
     names = columns_of(model.form, wording.best)
     text = _written(out.suffix, header, lines, names, answers)
     if PartialState().is_main_process:
-        write_whole(out, text)
+        write_new(out, text)
     say_notes(model.notes)
     return {
         "answers": str(out),

@@ -358,16 +358,15 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping
 
 
 def whole_rows(
-    path: Path, columns: Sequence[str]
+    path: Path,
 ) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
     """The names of all columns, and of each row its file and line and all it holds, of the same files as `rows_of`.
 
-    Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, if no row has one of
-    `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
+    Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, and for a file
+    without rows; what a field of json holds is not looked at (see `texts_in`).
     """
     if path.suffix in {".csv", ".tsv"}:
         header = columns_of(path)
-        _require(path, columns, header)
         rows = [(where, dict(row)) for where, row in rows_of(path, tuple(header))]
     else:
         rows = []
@@ -376,17 +375,9 @@ def whole_rows(
                 raise InputError(f"{where}: expected an object")
             rows.append((where, item))
         header = list(dict.fromkeys(name for _, row in rows for name in row))
-        if rows:
-            _require(path, columns, header)
     if not rows:
         raise InputError(f"{path}: holds no rows")
     return header, rows
-
-
-def _require(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
-    for name in columns:
-        if name not in header:
-            raise InputError(f"{path}: no column {name!r}; there are: {', '.join(header)}")
 
 
 def _objects(path: Path) -> Iterator[tuple[str, object]]:
