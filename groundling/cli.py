@@ -179,6 +179,12 @@ COMMANDS = {
         {"_own": config.HeadsConfig()},
         speaks=True,
     ),
+    "modality": Command(
+        "how much a model looks at, and depends on, text and image; before and after distillation",
+        "groundling.recipes.modality:modality",
+        {"_own": config.ModalityConfig()},
+        speaks=True,
+    ),
     "syntax": Command(
         "which attention heads look from a word to the thing of its syntactic neighbour",
         "groundling.recipes.syntax:syntax",

@@ -434,7 +434,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         (
             *("batch", "accumulate", "save_every", "log_every"),
             *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
-            *("processes", "least_arcs"),
+            *("processes", "least_arcs", "line_points"),
         ),
     ),
     (
@@ -453,6 +453,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
+            *("most_examples", "explained"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
@@ -1242,6 +1243,47 @@ has found by looking."""
     """Processes that share the captions, on this machine; results do not depend on it. `torchrun` does the same."""
     write_captions: str = ""
     """Only write the captions to this file, one a line, for a parser of your own; nothing is asked."""
+
+
+@documented
+@dataclass(frozen=True)
+class ModalityConfig:
+    """Of which model it is asked how much it looks at, and depends on, text and image; and on which examples."""
+
+    attending: Attending = field(default_factory=Attending)
+    other: str = ""
+    """A second model, compared with the first on the same examples, such as the same one after distillation."""
+    data: str = ""
+    """File of captions (COCO, Karpathy, Flickr8k, tsv) of images; with --task, or of a fine-tuned model, the task's \
+official files or your own file with labels, as for `evaluate`."""
+    task: str = ""
+    """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions; a fine-tuned model's own."""
+    split: str = ""
+    """Which split of the data; empty: the task's first with labels. Of Karpathy's captions it has to be said."""
+    asking: Asking = field(default_factory=Asking)
+    label: str = ""
+    """A file of your own: column of the label; empty: as in the file that the model learned from."""
+    most_examples: int = 1000
+    """Use at most so many examples, evenly spaced; 0: all."""
+    query: Literal["cls", "all"] = "cls"
+    """Whose attention is summed: that of [CLS], or the mean over all places."""
+    outcome: Literal["best", "match", "words"] = "best"
+    """What a pre-trained model is asked where inputs are changed: how well text and image match, or words that are \
+hidden from it; best: the match if it has a head for it. A fine-tuned one is asked its task."""
+    other_inputs: bool = True
+    """Also ask it beside blank, shuffled and swapped images and texts, eight passes in all."""
+    explained: int = 100
+    """Examples, evenly spaced, whose answers are also explained by integrated gradients; 0: none."""
+    line_points: int = 64
+    """Points on the line from a blank input at which integrated gradients are taken."""
+    teacher: str = ""
+    """Compare attention to words with CLIP-TD's selection scores by this CLIP (hub id or folder); empty: leave out."""
+    teacher_images: str = ""
+    """--teacher: folder of the images that it sees; ids are paths there without the ending."""
+    words: int = 2
+    """--teacher: words of each text that are selected."""
+    relevance: Literal["contextual", "isolated"] = "contextual"
+    """--teacher: a word's visual relevance is that of its place in the text, or of the word by itself."""
 
 
 @documented

@@ -49,6 +49,11 @@ class Metric:
         """The metric of these predictions (N,), or outputs (N, R) if it is `ranked`."""
         return float(self.finish(self.terms(predictions, labels).sum(0)))
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over examples of what each has gained."""
+        return self.finish is _mean
+
     def gained(self, predictions: Values, labels: Values) -> Values:
         """What each example added to a metric that is a mean over examples, (N,).
 

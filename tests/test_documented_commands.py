@@ -32,6 +32,7 @@ SMALLER = {
     "predict": ["--cpu"],
     "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
+    "modality": ["--cpu", "--explained", "2", "--line-points", "2"],
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],
     "look": ["--cpu"],

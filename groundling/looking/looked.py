@@ -23,6 +23,7 @@ from groundling.looking.views import Boxes, View, view_of
 from groundling.models.adapters import ClipAdapter
 from groundling.models.crossmodal import CrossModal
 from groundling.models.kinds import Student
+from groundling.models.lxmert import Lxmert
 from groundling.models.single_stream import SingleStream
 from groundling.predicting import Fitted, load
 from groundling.predicting.description import FILE, settings_of, unlike
@@ -56,6 +57,11 @@ class Looked:
             raise InputError(
                 f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER or a text "
                 "encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+            )
+        if isinstance(self.student, Lxmert):
+            raise InputError(
+                f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
+                "cross-attention find what phrases name"
             )
         self.sees = isinstance(self.student, SingleStream)
         if self.fitted is not None:

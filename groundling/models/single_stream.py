@@ -61,6 +61,7 @@ class SingleStream(Student):
         self.regions_from = dict(regions_from or {})
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
         self.whole = join.whole
+        self.last_pixel = join.last_pixel
 
     @property
     def max_length(self) -> int:

@@ -31,16 +31,10 @@ def scores_on(
 
     Raises InputError if the data has no labels, others than the model knows, or a row that cannot be asked.
     """
-    task = model.task()
-    columns = columns_for(model, asking)
+    task, parts = labelled_parts(model, data, split, asking, label, sight)
     scores = {}
     counts = {}
     dropped = 0
-    if is_own_file(model, data, columns) and columns is not None:
-        task = replace(task, extra=None)  # which the data set's own files would have to tell
-        parts = {split or ALL: _own(model, data, split, columns, label, sight)}
-    else:
-        parts = {name: _labelled(task, data, name) for name in _splits(task, split)}
     for name, examples in parts.items():
         answers = _answers(model, examples, sight, task)
         scores[name] = scored(answers, task, name, data)
@@ -49,6 +43,22 @@ def scores_on(
     result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
     result |= {"examples": counts, "dropped_pieces": dropped}
     return result | ({"notes": model.notes} if model.notes else {})
+
+
+def labelled_parts(
+    model: Loaded, data: Path, split: str, asking: Asking, label: str, sight: Sight
+) -> tuple[Task, dict[str, list[Example]]]:
+    """The model's task, and labelled examples by split, of official files or of a file of one's own.
+
+    Raises InputError as `scores_on`.
+    """
+    task = model.task()
+    columns = columns_for(model, asking)
+    if is_own_file(model, data, columns) and columns is not None:
+        # What is `extra` the data set's own files would have to tell.
+        task = replace(task, extra=None)
+        return task, {split or ALL: _own(model, data, split, columns, label, sight)}
+    return task, {name: _labelled(task, data, name) for name in _splits(task, split)}
 
 
 def _splits(task: Task, asked: str) -> tuple[str, ...]:

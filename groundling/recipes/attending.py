@@ -26,6 +26,7 @@ from groundling.grounding.passes import (
 )
 from groundling.jobs import Job, run_jobs
 from groundling.joins.end_to_end import EndToEnd
+from groundling.models.lxmert import Lxmert
 from groundling.models.single_stream import SingleStream
 from groundling.recipes.regions_of import Shelf, check_regions
 from groundling.students import design_of, load_student
@@ -38,10 +39,10 @@ class Attended:
         """Raises InputError if the model reads no regions, or others than the stores have."""
         self.config = config
         model = load_student(config.model, config.kind, config.join)
-        if not isinstance(model, SingleStream):
+        if not isinstance(model, SingleStream | Lxmert):
             raise InputError(
                 f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
-                "`groundling pretrain` leaves one"
+                "`groundling pretrain` leaves one, or a VisualBERT or LXMERT of transformers"
             )
         reads_pixels = isinstance(model, EndToEnd)
         if reads_pixels != bool(config.images):
@@ -52,8 +53,9 @@ class Attended:
             check_regions(self.store, model, config.other_regions)
         if config.untrained:
             untrained(model, config.seed)
-        # A text alone or a pair is read as in pre-training.
-        design_of(model, config.join).ready(model, (), True)
+        if isinstance(model, SingleStream):
+            # A text alone or a pair is read as in pre-training.
+            design_of(model, config.join).ready(model, (), True)
         self.model = model.to(device).eval()
 
     def samples(self, examples: Sequence[Example], others: bool = False) -> Samples:
@@ -70,8 +72,7 @@ class Attended:
                 [image for one in examples for image in one.images], self.config.seed
             )
             store = OtherLooks(store, partner)
-        join = model.join
-        seeing = Seeing(join.whole, join.last_pixel, self.config.most_regions)
+        seeing = Seeing(model.whole, model.last_pixel, self.config.most_regions)
         texts = TextSamples(examples, text, keep=0)  # each is read once
         samples: Samples = RegionSamples(texts, store, seeing)
         empty = [image for images in samples.images for image in images if not store.count(image)]

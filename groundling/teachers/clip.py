@@ -43,6 +43,10 @@ SCORED_TEXT = "clip_scored_text"
 """Embeddings in the space in which image and text are compared, where features are in another one."""
 
 
+RELEVANCE = "clip_relevance"
+"""The cosine of image and each raw word, which is not handed out."""
+
+
 @dataclass(frozen=True)
 class Answers:
     """How sure a teacher is of an image's answer: its softmax over all answers of the task, as texts (VQA)."""
@@ -419,6 +423,19 @@ class ClipTeacher(Teacher):
             found["clip_confidence"] = self._confidence(found)
         return {name: found[name] for name in self.wants}
 
+    @torch.no_grad()
+    def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """By what the words of rows are selected: the score (K,) of each raw word, and which are candidates (K,) bool.
+
+        Words that are none score 0. For a teacher that is asked for `clip_words`, chosen by what they are worth.
+        """
+        batch = collate(self.inputs(rows)).to(self.scorer.device)
+        lacking = self._lacking(())
+        found = dict(batch.features)
+        self._say_images(batch, lacking, found)
+        self._say_texts(batch, lacking, found)
+        return self._worths(batch, found[RELEVANCE])
+
     def _say_images(self, batch: Batch, lacking: set[str], found: dict[str, Tensor]) -> None:
         names = [name.rpartition("|")[2] for name in batch.ids]
         apart = self.scorer is not self.towers
@@ -452,8 +469,8 @@ class ClipTeacher(Teacher):
             found[SCORED_TEXT] = F.normalize(_projected(self.scorer, ends), dim=-1)[aside.row]
         if words and states is not None:
             if self._ranks:
-                relevance = self._relevance(batch, compared, found)
-                found["clip_word"] = self._selected(batch, relevance)
+                found[RELEVANCE] = self._relevance(batch, compared, found)
+                found["clip_word"] = self._selected(batch, found[RELEVANCE])
             found["clip_words"] = self._words(batch, states, found["clip_word"])
 
     def _unit(self, states: Tensor) -> Tensor:
@@ -494,19 +511,26 @@ class ClipTeacher(Teacher):
 
     def _selected(self, batch: Batch, relevance: Tensor) -> Tensor:
         """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
+        chosen = [
+            self._numbers(select(scores, candidates, self.options.words))
+            for scores, candidates in self._worths(batch, relevance)
+        ]
+        return torch.from_numpy(np.stack(chosen)).to(relevance.device)
+
+    def _worths(self, batch: Batch, relevance: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Scores (K,) of each row's words and which are candidates (K,); raises InputError as `_selected`."""
         is_candidate = batch.features["candidate"].cpu().numpy()
         importance = batch.features["importance"].cpu().numpy()
         cosines = relevance.double().cpu().numpy()
-        chosen = []
+        found = []
         for row, candidates in enumerate(is_candidate):
             if not np.isfinite(cosines[row][candidates]).all():
                 raise InputError(
                     f"{self._named(batch.ids[row])}: the teacher's similarity of the image and a word of its text is "
                     "not a finite number; its weights may be damaged"
                 )
-            scores = token_scores(cosines[row], importance[row], candidates)
-            chosen.append(self._numbers(select(scores, candidates, self.options.words)))
-        return torch.from_numpy(np.stack(chosen)).to(relevance.device)
+            found.append((token_scores(cosines[row], importance[row], candidates), candidates))
+        return found
 
     def _named(self, name: str) -> str:
         """The image of an input, as the data calls it."""

@@ -1,0 +1,156 @@
+"""Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention agrees with them.
+
+An input's share of an answer is the gradient of the answer by its embedding, averaged along the straight line from a
+blank input (padding in place of words, regions without looks) to the input itself, times the way. All shares add up to
+what the answer changes by on that way, which is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from groundling.batch import Batch, Perturbation, Sample, needed
+from groundling.data.samples import Samples
+from groundling.grounding.inputs import in_batches
+from groundling.grounding.modality import right_row
+from groundling.grounding.outcomes import Outcome
+from groundling.models.single_stream import SingleStream
+
+STEPS = 64
+"""Points on the line, by Gauss and Legendre."""
+FEWEST = 3
+"""Words or regions below which no ranks are compared."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Shares of one example's answer, of the row that `right_row` names."""
+
+    pieces: np.ndarray
+    """(T,): of each piece, 0 of special ones, which the blank input has too."""
+    regions: np.ndarray
+    """(R,)."""
+    change: float
+    """The answer less that of a blank input."""
+    rest: float
+    """What the shares of all rows lack to that change; 0 if the line had points enough."""
+
+
+def attributions(
+    model: SingleStream, outcome: Outcome, samples: Samples, batch: int, steps: int = STEPS
+) -> list[Attribution]:
+    """The attribution of every sample, in their order, for a model that reads stored features."""
+    kept = model.text.tokenizer.all_special_ids
+
+    def of_batch(one: Batch, some: list[Sample]) -> list[Attribution]:
+        return _attributed(model, outcome, one, some, kept, steps)
+
+    model.requires_grad_(False)
+    return in_batches(model, samples, of_batch, batch)
+
+
+def _attributed(
+    model: SingleStream,
+    outcome: Outcome,
+    batch: Batch,
+    some: Sequence[Sample],
+    kept: Sequence[int],
+    steps: int,
+) -> list[Attribution]:
+    """The attributions of a batch."""
+    way = _way(model, batch, kept)
+
+    def answer(at: Sequence[Tensor]) -> Tensor:
+        return outcome.explained(model(replace(batch, perturbation=Perturbation(*at))), batch)
+
+    with torch.no_grad():
+        change = answer(_before(way, 1.0)) - answer(_before(way, 0.0))
+    slopes = [torch.zeros_like(part) for part in way]
+    for place, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
+        at = [part.requires_grad_() for part in _before(way, (place + 1) / 2)]
+        gradients = torch.autograd.grad(answer(at).sum(), at)
+        for slope, gradient in zip(slopes, gradients, strict=True):
+            slope += gradient * (weight / 2)
+    shares = [(slope * part).sum(-1) for slope, part in zip(slopes, way, strict=True)]
+    rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
+    pieces, regions = (part.double().cpu().numpy() for part in shares)
+    return [
+        _one(
+            sample,
+            number * batch.choices,
+            pieces,
+            regions,
+            float(change[number]),
+            float(rest[number]),
+        )
+        for number, sample in enumerate(some)
+    ]
+
+
+def _one(
+    sample: Sample, first: int, pieces: np.ndarray, regions: np.ndarray, change: float, rest: float
+) -> Attribution:
+    """A sample's attribution, whose rows begin at `first`, without padding."""
+    number = right_row(sample)
+    row = sample.rows[number]
+    text = needed(row.text, "text", "an attribution")
+    seen = needed(row.regions, "regions", "an attribution")
+    place = first + number
+    return Attribution(pieces[place, : len(text.ids)], regions[place, : len(seen)], change, rest)
+
+
+def _way(model: SingleStream, batch: Batch, kept: Sequence[int]) -> list[Tensor]:
+    """From a blank input to the batch's own: of the word embeddings (N, T, E) and of the features (N, R, D)."""
+    tokens = needed(batch.text, "text", "an attribution")
+    regions = needed(batch.regions, "regions", "an attribution")
+    table = model.word_embeddings()
+    padding = model.text.tokenizer.pad_token_id or 0
+    special = torch.isin(tokens.ids, torch.tensor(kept, device=tokens.ids.device)) | tokens.special
+    words = table(tokens.ids) - table.weight[padding]
+    words = words.masked_fill(special.unsqueeze(-1), 0.0)
+    return [words.detach(), regions.features.float()]
+
+
+def _before(way: Sequence[Tensor], share: float) -> list[Tensor]:
+    """What to add to an input to be at a share of the way: nothing at its end."""
+    return [part * (share - 1) for part in way]
+
+
+# -- agreement ---------------------------------------------------------------------------------------------------------
+
+
+def by_word(values: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """Sums (K,) of values (T,) of pieces over raw words, in their order; `word` (T,) is -1 for none."""
+    inside = word >= 0
+    _, number = np.unique(word[inside], return_inverse=True)
+    return np.bincount(number, weights=values[inside])
+
+
+def ranks_agree(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's correlation of two rows of numbers (K,); NaN of fewer than three, or where all are equal."""
+    if len(one) < FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(stats.spearmanr(one, other).statistic)
+
+
+def agreement(looks: np.ndarray, shares: Attribution, sample: Sample) -> np.ndarray:
+    """How [CLS]'s attention (layers, T + R) ranks words and regions, against the size of their shares.
+
+    (layers + 1, 2): Spearman's correlations of words and of regions, for each layer and last for the mean of layers.
+    """
+    row = sample.rows[right_row(sample)]
+    word = needed(row.text, "text", "an attribution").word
+    pieces = len(word)
+    size_of_words = np.abs(by_word(shares.pieces, word))
+    size_of_regions = np.abs(shares.regions)
+    found = []
+    for attention in (*looks, looks.mean(0)):
+        words = ranks_agree(by_word(attention[:pieces], word), size_of_words)
+        found.append([words, ranks_agree(attention[pieces:], size_of_regions)])
+    return np.array(found)
