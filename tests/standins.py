@@ -224,7 +224,7 @@ def flickr8k(folder: Path) -> None:
     for name in names[1:]:  # some are always missing
         photo(folder / "flickr8k/images" / name)
     captions = [f"{name}#{n}\ta dog and {n} cats in {name[0]}" for name in names for n in range(2)]
-    for place in ("flickr8k/Flickr8k.token.txt", "Flickr8k.token.txt"):
+    for place in ("flickr8k/Flickr8k.token.txt", "flickr8k/train.token.txt", "Flickr8k.token.txt"):
         put(folder / place, "\n".join(captions) + "\n")
     for place in ("flickr8k/Flickr_8k.trainImages.txt", "Flickr_8k.trainImages.txt"):
         put(folder / place, "\n".join(names[:6]) + "\n")
