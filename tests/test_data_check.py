@@ -383,6 +383,74 @@ def test_a_worlds_control_captions_belong_to_its_control_images(world: Path) -> 
         lost.write_bytes(content)
 
 
+BLIMP_ROW = {"sentence_good": "a dog runs", "sentence_bad": "a dog run", "UID": "agreement"}
+EWOK_ROW = {"Target1": "it runs", "Target2": "it waits", "Domain": "animals"}
+EWOK_ROW |= {"Context1": "a red dog .", "Context2": "a wet dog ."}
+OWN_ROW = {"good": "a dog", "bad": "dog a"}
+CODA_ROW = {"class_id": "apple", "ngram": "apple", "label": [0.1] * 11, "object_group": 0}
+CODA_ROW |= {"text": "Apples are [MASK].", "template_idx": 1, "template_group": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "layout", "about"),
+    [
+        ("data/a.jsonl", BLIMP_ROW, "minimal pairs (BLiMP)", "1 minimal pairs (BLiMP) in 1 groups"),
+        (
+            "supplement.jsonl",
+            {name: BLIMP_ROW[name] for name in ("sentence_good", "sentence_bad")},
+            "minimal pairs (BLiMP)",
+            "1 minimal pairs",
+        ),
+        ("ewok.jsonl", EWOK_ROW, "minimal pairs (EWoK)", "1 minimal pairs"),
+        ("own.jsonl", OWN_ROW, "minimal pairs (your own)", "1 minimal pairs"),
+        ("coda.jsonl", CODA_ROW, "CoDa", "facts (CoDa), color: 1"),
+        (
+            "db/size_larger/test.jsonl",
+            {"sub": "cat", "obj": "mouse", "alt": "horse"},
+            "ViComTe",
+            "size_larger: 1",
+        ),
+        ("color-dist.jsonl", {"apple": [1] * 12}, "ViComTe", "color: 1"),
+    ],
+)
+def test_pairs_and_visual_facts(
+    name: str, row: dict, layout: str, about: str, tmp_path: Path
+) -> None:
+    path = put(tmp_path / name, json.dumps(row) + "\n")
+    report = check(tmp_path)
+    assert (report.layout, report.problems) == (layout, [])
+    assert any(about in line for line in report.lines)
+    row = {key: "" if isinstance(value, str) else [] for key, value in row.items()}
+    put(path, path.read_text() + json.dumps(row) + "\n")
+    one(check(tmp_path), f"{path}, line 2")
+
+
+@pytest.mark.parametrize(("ending", "mark"), [("csv", ","), ("tsv", "\t")])
+def test_own_pairs_in_tables(ending: str, mark: str, tmp_path: Path) -> None:
+    rows = [("good", "bad", "id"), ("a dog", "dog a", "1"), ("a cat", "cat a", "1")]
+    path = put(tmp_path / f"own.{ending}", "".join(mark.join(row) + "\n" for row in rows))
+    report = check(tmp_path)
+    assert report.layout == "minimal pairs (your own)"
+    one(report, f"{path}, line 3: the id own/1 is there twice")
+
+
+def test_codas_raw_files(tmp_path: Path) -> None:
+    colours = {"black": 0, "blue": 0, "brown": 0, "gray": 0, "green": 1, "orange": 0, "pink": 0}
+    answer = {"class_id": "apple", "included": True, "action": "keep", **colours}
+    answer |= {"purple": 0, "red": 3, "white": 0, "yellow": 0}
+    thing = {"class_id": "apple", "ngram": "apple", "object_s": "apple", "areis_s": "is"}
+    thing |= {"object_pl": None, "areis_pl": None}
+    path = put(tmp_path / "coda_annotations.jsonl", json.dumps(answer) + "\n")
+    put(tmp_path / "coda_objects.jsonl", json.dumps(thing) + "\n")
+    template = "templates: [{name: text-masked, templates: ['The {object_s} is [MASK].']}]\n"
+    put(tmp_path / "coda_templates.yaml", template)
+    report = check(tmp_path)
+    assert (report.layout, report.problems) == ("CoDa, raw", [])
+    assert f"{path}: facts (CoDa, raw), color: 1" in report.lines
+    (tmp_path / "coda_templates.yaml").unlink()
+    one(check(tmp_path), "coda_templates.yaml: no such file")
+
+
 def test_an_unknown_layout_lists_what_is_recognised(tmp_path: Path) -> None:
     put(tmp_path / "model.bin", "x")
     report = check(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from groundling.check import captions, images, regions, text, vision
+from groundling.check import captions, images, knowledge, regions, text, vision
 from groundling.check.places import Layout, Place
 from groundling.check.report import Report
 from groundling.errors import InputError
@@ -33,6 +33,16 @@ LAYOUTS = (
         "*.tsv, *.h5, data.mdb, *.npz, *.json",
         regions.region_files,
         below=True,
+    ),
+    Layout(
+        "minimal pairs",
+        "BLiMP, EWoK, BabyLM's supplement: *.jsonl; your own *.csv, *.tsv, *.jsonl with good and bad",
+        knowledge.minimal_pairs,
+    ),
+    Layout(
+        "visual facts",
+        "CoDa, also raw, Memory Colors, ViComTe: *.jsonl",
+        knowledge.visual_facts,
     ),
     Layout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", text.glue),
     Layout(
