@@ -928,6 +928,8 @@ class RetrieveConfig:
     """File that lists the images to use, one name a line, or as karpathy_test_images.txt does; empty: all."""
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count the images."""
+    skip_bad: bool = False
+    """Leave images out whose file does not decode, and name and count them; without it, the first one is an error."""
     student: str = ""
     """Sentence encoder whose vectors are to be found among the model's images: a folder of sentence-transformers, as \
 `adapt --keep-projection` writes it."""
@@ -1078,6 +1080,9 @@ class WinogroundConfig:
     """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
     data: str = ""
     """Winoground's folder, or its examples.jsonl."""
+    other: str = ""
+    """Another model of either kind, on the same examples: its scores, and how far they are above --model, paired by \
+example."""
     images: str = ""
     """Folder of the images; empty: `images` in the data's folder. Of models with --regions only VL-BERT end to end \
 needs it."""

@@ -223,6 +223,28 @@ def test_every_kind_of_picture_becomes_rgb(mode: str, tmp_path: Path) -> None:
     assert decode(path, 16).shape == (3, 16, 16)
 
 
+@pytest.mark.parametrize(
+    ("mode", "name"), [("RGB", "a.png"), ("RGB", "a.jpg"), ("L", "a.jpg"), ("P", "a.png")]
+)
+def test_pictures_of_8_bits_are_pillows_own(mode: str, name: str, tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    Image.fromarray(noise).convert(mode).save(tmp_path / name)
+    with Image.open(tmp_path / name) as opened:
+        plain = np.asarray(opened.convert("RGB")).transpose(2, 0, 1)
+    assert np.array_equal(decode(tmp_path / name, 16), plain)
+
+
+def test_a_picture_is_turned_and_one_of_16_bits_is_not_white(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    lying = Image.open(bands(tmp_path / "bands.png", [RED, BLUE], [8, 8], 16))
+    lying.save(tmp_path / "lying.png", exif=exif)
+    standing = np.asarray(lying.transpose(Image.Transpose.ROTATE_270)).transpose(2, 0, 1)
+    assert np.array_equal(decode(tmp_path / "lying.png", 16), standing)
+    Image.fromarray(np.full((16, 16), 100 << 8, np.uint16)).save(tmp_path / "deep.png")
+    assert (decode(tmp_path / "deep.png", 16) == 100).all()
+
+
 @pytest.mark.parametrize("content", [b"", b"no image", "cut"])
 def test_a_corrupt_image_is_named(content: bytes | str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jpg"

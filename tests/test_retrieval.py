@@ -315,13 +315,19 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     images = copied(place, tmp_path)
     out = tmp_path / "out"
     (images / "2.png").write_bytes((images / "2.png").read_bytes()[:60])
-    assert "2.png: does not decode" in refused(place, out, capsys, "--images", str(images))
+    said = refused(place, out, capsys, "--images", str(images))
+    assert "2.png: does not decode" in said and "1 of 6" in said and "--skip-bad" in said
+    assert not out.exists()
+    whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
+    assert (whole["bad_images"], whole["bad_images_named"]) == (1, ["2.png"])
+    assert "left out: 1 images do not decode, the first is 2.png" in capsys.readouterr().out
     (images / "2.png").unlink()
     assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
         place, out, capsys, "--images", str(images)
     )
     kept = retrieve(config_of(place, images=str(images), skip_missing=True), tmp_path / "skipped")
     assert (kept["images"], kept["missing_images"], kept["texts"]) == (5, 1, 9)
+    assert (kept["model"], kept["bad_images"]) == (whole["model"], 0)
     shutil.copy(place / "images/2.png", images)
     shutil.copy(place / "images/3.png", images / "2.bmp")
     said = refused(place, out, capsys, "--images", str(images))

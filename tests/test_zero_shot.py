@@ -520,6 +520,32 @@ def test_winoground_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
         assert not (tmp_path / name / "features").exists()
 
 
+def test_winoground_beside_another_model(place: Path, seen: Path, tmp_path: Path, capsys) -> None:
+    data = winoground_files(tmp_path / "winoground", place)
+    alone = winoground(
+        WinogroundConfig(model=str(place / "clip"), data=str(data), cpu=True), tmp_path / "alone"
+    )
+    config = WinogroundConfig(
+        model=str(seen),
+        data=str(data),
+        other=str(place / "clip"),
+        regions=(str(place / "regions"),),
+        cpu=True,
+    )
+    result = winoground(config, tmp_path / "both")
+    assert (result["measure"], result["other"]["measure"]) == (
+        "log-odds of a match",
+        alone["measure"],
+    )
+    for rule in ("text", "image", "group"):
+        assert result["other"]["scores"]["all"][rule] == alone["scores"]["all"][rule]
+        gap = alone["scores"]["all"][rule] - result["scores"]["all"][rule]
+        assert result["difference"]["all"][rule] == pytest.approx(gap)
+    beside = [line["other"]["scores"] for line in json_lines(tmp_path / "both/items.jsonl")]
+    assert beside == [line["scores"] for line in json_lines(tmp_path / "alone/items.jsonl")]
+    assert "all: other - model" in capsys.readouterr().out
+
+
 def test_captions_cut_alike_tie(place: Path, tmp_path: Path) -> None:
     data = winoground_files(tmp_path / "winoground", place)
     rows = json_lines(data / "examples.jsonl")

@@ -8,16 +8,17 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from groundling.batch import Example, Sample
 from groundling.data.captions import Captioned
+from groundling.data.pictures import read_picture
 from groundling.data.samples import TextSamples, WindowInput
-from groundling.errors import InputError, first_line
+from groundling.errors import InputError
 
 
 def decode(path: Path, size: int) -> np.ndarray:
-    """An image as (3, size, size) uint8 RGB: short side scaled to `size` pixels, centre cut out.
+    """An image as (3, size, size) uint8 RGB: turned as its EXIF says, short side scaled to `size`, centre cut out.
 
     Raises:
         InputError: the file does not decode as an image.
@@ -25,10 +26,9 @@ def decode(path: Path, size: int) -> np.ndarray:
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
     try:
-        with Image.open(path) as image:
-            rgb = image.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise InputError(f"{path}: does not decode as an image ({first_line(error)})") from None
+        rgb = read_picture(path)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if rgb.size != (size, size):
         rgb = _middle(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)

@@ -29,6 +29,7 @@ from groundling.batch import Example
 from groundling.config import RetrieveConfig, Targeted, check_numbers, need
 from groundling.data.captions import (
     Captioned,
+    decodable,
     joined,
     keep_listed,
     present,
@@ -95,7 +96,7 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
     if config.max_length and not config.student:
         raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
     # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
-    captioned, gaps = _captioned(config)
+    captioned, left_out = _captioned(config)
     image = load_clip_image(config.model)
     towers = Towers(image, None)
     student = _student(config, image.width)
@@ -106,7 +107,7 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
         towers.to(run.state.device)
         gallery = _gallery(captioned, towers, config.images, cache)
         read, told = _texts(gallery.texts, student, config, run.state.device, cache)
-        head: dict[str, Any] = {"images": len(captioned), "missing_images": gaps}
+        head: dict[str, Any] = {"images": len(captioned), **left_out}
         head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
         head |= {"of_equals": TIES}
         result = run.finish(head | _numbers(gallery, read, told, config.seed))
@@ -164,20 +165,23 @@ def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
     return SentenceEncoder(text, text.sentence, length)
 
 
-def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], int]:
-    """The images with their texts, and how many are missing; raises InputError if fewer than two are there."""
+def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]:
+    """The images with their texts, and what is told of those left out.
+
+    Raises InputError if fewer than two are there, or one does not decode.
+    """
     images = read_captions(config.captions, config.caption_splits)
     if config.listing:
         images = keep_listed(images, config.listing)
     images, gaps = present(images, config.images, config.skip_missing)
+    images, bad = decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
         raise InputError(
             f"{config.captions}: {len(images)} image to search; expected at least 2, or every text finds its own"
         )
     images = with_store_ids(images)
-    return [
-        replace(one, captions=joined(one.captions, config.join_captions)) for one in images
-    ], gaps
+    texts = [replace(one, captions=joined(one.captions, config.join_captions)) for one in images]
+    return texts, {"missing_images": gaps, "bad_images": len(bad), "bad_images_named": bad}
 
 
 def _gallery(captioned: Sequence[Captioned], towers: Towers, folder: str, cache: Path) -> Gallery:
@@ -282,6 +286,11 @@ def _told(result: dict[str, Any]) -> str:
         name = f"{WAYS[TO_IMAGE]}, {some['texts']:,} truncated"
         rows += [_row(f"{name}: {side}", some[side]) for side in sides]
     lines = [f"{result['images']:,} images, {result['texts']:,} texts", table(rows)]
+    if result["bad_images"]:
+        first = result["bad_images_named"][0]
+        lines.append(
+            f"left out: {result['bad_images']:,} images do not decode, the first is {first}"
+        )
     for side in sides:
         cut = result[side]["truncated_texts"]
         pieces = result[side]["dropped_pieces"]

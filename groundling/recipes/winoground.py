@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from accelerate import PartialState
 
-from groundling.analysis.preferences import WINOGROUND, as_json, estimate
+from groundling.analysis.preferences import WINOGROUND, as_json, estimate, less
 from groundling.batch import Example
 from groundling.config import WinogroundConfig, need
 from groundling.data.several_stores import SeveralStores
@@ -23,6 +24,7 @@ from groundling.recipes.regions_of import Shelf, manifests
 from groundling.report import table
 from groundling.runs import disk_errors
 from groundling.shift.zero_shot import finite, same_for_same
+from groundling.students import is_single_stream
 
 ALL = "all"
 """The group of all examples."""
@@ -38,34 +40,32 @@ def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
     """
     need(config, "winoground", "model", "data")
     examples = read_winoground(config.data)
+    sources = [config.model, *([config.other] if config.other else [])]
     run = Run(out, "winoground", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
         _say(run.result)
         return run.result
-    match: Matcher
     kept = run.folder / "features"
-    if config.regions:
-        match = ByMatchHead(config, _stores(config), run.state.device)
-    else:
-        match = ByCosine(config.model, _images(config), run.state.device, kept)
-    scores, cut = _scores(examples, match)
-    worth = np.stack([rule.worth(scores) for rule in WINOGROUND], 1)
+    found = [_found(config, source, examples, run.state.device, kept) for source in sources]
+    worth = np.concatenate([of_model.worth for of_model in found], 1)
     groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
     for number, example in enumerate(examples):
         for tag in example.tags:
             groups.setdefault(tag, []).append(number)
-    result: dict[str, Any] = {
-        "model": config.model,
-        "measure": match.measure,
-        "cut_captions": cut,
+    estimates = {name: estimate(worth[numbers], name) for name, numbers in groups.items()}
+    count = len(WINOGROUND)
+    result: dict[str, Any] = found[0].told | {
         "chance": {rule.name: rule.chance for rule in WINOGROUND},
-        "scores": {
-            name: as_json(WINOGROUND, estimate(worth[numbers], name))
-            for name, numbers in groups.items()
-        },
+        "scores": {name: as_json(WINOGROUND, one) for name, one in estimates.items()},
     }
+    if config.other:
+        others = {name: as_json(WINOGROUND, one, count) for name, one in estimates.items()}
+        result["other"] = found[1].told | {"scores": others}
+        result["difference"] = {
+            name: as_json(WINOGROUND, less(one, count)) for name, one in estimates.items()
+        }
     if run.state.is_main_process:
-        _write_items(run.folder / "items.jsonl", examples, scores, worth)
+        _write_items(run.folder / "items.jsonl", examples, found)
         shutil.rmtree(kept, ignore_errors=True)
     result = run.finish(result)
     _say(result)
@@ -74,7 +74,38 @@ def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
 
 def _inputs(config: WinogroundConfig) -> dict[str, str | Path]:
     stores = manifests(config.regions) if config.regions else {}
-    return {"model": config.model, "data": config.data, "images": config.images, **stores}
+    given = {"model": config.model, "data": config.data, "images": config.images}
+    return {**given, "other": config.other, **stores}
+
+
+class _Found(NamedTuple):
+    """What a model makes of the examples."""
+
+    told: dict[str, Any]
+    """Its name, its measure, and how many captions it cut."""
+    scores: np.ndarray
+    """(N, 4), of image 0 with captions 0 and 1, then of image 1."""
+    worth: np.ndarray
+    """(N, rules): 1 where a rule holds."""
+
+
+def _found(
+    config: WinogroundConfig,
+    source: str,
+    examples: Sequence[Winoground],
+    device: torch.device,
+    kept: Path,
+) -> _Found:
+    """What one of the models makes of the examples; `kept` is a folder for features."""
+    match: Matcher
+    # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
+    if config.regions and (source == config.model or is_single_stream(source)):
+        match = ByMatchHead(replace(config, model=source), _stores(config), device)
+    else:
+        match = ByCosine(source, _images(config), device, kept)
+    scores, cut = _scores(examples, match)
+    told = {"model": source, "measure": match.measure, "cut_captions": cut}
+    return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
 
 
 def _stores(config: WinogroundConfig) -> dict[str, SeveralStores]:
@@ -107,16 +138,23 @@ def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray,
     return alike.reshape(-1, 4), cut
 
 
-def _write_items(
-    path: Path, examples: Sequence[Winoground], scores: np.ndarray, worth: np.ndarray
-) -> None:
-    """One JSON line per example: tags, scores, and which rules hold."""
+def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Found]) -> None:
+    """One JSON line per example: tags, scores, and which rules hold; the same of the other model under `other`."""
     with disk_errors(path), path.open("w", encoding="utf-8") as file:
-        for example, one, right in zip(examples, scores, worth, strict=True):
+        for number, example in enumerate(examples):
             line: dict[str, Any] = {"id": example.id, "tags": example.tags}
-            line["scores"] = one.round(6).tolist()
-            line |= {rule.name: bool(value) for rule, value in zip(WINOGROUND, right, strict=True)}
+            first, *others = [_item(of_model, number) for of_model in found]
+            line |= first
+            if others:
+                line["other"] = others[0]
             file.write(json.dumps(line) + "\n")
+
+
+def _item(found: _Found, number: int) -> dict[str, Any]:
+    """A model's scores of an example, and which rules hold."""
+    holds = zip(WINOGROUND, found.worth[number], strict=True)
+    scores = found.scores[number].round(6).tolist()
+    return {"scores": scores, **{rule.name: bool(value) for rule, value in holds}}
 
 
 def _say(result: dict[str, Any]) -> None:
@@ -124,10 +162,18 @@ def _say(result: dict[str, Any]) -> None:
     if not PartialState().is_main_process:
         return
     rows = [{"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND}]
-    for name, found in result["scores"].items():
-        row = {"": name, "items": f"{found['items']:,}"}
-        for rule in WINOGROUND:
-            low, high = (100 * end for end in found[f"{rule.name}_interval"])
-            row[rule.name] = f"{100 * found[rule.name]:.1f} [{low:.1f}, {high:.1f}]"
-        rows.append(row)
+    rows += [_row(name, found) for name, found in result["scores"].items()]
+    if "other" in result:
+        rows += [_row(f"{name}: other", one) for name, one in result["other"]["scores"].items()]
+        rows += [
+            _row(f"{name}: other - model", one, "+") for name, one in result["difference"].items()
+        ]
     print(table(rows))
+
+
+def _row(name: str, found: dict[str, Any], sign: str = "") -> dict[str, str]:
+    row = {"": name, "items": f"{found['items']:,}"}
+    for rule in WINOGROUND:
+        low, high = (100 * end for end in found[f"{rule.name}_interval"])
+        row[rule.name] = f"{100 * found[rule.name]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+    return row
