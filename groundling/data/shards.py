@@ -109,12 +109,7 @@ def shard_file(folder: Path, name: str, number: int) -> Path:
 
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object; raises InputError, in one line, on anything else."""
-    try:
-        content = read_json(path)
-    except InputError:
-        raise
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of 5,000 digits
-        raise InputError(f"{path}: not readable as JSON ({first_line(error)})") from None
+    content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
     return content

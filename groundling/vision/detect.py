@@ -173,11 +173,8 @@ def annotated(*sources: str | Path) -> tuple[dict[str, Annotated], list[str]]:
 
 
 def _content(source: str | Path) -> Any:
-    """A file's JSON; raises InputError for an empty list, or one nested so deep that it is neither of the layouts."""
-    try:
-        content = read_json(Path(source))
-    except RecursionError:
-        raise InputError(f"{source}: not COCO instances or detections (nested too deep)") from None
+    """A file's JSON; raises InputError for an empty list."""
+    content = read_json(Path(source))
     if content == []:
         raise InputError(f"{source}: holds no detections")
     return content
