@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,6 +84,34 @@ def test_a_folder_of_any_version_stays_as_it_is(tmp_path: Path, layout: int, mod
     assert load_text_encoder(tmp_path / "out").sentence.after == (normalized,)
 
 
+def test_an_encoder_in_a_folder_of_its_own_is_written_beside_the_modules(tmp_path: Path) -> None:
+    flat = homes.sentence_encoder(tmp_path / "flat")
+    nested = tmp_path / "nested"
+    shutil.copytree(flat, nested / "0_Transformer")
+    for name in ("modules.json", "config_sentence_transformers.json", "1_Pooling"):
+        (nested / "0_Transformer" / name).rename(nested / name)
+    edited(nested, "modules.json", lambda listed: listed[0].update(path="0_Transformer"))
+    edited(nested, "0_Transformer/sentence_bert_config.json", lambda c: c.update(max_seq_length=9))
+    text = load_text_encoder(nested)
+    assert text.sentence.max_length == 9
+    for name, weight in load_text_encoder(flat).encoder.state_dict().items():
+        assert torch.equal(text.encoder.state_dict()[name], weight)
+    text.export(tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").is_file()
+    assert not (tmp_path / "out/0_Transformer").exists()
+    again = load_text_encoder(tmp_path / "out").sentence
+    assert (again.max_length, again.modules[0]["path"]) == (9, "")
+    edited(nested, "0_Transformer/sentence_bert_config.json", lambda c: c.update(max_seq_length=0))
+    with pytest.raises(InputError, match=r"0_Transformer/sentence_bert_config.json: max_seq_len"):
+        load_text_encoder(nested)
+
+
+def test_pooling_with_every_flag_off_is_the_mean(tmp_path: Path) -> None:
+    folder = homes.sentence_encoder(tmp_path)
+    edited(folder, POOLING, lambda c: c.update(pooling_mode_mean_tokens=False))
+    assert load_text_encoder(folder).sentence.pooling.modes == ("mean",)
+
+
 def edited(folder: Path, name: str, change: Callable[[dict], object]) -> None:
     content = json.loads((folder / name).read_text())
     change(content)
@@ -146,7 +175,15 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "outside": (lambda at: spoil(at, "modules.json", "1_Pooling", "../1"), "expected a list"),
     "encoder elsewhere": (
         lambda at: spoil(at, "modules.json", '"path": ""', '"path": "0_Transformer"'),
-        "the encoder lies in '0_Transformer'",
+        "the encoder lies in '0_Transformer', but there is no config.json",
+    ),
+    "empty pooling": (
+        lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=[])),
+        r"pooling \[\] is not known here",
+    ),
+    "pooling of null": (
+        lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=None)),
+        "pooling None is not known here",
     ),
     "no pooling": (lambda at: (at / POOLING).unlink(), "1_Pooling/config.json: no such file"),
     "unknown pooling": (

@@ -10,12 +10,13 @@ from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrain
 from transformers.utils import logging as hf_logging
 
 from groundling.errors import InputError, first_line
+from groundling.models.sentence import encoder_folder
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(encoder_folder(source))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
@@ -32,10 +33,11 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
 
 def load_config(source: str | Path) -> Any:
     """A model's configuration by hub id or folder; raises InputError in one line where there is none."""
-    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
+    place = encoder_folder(source)
+    if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
     try:
-        return AutoConfig.from_pretrained(source)
+        return AutoConfig.from_pretrained(place)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{source}: no model found there ({first_line(error)})") from None
 
@@ -45,7 +47,8 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:
-        model, report = kind.from_pretrained(source, output_loading_info=True, **options)
+        place = encoder_folder(source)
+        model, report = kind.from_pretrained(place, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise InputError(
             f"{source}: the weights could not be loaded ({first_line(error)})"

@@ -1,7 +1,8 @@
 """Sentence encoders in sentence-transformers' layout: what stands around the encoder is read, applied and written back.
 
 The layout is that of sentence-transformers 2 to 6: `modules.json` lists the encoder and what follows it, each with a
-folder of its own. Nothing is unpickled, and sentence-transformers itself is not needed.
+folder of its own. An encoder in a folder, too (`0_Transformer/`), is written back beside `modules.json`, where
+newer versions have it. Nothing is unpickled, and sentence-transformers itself is not needed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ ENCODER = (
     ),
 )
 """What the settings of the encoder module are called: the first by all versions, the others by old ones."""
+ENCODER_KIND = "Transformer"
+"""What the encoder is called as a module."""
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PACKAGE = "sentence_transformers."
@@ -224,6 +227,26 @@ def _json(value: object) -> bytes:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+def encoder_folder(source: str | Path) -> str | Path:
+    """Where a model's own files lie: the folder that `modules.json` names for the encoder, or `source` as it is.
+
+    What is wrong with `modules.json` is for `load_sentence` to say. A hub id stays as it is.
+    """
+    folder = Path(source)
+    if not (folder / MODULES).is_file():
+        return source
+    try:
+        listed = json.loads((folder / MODULES).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return source
+    if not isinstance(listed, list) or not listed or not _is_module(listed[0]):
+        return source
+    inner = folder / listed[0]["path"]
+    if not listed[0]["path"] or _kind(listed[0]) != ENCODER_KIND or not (inner / CONFIG).is_file():
+        return source
+    return inner
+
+
 def load_sentence(source: str | Path, width: int) -> tuple[Sentence | None, bool]:
     """What a hub id or folder says of sentences, None if nothing, and whether texts are to be lower-cased.
 
@@ -245,7 +268,10 @@ def load_sentence(source: str | Path, width: int) -> tuple[Sentence | None, bool
             dense = _dense(folder, path, width)
             width = len(dense.weight)
             after.append(dense)
-    settings = next((folder.settings(name) for name in ENCODER if folder.keep(name)), {})
+    # An encoder in a folder of its own has its settings there.
+    place = f"{modules[0]['path']}/" if modules[0]["path"] else ""
+    name = next((place + name for name in ENCODER if folder.keep(place + name)), "")
+    settings = folder.settings(name) if name else {}
     about = folder.settings(ABOUT) if folder.keep(ABOUT) else {}
     prompt = _prompt(folder, about)
     if prompt and not folder.settings(f"{modules[1]['path']}/{CONFIG}").get("include_prompt", True):
@@ -255,10 +281,10 @@ def load_sentence(source: str | Path, width: int) -> tuple[Sentence | None, bool
     sentence = Sentence(
         pooling,
         tuple(after),
-        _max_length(folder, settings),
+        _max_length(folder.name(name), settings),
         prompt,
-        tuple(modules),
-        folder.files,
+        ({**modules[0], "path": ""}, *modules[1:]),
+        {file.removeprefix(place): content for file, content in folder.files.items()},
     )
     return sentence, bool(settings.get("do_lower_case"))
 
@@ -277,16 +303,13 @@ def _prompt(folder: _Folder, about: Mapping[str, Any]) -> str:
     return prompt
 
 
-def _max_length(folder: _Folder, settings: Mapping[str, Any]) -> int:
+def _max_length(file: str, settings: Mapping[str, Any]) -> int:
     """Most pieces of a text, 0 where nothing is said; raises InputError for what is no number of pieces."""
     said = settings.get("max_seq_length")
     if said is None:
         return 0
     if type(said) is not int or said < 1:
-        file = next(name for name in ENCODER if name in folder.files)
-        raise InputError(
-            f"{folder.name(file)}: max_seq_length is {said!r:.40}, expected a whole number above 0"
-        )
+        raise InputError(f"{file}: max_seq_length is {said!r:.40}, expected a whole number above 0")
     return said
 
 
@@ -358,7 +381,7 @@ class _Folder:
         if not isinstance(listed, list) or not all(_is_module(module) for module in listed):
             raise InputError(f"{where}: expected a list of modules, each with `type` and `path`")
         for place, module in enumerate(listed):
-            allowed = ("Transformer",), ("Pooling",), ("Dense", "Normalize")
+            allowed = (ENCODER_KIND,), ("Pooling",), ("Dense", "Normalize")
             expected = allowed[min(place, 2)]
             if _kind(module) not in expected:
                 raise InputError(
@@ -367,10 +390,9 @@ class _Folder:
                 )
         if len(listed) < 2:
             raise InputError(f"{where}: expected a Transformer and a Pooling at least")
-        if listed[0]["path"]:
+        if listed[0]["path"] and encoder_folder(self.source) == self.source:
             raise InputError(
-                f"{where}: the encoder lies in {listed[0]['path']!r}; load and save the folder once with "
-                "sentence-transformers, which puts it beside modules.json"
+                f"{where}: the encoder lies in {listed[0]['path']!r}, but there is no {CONFIG} in such a folder"
             )
         return listed
 
@@ -395,14 +417,16 @@ def _pooling(folder: _Folder, path: str, width: int) -> tuple[Pooling, int]:
     """The pooling of a module's folder over states of this width, and the width of what it makes."""
     file = f"{path}/{CONFIG}"
     settings = folder.settings(file)
-    said = settings.get("pooling_mode")
-    if said is None:
+    said = settings.get("pooling_mode", settings)
+    if said is settings:
         switched = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
         unknown = [key for key in switched if key not in LEGACY]
-        modes: Sequence[Any] = unknown or [mode for key, mode in LEGACY.items() if key in switched]
+        named = unknown or [mode for key, mode in LEGACY.items() if key in switched]
+        # With all of them off sentence-transformers takes the mean; of an empty `pooling_mode` it makes nothing.
+        modes: Sequence[Any] = named or ["mean"]
     else:
         modes = [said] if isinstance(said, str) else said
-    if not isinstance(modes, Sequence) or any(mode not in list(POOLS) for mode in modes):
+    if not isinstance(modes, Sequence) or not modes or any(m not in list(POOLS) for m in modes):
         raise InputError(
             f"{folder.name(file)}: pooling {modes!r} is not known here; expected some of {', '.join(POOLS)}"
         )
@@ -411,7 +435,7 @@ def _pooling(folder: _Folder, path: str, width: int) -> tuple[Pooling, int]:
         raise InputError(
             f"{folder.name(file)}: pools states {stated} wide, the encoder's are {width}"
         )
-    pooling = Pooling(tuple(modes) or ("mean",))
+    pooling = Pooling(tuple(modes))
     return pooling, width * len(pooling.modes)
 
 
