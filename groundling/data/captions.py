@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from groundling.data.pictures import read_picture
 from groundling.data.regions import stem
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, refuse
@@ -261,33 +260,6 @@ def present(
     if not kept:
         raise InputError(f"{folder}: holds none of the captioned images")
     return kept, len(missing)
-
-
-def decodable(
-    images: Sequence[Captioned], folder: str | Path, skip: bool = False
-) -> tuple[list[Captioned], list[str]]:
-    """The images in `folder` that decode, and the files of those that do not.
-
-    Raises:
-        InputError: one does not decode, unless `skip` is set.
-    """
-    kept = []
-    bad = []
-    faults = []
-    for image in images:
-        try:
-            read_picture(Path(folder) / image.file)
-        except InputError as error:
-            bad.append(image.file)
-            faults.append(f"{Path(folder) / image.file}: {error}")
-        else:
-            kept.append(image)
-    if bad and not skip:
-        raise InputError(
-            f"{faults[0]} ({len(bad):,} of {len(images):,} captioned images); mend it, or pass --skip-bad to leave out "
-            "what does not decode"
-        )
-    return kept, bad
 
 
 def joined(captions: Sequence[str], count: int) -> tuple[str, ...]:

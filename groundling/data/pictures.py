@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from groundling.batch import Sample, needed
+from groundling.data.captions import Captioned
 from groundling.data.mirror import mirrored_regions
 from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
@@ -187,6 +188,33 @@ def pictures_of(
         return {image: only(files[image]) for image in every}
     except InputError as error:
         raise InputError(f"{folder}: {error}") from None
+
+
+def decodable(
+    images: Sequence[Captioned], folder: str | Path, skip: bool = False
+) -> tuple[list[Captioned], list[str]]:
+    """The images in `folder` that decode, and the files of those that do not.
+
+    Raises:
+        InputError: one does not decode, unless `skip` is set.
+    """
+    kept = []
+    bad = []
+    faults = []
+    for image in images:
+        try:
+            read_picture(Path(folder) / image.file)
+        except InputError as error:
+            bad.append(image.file)
+            faults.append(f"{Path(folder) / image.file}: {error}")
+        else:
+            kept.append(image)
+    if bad and not skip:
+        raise InputError(
+            f"{faults[0]} ({len(bad):,} of {len(images):,} captioned images); mend it, or pass --skip-bad to leave out "
+            "what does not decode"
+        )
+    return kept, bad
 
 
 def only(files: Sequence[Path]) -> Path:

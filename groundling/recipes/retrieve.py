@@ -29,13 +29,13 @@ from groundling.batch import Example
 from groundling.config import RetrieveConfig, Targeted, check_numbers, need
 from groundling.data.captions import (
     Captioned,
-    decodable,
     joined,
     keep_listed,
     present,
     read_captions,
     with_store_ids,
 )
+from groundling.data.pictures import decodable
 from groundling.data.samples import Samples, TextSamples
 from groundling.errors import InputError
 from groundling.models.clip import load_clip_image, load_clip_text
