@@ -16,7 +16,7 @@ from groundling.data.visual_facts import open_visual_facts
 
 PAIRS = {"BLiMP": BLIMP, "EWoK": EWOK, "your own": OWN}
 """Fields by which a file of pairs is told; BabyLM's supplement has BLiMP's."""
-FACTS = {
+FACTS: dict[str, tuple[str, ...]] = {
     "CoDa, raw": ("class_id", "included", "action"),
     "CoDa": ("class_id", "ngram", "label"),
     "Memory Colors": ("descriptor", "item", "label"),

@@ -241,7 +241,7 @@ def encoder_folder(source: str | Path) -> str | Path:
         return source
     if not isinstance(listed, list) or not listed or not _is_module(listed[0]):
         return source
-    inner = folder / listed[0]["path"]
+    inner = folder / str(listed[0]["path"])
     if not listed[0]["path"] or _kind(listed[0]) != ENCODER_KIND or not (inner / CONFIG).is_file():
         return source
     return inner
