@@ -35,6 +35,7 @@ from groundling.batch import Example
 from groundling.cli import main
 from groundling.config import (
     AdaptConfig,
+    Attending,
     FinetuneConfig,
     PretrainConfig,
     changed,
@@ -435,6 +436,11 @@ NUMBERS = {
     "mask_rate": (1.5, nan),
     "adversarial_size": (nan,),
 }
+
+
+def test_fewer_regions_than_none_are_told_by_their_flag() -> None:
+    with pytest.raises(InputError, match="--most-regions = -1, expected at least 0"):
+        check_numbers(Attending(most_regions=-1))
 
 
 @pytest.mark.parametrize("kind", [AdaptConfig, PretrainConfig, FinetuneConfig])

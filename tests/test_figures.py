@@ -127,6 +127,9 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
     [
         ({"accuracy": 1}, [], "no result of `groundling heads`, `syntax` or `modality` (KeyError"),
         ({"heads": []}, [], "no result of `groundling heads`"),
+        ({"relations": []}, [], "no result of `groundling heads`"),
+        ({"models": []}, [], "no result of `groundling heads`"),
+        ([], [], "no result of `groundling heads`"),
         (heads(), ["--formats", "gif"], "--formats gif: expected some of svg, pdf, png"),
         (None, [], "result.json: no such file; expected the folder of a finished run"),
     ],

@@ -306,6 +306,7 @@ OWN = {"text": "", "image": ""}
             {**OWN, "predictions": "pairs.csv", "images": "photos"},
             "--predictions: 1 files, expected two",
         ),
+        ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
         ({"split": "val"}, "--split val: only a --task has splits"),
         ({"per-page": "0"}, "--per-page 0: expected at least 1"),
         ({"heads": "store|store"}, "--heads: 2 results for 1 models"),

@@ -46,12 +46,14 @@ def figures_of(result: Told) -> dict[str, Figure]:
     Raises InputError if it is none of `groundling heads`, `syntax` or `modality`.
     """
     try:
+        if not all(result.get(name, True) for name in ("relations", "models")):
+            raise ValueError("it is empty")
         if "relations" in result:
             return {"relations": accuracies({_relation(one): one for one in result["relations"]})}
         if "models" in result:
             return _of_modality(result["models"])
         return {"heads": accuracies({"": result})}
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise InputError(
             f"no result of `groundling heads`, `syntax` or `modality` ({type(error).__name__}: {error})"
         ) from None

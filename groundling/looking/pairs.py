@@ -13,6 +13,7 @@ from groundling.batch import Example
 from groundling.config import LookConfig, need
 from groundling.data.pictures import files_below, only
 from groundling.data.regions import stem
+from groundling.data.tables import refuse_halves
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.predicting.examples import split
@@ -112,6 +113,7 @@ def _check(config: LookConfig) -> None:
 
 def _own(config: LookConfig) -> Pair:
     """The one pair that the command line tells."""
+    refuse_halves("--text or --pair", [config.text, config.pair])
     if not config.image:
         return Pair(Example("own", config.text, config.pair or None))
     photo = Path(config.image)
