@@ -131,6 +131,7 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         ({"models": []}, [], "no result of `groundling heads`"),
         ([], [], "no result of `groundling heads`"),
         (heads(), ["--formats", "gif"], "--formats gif: expected some of svg, pdf, png"),
+        (heads(), ["--formats"], "--formats: none is named; expected some of svg, pdf, png"),
         (None, [], "result.json: no such file; expected the folder of a finished run"),
     ],
 )

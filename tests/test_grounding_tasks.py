@@ -616,6 +616,11 @@ def test_recall_told_another_way() -> None:
             xml(((7,), 1, 2, 3, "9" * 400)),  # E14
             ": not a whole annotation with size and objects",
         ),
+        (
+            "Annotations",
+            xml(((7,), 1, 2, 3, 4)).replace("<width>50", "<width>0"),
+            ": an image of 0 x 40",
+        ),
         ("Annotations", xml()[:-9], ": not a whole annotation with size and objects"),
         ("Annotations", "", ": the file is empty"),
     ],
@@ -623,3 +628,10 @@ def test_recall_told_another_way() -> None:
 def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr: Path) -> None:
     path = put(next((flickr / file).iterdir()), text)
     assert refusal(captions, flickr, "val").startswith(f"{path}{complaint}")
+
+
+def test_an_image_is_listed_once(flickr: Path) -> None:
+    path = put(flickr / "val.txt", "3\n4\n3\n")
+    assert refusal(captions, flickr, "val") == (
+        f"{path}: lists 3 more than once (1 such); remove all but one"
+    )

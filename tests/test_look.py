@@ -20,7 +20,7 @@ from groundling.batch import Example, collate
 from groundling.cli import main
 from groundling.data.regions import Found, RegionWriter
 from groundling.errors import InputError
-from groundling.looking.page import HEAVY, Look
+from groundling.looking.page import HEAVY, Look, Ranked
 from groundling.looking.pairs import Pair
 from groundling.looking.views import Boxes, Layer, View, Word, pack
 from groundling.models.attention import AttentionMap
@@ -306,6 +306,7 @@ OWN = {"text": "", "image": ""}
             {**OWN, "predictions": "pairs.csv", "images": "photos"},
             "--predictions: 1 files, expected two",
         ),
+        ({"text": "  "}, "--text: holds nothing but spaces; expected words"),
         ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
         ({"split": "val"}, "--split val: only a --task has splits"),
         ({"per-page": "0"}, "--per-page 0: expected at least 1"),
@@ -324,6 +325,25 @@ def test_a_mistake_is_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"accuracy": float("nan")}, "each with an accuracy of 0 to 100"),
+        ({"layer": float("inf")}, "OverflowError"),
+        (None, "expected heads, each"),
+    ],
+)
+def test_damaged_heads_are_refused(
+    change: dict[str, float] | None, message: str, tmp_path: Path
+) -> None:
+    head = {"active": True, "attention": "self", "layer": 0, "head": 1, "accuracy": 50.0}
+    heads = [] if change is None else [head | change]
+    path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
+    with pytest.raises(InputError, match=message) as caught:
+        Ranked.read(tmp_path)
+    assert str(caught.value).startswith(f"{path}: no result of `groundling heads` (")
 
 
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:

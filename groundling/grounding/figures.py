@@ -63,6 +63,8 @@ def write_figures(
     figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
 ) -> list[Path]:
     """Write each figure in each format; returns the files. Raises InputError for an unknown format."""
+    if not formats:
+        raise InputError(f"--formats: none is named; expected some of {', '.join(FORMATS)}")
     unknown = [one for one in formats if one not in FORMATS]
     if unknown:
         raise InputError(f"--formats {unknown[0]}: expected some of {', '.join(FORMATS)}")

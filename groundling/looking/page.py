@@ -61,10 +61,14 @@ class Ranked:
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
             heads = [(str(row[1]), int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
             ) from None
+        if not heads or not all(0 <= share <= 1 for *_, share in heads):
+            raise InputError(
+                f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
+            )
         return Ranked("accuracy in " + path.parent.name, heads)
 
 

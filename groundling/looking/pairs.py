@@ -99,6 +99,8 @@ def _check(config: LookConfig) -> None:
         )
     if not many:
         need(config, "look", "text")
+        if not config.text.strip():
+            raise InputError("--text: holds nothing but spaces; expected words")
     if config.predictions and (config.task or config.data):
         raise InputError("--predictions are the pairs themselves; leave --data and --task out")
     if config.predictions and len(config.predictions) != 2:

@@ -128,7 +128,7 @@ class View:
 def pack(block: np.ndarray) -> str:
     """Attention (H, rows, columns) in base64: each row's largest weight in two bytes, then one byte a weight.
 
-    A weight is off by at most half of 1/255 of its row's largest.
+    A weight is off by at most half of 1/255 of its row's largest as told, which is rounded up to a 65,535th.
     """
     heads, rows, columns = block.shape
     largest = block.max(-1) if columns else np.zeros((heads, rows))

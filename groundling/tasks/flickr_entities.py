@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -119,9 +120,15 @@ def captions(
 
 
 def images(folder: Path, split: str) -> list[str]:
-    """The image ids that a split lists."""
-    lines = lines_of(Path(folder) / f"{split}.txt")
-    return [line.strip() for line in lines if line.strip()]
+    """The image ids that a split lists; raises InputError if it lists one twice."""
+    path = Path(folder) / f"{split}.txt"
+    listed = [line.strip() for line in lines_of(path) if line.strip()]
+    twice = [image for image, count in Counter(listed).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"{path}: lists {twice[0]} more than once ({len(twice)} such); remove all but one"
+        )
+    return listed
 
 
 def captions_of(folder: Path, image: str, official: bool = False) -> list[Caption]:
@@ -217,6 +224,8 @@ def _box(
     if not marked:
         return None
     box = [int(marked[0].findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")]
+    if not all(size):
+        raise InputError(f"{path}: an image of {size[0]} x {size[1]}")
     # They begin at 1 and end with a pixel of their own.
     from_0 = np.array([box], float) - (1, 1, 0, 0)
     _, good = inside(from_0 / (size * 2))
