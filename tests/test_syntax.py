@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -621,6 +622,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
         (["--parses", "nowhere.conllu"], "no such file or folder; expected one of CoNLL-U"),
         (["--parses", "{place}/data"], "no *.conllu in this folder"),
         (["--parses", "{place}/other.conllu"], "other.conllu has no sentence of their words"),
+        (["--parses", "{place}/one.conllu"], "captions of one image alone, 0; the control beside"),
         (["--least-arcs", "7"], "no relation has 7 arcs at a phrase with boxes; --least-arcs"),
         (["--least-arcs", "0"], "--least-arcs = 0, expected at least 1"),
         (["--parses", ""], "syntax needs --parses"),
@@ -630,6 +632,8 @@ def test_mistakes_are_one_line(
     place: Path, tmp_path: Path, capsys: Any, flags: list[str], told: str
 ) -> None:
     put(place / "other.conllu", "\n".join(written(parse_of(tree(DOG_TREE)))))
+    first = written(replace(parse_of(tree(CAPTIONS[0][1])), id="0#0"))
+    put(place / "one.conllu", "\n".join(first))
     assert run(place, tmp_path / "out", *[one.format(place=place) for one in flags]) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1

@@ -118,7 +118,10 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
         name = "highest confidence" if by_confidence else "a region at random"
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
-        one.set_ylim(bottom=0)
+    # Told once for all: a panel that asks for the bottom alone would freeze the top of those that come after it.
+    highest = max(head["accuracy"] for told in panels.values() for head in told["heads"])
+    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
+    axes[0].set_ylim(0, min(1.06 * max(highest, *rules), 104))
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel("accuracy, %", fontsize=9)
     _legend(figure, axes[0])

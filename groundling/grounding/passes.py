@@ -171,7 +171,8 @@ def partners(images: Sequence[str], seed: int) -> dict[str, str]:
     different = list(dict.fromkeys(images))
     if len(different) < 2:
         raise InputError(
-            f"{len(different)} image: there is no other one to show instead; at least 2 are needed"
+            f"{len(different)} image: there is no other one to show instead; at least 2 are needed "
+            "(--no-other-images or --no-other-inputs leaves this control out)"
         )
     order = generator(seed, "partners").permutation(len(different))
     # Along one circle nobody meets itself.

@@ -245,7 +245,7 @@ def _told(result: dict[str, Any]) -> str:
     counts = result["counts"]
     skipped = sum(counts["without_box"].values())
     lines = [
-        f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} have no box; {COUNTED}",
+        f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} more have no box; {COUNTED}",
         table([_row(name, result[key]) for key, name in ROWS.items()]),
     ]
     chosen = [name or "none" for name in result["chosen"]]

@@ -165,6 +165,13 @@ def read_arcs(config: SyntaxConfig) -> Read:
     if not found.parsed:
         what = found.unaligned or [f"{config.parses} has no sentence of their words"]
         raise InputError(f"none of the {len(told):,} captions has a parse; {what[0]}")
+    images = {one.caption.image for one in found.parsed}
+    if config.other_images and len(images) < 2:
+        left_out = f"; {found.elsewhere:,} name other ones" if found.elsewhere else ""
+        raise InputError(
+            f"{config.parses}: its sentences are captions of one image alone, {next(iter(images))}{left_out}; the "
+            "control beside other images needs two (--no-other-images leaves it out)"
+        )
     return Read(told, found, questions(found.parsed, config.other_phrases))
 
 
