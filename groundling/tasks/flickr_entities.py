@@ -110,8 +110,14 @@ def captions(
     left_out = set()
     if not unrelated:
         left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
+    listed = images(folder, split)
+    twice = [image for image, count in Counter(listed).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"{folder / split}.txt: lists {twice[0]} more than once ({len(twice)} such); remove all but one"
+        )
     kept = []
-    for image in images(folder, split):
+    for image in listed:
         for caption in captions_of(folder, image, official):
             number_from_1 = str(caption.number + 1)
             if (image, number_from_1) not in left_out:
@@ -120,15 +126,9 @@ def captions(
 
 
 def images(folder: Path, split: str) -> list[str]:
-    """The image ids that a split lists; raises InputError if it lists one twice."""
-    path = Path(folder) / f"{split}.txt"
-    listed = [line.strip() for line in lines_of(path) if line.strip()]
-    twice = [image for image, count in Counter(listed).items() if count > 1]
-    if twice:
-        raise InputError(
-            f"{path}: lists {twice[0]} more than once ({len(twice)} such); remove all but one"
-        )
-    return listed
+    """The image ids that a split lists."""
+    lines = lines_of(Path(folder) / f"{split}.txt")
+    return [line.strip() for line in lines if line.strip()]
 
 
 def captions_of(folder: Path, image: str, official: bool = False) -> list[Caption]:
