@@ -48,6 +48,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} tests SKIPPED. {browsing.NONE}", red=True, bold=True)
 
 
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """The arguments with which any recipe is called, in place of the call."""
+    found: list[tuple] = []
+
+    def record(*arguments: object) -> dict:
+        found.append(arguments)
+        return {"said": len(found)}
+
+    homes.import_recipes()
+    for place in homes.RECIPES:
+        monkeypatch.setattr(place, record)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

@@ -202,21 +202,6 @@ def test_unknown_flags_end_with_status_2(
 # -- values reach the recipes ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """The arguments with which any recipe is called, in place of the call."""
-    found: list[tuple] = []
-
-    def record(*arguments: object) -> dict:
-        found.append(arguments)
-        return {"said": len(found)}
-
-    homes.import_recipes()
-    for place in homes.RECIPES:
-        monkeypatch.setattr(place, record)
-    return found
-
-
 def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixture[str]) -> None:
     command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
     assert main(command.split()) == 0

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import homes
 import pytest
 from test_cli import flags_of
 
@@ -92,21 +91,6 @@ def test_editors_know_what_is_imported_late() -> None:
 
 
 # -- commands as functions -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """The arguments with which any recipe is called, in place of the call."""
-    found: list[tuple] = []
-
-    def record(*arguments: object) -> dict:
-        found.append(arguments)
-        return {"said": len(found)}
-
-    homes.import_recipes()
-    for place in homes.RECIPES:
-        monkeypatch.setattr(place, record)
-    return found
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

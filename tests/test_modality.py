@@ -21,7 +21,7 @@ from transformers import CLIPImageProcessorPil
 from groundling.batch import Batch, Example, Row, Sample, collate
 from groundling.cli import main
 from groundling.config import FinetuneConfig, ModalityConfig, OwnFile, Targeted, configured
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify, Pick, Regress
 from groundling.grounding import attribution, selected_words
@@ -43,7 +43,7 @@ from groundling.grounding.modality import (
     drawn_means,
     right_row,
 )
-from groundling.grounding.outcomes import Changed, HiddenWords, Match, RightAnswer, right_share
+from groundling.grounding.outcomes import HiddenWords, Match, RightAnswer, right_share
 from groundling.grounding.passes import Seen
 from groundling.metrics import ACCURACY, F1
 from groundling.models.attention import AttentionMap, Place, Places

@@ -180,7 +180,7 @@ def students(world: Path) -> dict[bool, Student]:
 def test_every_task_is_answered_and_scored(
     name: str, world: Path, students: dict[bool, Student], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("groundling.recipes.saved.load", cache(load))  # as each command would
+    monkeypatch.setattr("groundling.predicting.fitted.load", cache(load))  # as each command would
     data = data_of(world, name)
     task = TASKS[name].at(data)
     sees = data.name in VISION.values()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES = 500
-MOST_BYTES = 5_000_000
+MOST_FILES = 400
+MOST_BYTES = 4_000_000
 IMAGES = {
     ".avif",
     ".bmp",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -92,6 +92,29 @@ class Samples(Protocol):
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in order; a data set that chooses (one of five captions) does so with the sample's own generator."""
         ...
+
+
+class Changed:
+    """Samples that are changed as they are read, each by itself."""
+
+    def __init__(self, samples: Samples, change: Callable[[Sample], Sample]) -> None:
+        self.samples = samples
+        self.change = change
+        self.ids = samples.ids
+        self.lengths = samples.lengths
+        self.images = samples.images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3), as before."""
+        return self.samples.sizes
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
+        """Changed samples in the order of `indices`."""
+        return [self.change(sample) for sample in self.samples.get(indices, rngs)]
 
 
 def backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:

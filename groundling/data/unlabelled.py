@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from groundling.batch import IGNORE, Sample
-from groundling.data.samples import Samples
+from groundling.data.samples import Changed, Samples
 
 
 def hidden(label: np.ndarray) -> np.ndarray:
@@ -44,7 +44,7 @@ class Chosen:
         return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
 
 
-class Unlabelled:
+class Unlabelled(Changed):
     """Samples without their labels, or that never had any; whatever else they carry stays.
 
     `Source(labelled, beside=Unlabelled(others, like), each=3)` puts three of them beside each labelled sample.
@@ -52,23 +52,8 @@ class Unlabelled:
 
     def __init__(self, samples: Samples, like: np.ndarray) -> None:
         """`like` is a label of the task, () or (L, ...), as labelled samples beside these have it."""
-        self.samples = samples
+        super().__init__(samples, self._without)
         self.label = hidden(like)
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), as with labels."""
-        return self.samples.sizes
-
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Samples in the order of `indices`."""
-        return [self._without(sample) for sample in self.samples.get(indices, rngs)]
 
     def _without(self, sample: Sample) -> Sample:
         example = sample.example

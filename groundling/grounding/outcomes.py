@@ -6,7 +6,7 @@ of words that are hidden from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from groundling.batch import IGNORE, Batch, Encoded, Sample, needed
-from groundling.data.samples import Samples
+from groundling.data.samples import Changed, Samples
 from groundling.forms import Answer, Choose, Form, Pick, Regress
 from groundling.keyed import generator
 from groundling.metrics import Metric
@@ -197,26 +197,3 @@ def right_share(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
     right = _right(outputs, labels, form)
     share = (scores.softmax(-1) * right).sum(1)
     return share.where(right.sum(1) > 0, torch.nan)
-
-
-class Changed:
-    """Samples that are changed as they are read, each by itself."""
-
-    def __init__(self, samples: Samples, change: Callable[[Sample], Sample]) -> None:
-        self.samples = samples
-        self.change = change
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), as before."""
-        return self.samples.sizes
-
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Changed samples in the order of `indices`."""
-        return [self.change(sample) for sample in self.samples.get(indices, rngs)]

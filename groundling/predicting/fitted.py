@@ -9,10 +9,11 @@ from typing import Any, Literal, overload
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
 from groundling.batch import Batch, Encoded, Example, collate, needed
-from groundling.config import Asking
+from groundling.config import Asking, Saved
 from groundling.data.pictures import Picture
 from groundling.data.samples import Samples
 from groundling.errors import InputError
@@ -275,6 +276,20 @@ def load(
     fitted = Fitted(folder, described(folder), device, Elsewhere(detector, backbone))
     fitted.notes[:0] = [note] if note else []
     return fitted
+
+
+def opened(saved: Saved) -> Fitted:
+    """The model that a command's settings name, on this process's device."""
+    device = str(PartialState(cpu=saved.cpu).device)
+    seed = None if saved.seed < 0 else saved.seed
+    return load(saved.model, seed, detector=saved.detector, backbone=saved.backbone, device=device)
+
+
+def sight_of(model: Loaded, saved: Saved, decode: bool) -> Sight:
+    """Where the model looks at images, as a command's settings say; raises InputError as `Sight`."""
+    return model.sight(
+        saved.regions, saved.images, other_regions=saved.other_regions, decode=decode
+    )
 
 
 def model_folder(source: Path, seed: int | None = None) -> tuple[Path, str]:

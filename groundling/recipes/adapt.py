@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.analysis.retention import Retention, read_pairs
+from groundling.analysis.retention import Pairs, Retention, read_pairs
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError
+from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
@@ -111,7 +112,18 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
     if run.result is not None:
         return run.result
+    return _adapted(run, config, training, arm, inner, pairs)
 
+
+def _adapted(
+    run: Run,
+    config: AdaptConfig,
+    training: TrainConfig,
+    arm: Arm,
+    inner: InnerStep | None,
+    pairs: Pairs | None,
+) -> dict[str, Any]:
+    """Train, export and report a run that has no result yet."""
     text = load_text_encoder(config.student)
     retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
     notes = _pool_notes(config, arm, text)
@@ -121,14 +133,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     examples = corpus(config.text, config.form, text.tokenizer, max_length, config.max_texts)
     model, windows = _model(config, arm, text, training.seed)
     samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
-    given = Given(
-        model.sizes,
-        vocabulary(text),
-        config.masking,
-        config.crossing,
-        distilling,
-        config.targeted,
-    )
+    given = replace(_given(config, model, text), distilling=distilling)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
     room = classroom(
         config.teacher if arm.taught else "",
@@ -320,6 +325,18 @@ def _model(
     clip.requires_grad_(not config.crossing.freeze_clip)
     clip.logit_scale.requires_grad_(False)
     return CrossModal(text, clip, config.crossing.cross_layers, tokenizer), windows
+
+
+def _given(config: AdaptConfig, model: TextEncoder | CrossModal, text: TextEncoder) -> Given:
+    """What objectives are made from, before any teacher is known."""
+    return Given(
+        model.sizes,
+        vocabulary(text),
+        config.masking,
+        config.crossing,
+        config.distilling,
+        config.targeted,
+    )
 
 
 def _start_heads(

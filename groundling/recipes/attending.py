@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -28,7 +29,7 @@ from groundling.jobs import Job, run_jobs
 from groundling.joins.end_to_end import EndToEnd
 from groundling.models.lxmert import Lxmert
 from groundling.models.single_stream import SingleStream
-from groundling.recipes.regions_of import Shelf, check_regions
+from groundling.recipes.regions_of import Shelf, check_regions, manifests
 from groundling.students import design_of, load_student
 
 
@@ -86,6 +87,11 @@ class Attended:
         files = pictures_of(samples, self.config.images, "a model that reads pixels")
         shown = {image: files[partner.get(image, image)] for image in files}
         return Pictured(samples, shown, model.side, model.long_side)
+
+
+def inputs_of(config: Attending) -> dict[str, str | Path]:
+    """The model, images and stores that an analysis reads, whose hashes tell its run from others."""
+    return {"model": config.model, "images": config.images, **manifests(config.regions)}
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------

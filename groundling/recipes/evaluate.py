@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from groundling.config import EvaluateConfig, need
+from groundling.predicting.fitted import opened, sight_of
 from groundling.predicting.scoring import scores_on
 from groundling.recipes.lifecycle import say_notes
-from groundling.recipes.saved import opened, sight_of
 
 
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.grounding.entities import Grounding, Phrase, State
 from groundling.grounding.leaderboard import Board, halves
-from groundling.recipes.attending import Attended, Look, looked
+from groundling.recipes.attending import Attended, Look, inputs_of, looked
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.recipes.regions_of import manifests
 from groundling.report import TableRow, table
 from groundling.runs import disk_errors
 from groundling.tasks import Task
@@ -69,11 +68,12 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
     task = named("tasks", Task, config.task)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them
-    run = Run(out, "heads", settings, _inputs(config), config.attending.cpu)
+    inputs = {"data": config.data, **inputs_of(config.attending)}
+    run = Run(out, "heads", settings, inputs, config.attending.cpu)
     result = run.result
     if result is None:
         texts = texts_of(config, task)
-        looks = looked(config, config.attending, plan, config.processes)
+        looks = looked((config, texts), config.attending, plan, config.processes)
         result = _result(config, texts, looks)
 
         def save(folder: Path) -> None:
@@ -84,16 +84,6 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         print(_told(result))
     return result
-
-
-def _inputs(config: HeadsConfig) -> dict[str, str | Path]:
-    attending = config.attending
-    return {
-        "model": attending.model,
-        "data": config.data,
-        "images": attending.images,
-        **manifests(attending.regions),
-    }
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
@@ -154,11 +144,11 @@ def _by_text(
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(config: HeadsConfig, attended: Attended) -> list[Look]:
+def plan(asked: tuple[HeadsConfig, Texts], attended: Attended) -> list[Look]:
     """The pass, and the one beside the looks of other images."""
+    config, texts = asked
     task = named("tasks", Task, config.task)
     mark = needed(task.mark, "mark", task.name)
-    texts = texts_of(config, task)
     halves_of = texts.halves(config.attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
     looks = []

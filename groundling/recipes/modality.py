@@ -13,7 +13,7 @@ import torch
 
 from groundling.batch import Example, Sample
 from groundling.config import ModalityConfig, Targeted, check_numbers, need
-from groundling.data.samples import Samples, thinned
+from groundling.data.samples import Changed, Samples, thinned
 from groundling.errors import InputError
 from groundling.grounding import attribution, selected_words
 from groundling.grounding.inputs import (
@@ -38,11 +38,11 @@ from groundling.grounding.modality import (
     drawn_means,
     told,
 )
-from groundling.grounding.outcomes import Changed, Outcome
+from groundling.grounding.outcomes import Outcome
 from groundling.grounding.passes import partners, stream
 from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.recipes.attending import inputs_of
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.recipes.regions_of import manifests
 from groundling.recipes.subjects import Subject, examples_of, reads_pixels, subject_of
 from groundling.recipes.teaching import teacher_inputs
 from groundling.report import TableRow, table
@@ -83,12 +83,10 @@ def modality(config: ModalityConfig, out: str | Path) -> dict[str, Any]:
 
 def _inputs(config: ModalityConfig) -> dict[str, str | Path]:
     return {
-        "model": config.attending.model,
         "other": config.other,
         "data": config.data,
-        "images": config.attending.images,
         **teacher_inputs(config.teacher, Targeted(teacher_images=config.teacher_images)),
-        **manifests(config.attending.regions),
+        **inputs_of(config.attending),
     }
 
 

@@ -17,10 +17,10 @@ from groundling.errors import InputError
 from groundling.predicting.answers import Prediction, Wording, cells_of, columns_of
 from groundling.predicting.data import data_lines
 from groundling.predicting.examples import Line
+from groundling.predicting.fitted import opened, sight_of
 from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
 from groundling.recipes.lifecycle import say_notes
-from groundling.recipes.saved import opened, sight_of
 from groundling.runs import write_new
 from groundling.tasks import Task
 

@@ -28,9 +28,8 @@ from groundling.grounding.syntax import (
     matched,
     questions,
 )
-from groundling.recipes.attending import Attended, Look, looked
+from groundling.recipes.attending import Attended, Look, inputs_of, looked
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.recipes.regions_of import manifests
 from groundling.report import TableRow, table
 from groundling.runs import disk_errors, write_whole
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions
@@ -75,13 +74,14 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
     source = _file(config)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them
-    run = Run(out, "syntax", settings, _inputs(config, source), config.attending.cpu)
+    inputs = {"data": config.data, "parses": source or "", **inputs_of(config.attending)}
+    run = Run(out, "syntax", settings, inputs, config.attending.cpu)
     result = run.result
     if result is None:
         # A parser is asked once, and what it said is then the file of parses.
         parsed = replace(config, parses=str(source or _ask_parser(config, run)))
         read = read_arcs(parsed)
-        looks = looked(parsed, config.attending, plan, config.processes)
+        looks = looked((config, read.questions), config.attending, plan, config.processes)
         arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
         result = _result(config, read, arcs)
 
@@ -93,17 +93,6 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         print(_told(result))
     return result
-
-
-def _inputs(config: SyntaxConfig, source: Path | None) -> dict[str, str | Path]:
-    attending = config.attending
-    return {
-        "model": attending.model,
-        "data": config.data,
-        "parses": source or "",
-        "images": attending.images,
-        **manifests(attending.regions),
-    }
 
 
 # -- captions and parses -----------------------------------------------------------------------------------------------
@@ -178,9 +167,9 @@ def read_arcs(config: SyntaxConfig) -> Read:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(config: SyntaxConfig, attended: Attended) -> list[Look]:
+def plan(told: tuple[SyntaxConfig, Questions], attended: Attended) -> list[Look]:
     """The pass, and the one beside the looks of other images."""
-    asked = read_arcs(config).questions
+    config, asked = told
     half_of = asked.halves(config.attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
     mark = needed(FLICKR30K.mark, "mark", "syntax")
