@@ -11,7 +11,17 @@ from difflib import get_close_matches
 __version__ = "0.1.0"
 
 # What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
-FUNCTIONS = ("adapt", "finetune", "pretrain", "predict", "regions", "teach")
+FUNCTIONS = (
+    "adapt",
+    "finetune",
+    "pairs",
+    "predict",
+    "pretrain",
+    "regions",
+    "retrieve",
+    "teach",
+    "verdict",
+)
 """Commands that are functions, too."""
 MODULES = ("evaluate", "train")
 """Modules to be had without a second import."""

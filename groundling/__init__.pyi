@@ -218,6 +218,22 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
 
+def pairs(
+    *,
+    model: Text = "",
+    data: Text = "",
+    other: Text = "",
+    pll: Literal["within-word", "original"] = "within-word",
+    reduce: Literal["sum", "mean"] = "sum",
+    most_pairs: int = 0,
+    max_length: int = 0,
+    skip_long: bool = False,
+    model_seed: int = 0,
+    cpu: bool = False,
+    out: Text = "runs/pairs",
+) -> dict[str, Any]:
+    """Which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own."""
+
 def predict(
     *,
     model: Text = "",
@@ -365,6 +381,26 @@ def regions(
 ) -> dict[str, Any]:
     """Regions of your own images, or of others' region files, as a store."""
 
+def retrieve(
+    *,
+    model: Text = "",
+    captions: Text = "",
+    caption_splits: Texts = (),
+    images: Text = "",
+    listing: Text = "",
+    skip_missing: bool = False,
+    skip_bad: bool = False,
+    student: Text = "",
+    join_captions: int = 1,
+    windows: int = 1,
+    max_length: int = 0,
+    seed: int = 0,
+    teacher_cache: Text = "",
+    cpu: bool = False,
+    out: Text = "runs/retrieve",
+) -> dict[str, Any]:
+    """Image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+
 def teach(
     *,
     captions: Text = "",
@@ -415,3 +451,11 @@ def teach(
     out: Text = "runs/teach",
 ) -> dict[str, Any]:
     """Train a small CLIP teacher on captioned images."""
+
+def verdict(
+    *,
+    runs: Texts = (),
+    published: Texts = (),
+    out: Text = "runs/verdict",
+) -> dict[str, Any]:
+    """Judge runs against a control's: intervals, permutation, one plain sentence each."""
