@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from groundling.batch import Example
-from groundling.looking.page import Look, Ranked
+from groundling.looking.page import Look
 from groundling.looking.pairs import Change, Pair
+from groundling.looking.ranked import Ranked
 from groundling.looking.views import Boxes, Layer, View, Word
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"

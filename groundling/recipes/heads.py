@@ -18,6 +18,7 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.grounding.entities import Grounding, Phrase, State
 from groundling.grounding.leaderboard import Board, halves
+from groundling.models.weights import saved_sha256
 from groundling.recipes.attending import Attended, Look, inputs_of, looked
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, table
@@ -187,6 +188,7 @@ def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[st
         "task": config.task,
         "split": config.split,
         "model": config.attending.model,
+        "weights": saved_sha256(config.attending.model),
         "untrained": config.attending.untrained,
         "counted": COUNTED,
         "query": config.query,
