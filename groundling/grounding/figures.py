@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from groundling.runs import disk_errors, write_whole
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "#000000"
 """Okabe and Ito's, and grey."""
@@ -30,6 +32,8 @@ SHADES = "cividis"
 """Of heat maps: light and dark for every kind of sight."""
 FORMATS = ("svg", "pdf", "png")
 DPI = 300
+TITLE = 24
+"""Characters of a column's title in a line."""
 WIDE = 3.4
 """Inches of a panel, about a column of a two-column paper."""
 HIGH = 2.5
@@ -37,9 +41,6 @@ COLUMNS = 3
 """Panels side by side."""
 SPREAD = 0.35
 """How far dots of one layer stand apart, in layers."""
-
-SCALE = "attention, % (largest: {:.1f})"
-"""Beside the scale that heat maps share."""
 
 Told = Mapping[str, Any]
 
@@ -137,6 +138,13 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
     return figure
 
 
+def _scale(figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float) -> None:
+    """The scale that heat maps share, and the largest share in it."""
+    bar = figure.colorbar(image, ax=axes)
+    bar.set_label(f"attention, % (largest: {most:.1f})", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+
+
 def _legend(figure: Figure, axes: Axes) -> None:
     """One legend for all panels, above them."""
     handles, labels = axes.get_legend_handles_labels()
@@ -223,7 +231,7 @@ def by_head(models: Sequence[Told]) -> Figure:
         one.set_xticks(range(values.shape[1]), range(values.shape[1]), fontsize=7)
     figure.supxlabel("head", fontsize=9)
     figure.supylabel("layer", fontsize=9)
-    figure.colorbar(image, ax=axes, label=SCALE.format(most))
+    _scale(figure, list(axes.flat), image, most)
     return figure
 
 
@@ -260,7 +268,13 @@ def of_words(chosen: Told, names: Sequence[str]) -> Figure:
         for place, word in enumerate(words)
     ]
     axes[-1].set_xticks(
-        range(len(words)), told, fontsize=7, rotation=60, ha="right", rotation_mode="anchor"
+        range(len(words)),
+        told,
+        fontsize=7,
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        parse_math=False,
     )
     figure.supxlabel("word (*: selected)", fontsize=9)
     return figure
@@ -278,21 +292,24 @@ def heat_maps(
     beside it; what is NaN stays blank.
     """
     wide = max(WIDE * 0.8, 0.22 * len(columns) + 0.9)
-    figure, axes = _panels(len(maps), wide, max(HIGH, 0.18 * len(words) + 0.8))
+    told = [fill(column, TITLE) for column in columns]
+    longest = max(len(line) for column in told for line in column.splitlines())
+    figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
     most = 100 * max(float(np.nanmax(one)) for one in maps.values())
     for one, (title, shares) in zip(axes, maps.items(), strict=True):
         image = one.imshow(100 * shares, vmin=0, vmax=most, cmap=SHADES, aspect="auto")
         one.set_title(f"layer-head {title}", fontsize=9)
-        one.set_yticks(range(len(words)), words, fontsize=7)
+        one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
         one.set_xticks(
             range(len(columns)),
-            columns,
+            told,
             fontsize=7,
             rotation=60,
             ha="right",
             rotation_mode="anchor",
+            parse_math=False,  # a text may hold dollars
         )
     figure.supxlabel(across, fontsize=9)
     figure.supylabel("word", fontsize=9)
-    figure.colorbar(image, ax=axes, label=SCALE.format(most))
+    _scale(figure, axes, image, most)
     return figure

@@ -21,7 +21,7 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def saved_sha256(source: str | Path) -> str:
-    """A hash of the weights in a folder, wherever it lies; empty if it holds none, such as a hub id's."""
-    files = Path(source).glob("*.safetensors")
+    """A hash of the weights below a folder, wherever it lies; empty if there are none, as of a hub id."""
+    files = Path(source).rglob("*.safetensors")
     digests = sorted(sha256_of(path) for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
