@@ -53,13 +53,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.picture(folder / "photos/7.jpg", size=(100, 100))
     boxes = np.array(SEEN, np.float32) / 100
     looks = np.random.default_rng(0).normal(size=(len(SEEN), 12)).astype(np.float32)
+    looks[4:] *= 6  # words attend to what nothing names
     confidence = np.linspace(0.9, 0.1, len(SEEN), dtype=np.float32)
     writer = RegionWriter(folder / "store")
     writer.write(0, [Found("7", (100, 100), boxes, confidence, looks)])
     writer.close({"source": "test"})
     model = toys.seer()
     for layer in model.text.encoder.encoder.layer:  # random weights attend to all alike
-        layer.attention.self.query.weight.data *= 20
+        layer.attention.self.query.weight.data *= 12
     (folder / "model").mkdir()
     model.export(folder / "model")
     flags = ["--model", f"{folder}/model", "--data", f"{folder}/data", "--regions"]
