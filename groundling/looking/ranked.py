@@ -39,18 +39,22 @@ class Ranked:
 
     @staticmethod
     def read(folder: str | Path) -> Ranked:
-        """What `groundling heads` found: accuracy, of active heads first; raises InputError for another folder."""
+        """What `groundling heads` found, by the measure that it names, of active heads first.
+
+        Raises InputError for another folder.
+        """
         path = Path(folder)
         path = path if path.is_file() else path / "result.json"
         content = read_json(path)
         try:
+            measure = content.get("measure", "accuracy")
             rows = [
-                (bool(one["active"]), one["attention"], one["layer"], one["head"], one["accuracy"])
+                (bool(one["active"]), one["attention"], one["layer"], one["head"], one[measure])
                 for one in content["heads"]
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
             heads = [(str(row[1]), int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
             ) from None
@@ -59,7 +63,7 @@ class Ranked:
                 f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
             )
         return Ranked(
-            "accuracy in " + path.parent.name,
+            f"{measure} in {path.parent.name}",
             heads,
             active=sum(is_active for is_active, *_ in rows),
             file=str(path),
