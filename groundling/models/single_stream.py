@@ -30,11 +30,11 @@ from groundling.models.attention import (
     watching,
 )
 from groundling.models.join import Join, Joined, fresh
-from groundling.models.kinds import Student
+from groundling.models.kinds import RegionReader
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
-class SingleStream(Student):
+class SingleStream(RegionReader):
     """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
 
     With `early` off (VisualBERT "without early fusion", ablation C2 of Section 5.1), BERT reads the text alone, and
