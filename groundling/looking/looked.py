@@ -64,6 +64,8 @@ class Looked:
                 f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
                 "cross-attention find what phrases name"
             )
+        if isinstance(self.student, PatchReader) and self.student.told:
+            self.notes = [self.student.told]
         self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions

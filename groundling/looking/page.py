@@ -56,14 +56,14 @@ class Ranked:
         path = path if path.is_file() else path / "result.json"
         content = read_json(path)
         try:
-            measure = content["measure"] if "measure" in content else "accuracy"
+            measure = content.get("measure", "accuracy")
             rows = [
                 (bool(one["active"]), one["attention"], one["layer"], one["head"], one[measure])
                 for one in content["heads"]
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
             heads = [(str(row[1]), int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
             ) from None

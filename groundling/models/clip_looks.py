@@ -1,4 +1,4 @@
-"""CLIP's two towers as they are looked at: patches among themselves, words among themselves, nothing between the two."""
+"""CLIP's towers as they are looked at: patches among themselves, words among themselves, nothing between the two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor, nn
 from transformers import CLIPModel, CLIPTextModel, CLIPVisionModel, PreTrainedTokenizerBase
@@ -58,6 +57,8 @@ class ClipLooks(PatchReader):
         self.image = image
         self.tokenizer = tokenizer
         self.processor = processor
+        if text is not None and image is not None:
+            self.told = "Two towers that never meet: words read words, patches read patches."
         self.sizes = Sizes()
         if image is not None:
             self.sizes = Sizes(visual=image.config.hidden_size, regions=3 * self.side**2)
@@ -65,7 +66,24 @@ class ClipLooks(PatchReader):
     @property
     def side(self) -> int:
         """Pixels of a patch's side."""
-        return int(needed(self.image, "image", "a CLIP without its image tower").config.patch_size)
+        config: Any = needed(self.image, "image", "a CLIP without its image tower").config
+        return int(config.patch_size)
+
+    @property
+    def _picture(self) -> int:
+        """Pixels of a side of what the image tower sees."""
+        config: Any = needed(self.image, "image", "a photo").config
+        return int(config.image_size)
+
+    @property
+    def kind(self) -> str:
+        """CLIP, with one tower or two."""
+        return "clip"
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces; none without the text tower."""
+        return [] if self.tokenizer is None else list(self.tokenizer.all_special_ids)
 
     @property
     def needs_photo(self) -> bool:
@@ -86,15 +104,19 @@ class ClipLooks(PatchReader):
 
     def patches(self, photo: Image.Image) -> RegionRow:
         """The class token and the patches of what the tower sees of a photo: of most processors, its middle."""
-        image = needed(self.image, "image", "a photo")
+        expected = self._picture
         pixels = processed(self.processor, photo)
-        expected = int(image.config.image_size)
         if pixels.shape != (3, expected, expected):
             raise InputError(
                 f"the image processor makes {pixels.shape} of a photo, but the tower reads (3, {expected}, "
                 f"{expected}); mend preprocessor_config.json"
             )
         return in_patches(pixels, self.side, shown_by(self.processor, photo.size, expected))
+
+    def of_patches(self) -> list[nn.Parameter]:
+        """The convolution's weights and the class token."""
+        parts = needed(self.image, "image", "patches").embeddings
+        return [*parts.patch_embedding.parameters(), parts.class_embedding]
 
     def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
         """Last states of `text` (N, T, D) and of class token and patches, `visual` (N, R, D), where they are there."""
@@ -108,7 +130,7 @@ class ClipLooks(PatchReader):
     def _seen(self, regions: Regions, attention: Watch | None) -> Tensor:
         side = self.side
         tower = needed(self.image, "image", "patches")
-        across = int(tower.config.image_size) // side
+        across = self._picture // side
         # Patches laid side by side are the tower's pixels again.
         cut = regions.features[:, 1:].view(-1, across, across, 3, side, side)
         pixels = cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, across * side, across * side)
@@ -161,7 +183,8 @@ def shown_by(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
     if not processor.do_center_crop:
         return np.array([0.0, 0.0, 1.0, 1.0])
     first = (sides - side) // 2
-    return np.concatenate([first, first + side]) / np.tile(sides, 2)
+    shares: np.ndarray = np.concatenate([first, first + side]) / np.tile(sides, 2)
+    return shares
 
 
 LOADED: dict[str, Any] = {

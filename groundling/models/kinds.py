@@ -40,7 +40,7 @@ class Student(nn.Module):
 
 
 Source = Literal["features", "pixels", "patches"]
-"""Where a model's looks are from: a store's features; photos, within a store's boxes; photos, within boxes of its own."""
+"""Where looks are from: a store's features; photos, within a store's boxes; photos, within boxes of the model's own."""
 
 
 @documented
@@ -55,6 +55,16 @@ class RegionReader(Student):
     """Whether boxes end at their last pixel."""
     regions_from: Mapping[str, Any]
     """What made the regions that it learned from; empty where nobody says."""
+
+    @property
+    def kind(self) -> str:
+        """What results call its design."""
+        raise NotImplementedError
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        raise NotImplementedError
 
 
 @documented

@@ -72,6 +72,17 @@ class Lxmert(RegionReader):
             regions=model.config.visual_feat_dim,
         )
 
+    @property
+    def kind(self) -> str:
+        """As transformers has it."""
+        return str(self.model.config.model_type)
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        ids: list[int] = self.tokenizer.all_special_ids
+        return ids
+
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
         limit = self.model.config.max_position_embeddings

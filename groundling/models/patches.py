@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch import nn
 
 from groundling.batch import RegionRow
 from groundling.data.pictures import Picture, read_picture
@@ -26,6 +27,8 @@ class PatchReader(RegionReader):
     """Its own boxes are as they should be."""
     regions_from: Mapping[str, Any] = {}
     """It makes them itself."""
+    told: str = ""
+    """What whoever looks at it must know, if anything."""
 
     @property
     def needs_photo(self) -> bool:
@@ -34,6 +37,10 @@ class PatchReader(RegionReader):
 
     def patches(self, photo: Image.Image) -> RegionRow:
         """The class token and the patches of an RGB photo; raises InputError for a photo that it cannot read."""
+        raise NotImplementedError
+
+    def of_patches(self) -> Sequence[nn.Parameter]:
+        """What embeds patches and their places: weights that are neither a Linear's nor an Embedding's."""
         raise NotImplementedError
 
 

@@ -64,6 +64,17 @@ class SingleStream(RegionReader):
         self.last_pixel = join.last_pixel
 
     @property
+    def kind(self) -> str:
+        """What its join is called."""
+        return self.join.kind
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of BERT's special pieces."""
+        ids: list[int] = self.text.tokenizer.all_special_ids
+        return ids
+
+    @property
     def max_length(self) -> int:
         """Most pieces of text, special ones included."""
         positions = self.text.encoder.config.max_position_embeddings

@@ -49,8 +49,10 @@ class Vilt(PatchReader):
             raise InputError(
                 f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
             )
-        width = model.config.hidden_size
-        self.side = int(model.config.patch_size)
+        config: Any = model.config
+        width = config.hidden_size
+        self.side = int(config.patch_size)
+        self.square = int(config.image_size) // self.side
         self.sizes = Sizes(
             text=width,
             word_table=(table.shape[0], table.shape[1]),
@@ -58,6 +60,17 @@ class Vilt(PatchReader):
             pooled=width if model.pooler is not None else 0,
             regions=3 * self.side**2,
         )
+
+    @property
+    def kind(self) -> str:
+        """As transformers has it."""
+        return str(self.model.config.model_type)
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        ids: list[int] = self.tokenizer.all_special_ids
+        return ids
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take (40 of the released ones)."""
@@ -123,8 +136,7 @@ class Vilt(PatchReader):
     def _positions(self, regions: Regions) -> Tensor:
         """Position embeddings (N, R, H): the model's square of them, stretched to the grid of each photo's patches."""
         table = self.model.embeddings.position_embeddings[0]
-        square = int(self.model.config.image_size) // self.side
-        grid = table[1:].T.view(1, -1, square, square)
+        grid = table[1:].T.view(1, -1, self.square, self.square)
         found = table.new_zeros(*regions.mask.shape, table.shape[-1])
         for number, boxes in enumerate(regions.boxes):
             inner = regions.mask[number] & ~regions.whole[number]
@@ -145,6 +157,14 @@ class Vilt(PatchReader):
             attention(AttentionMap("self", layer, weights, every, every))
 
         return watching(self.model, tell)
+
+    def of_patches(self) -> list[nn.Parameter]:
+        """The convolution's weights, the class token and the positions."""
+        parts = self.model.embeddings
+        return [
+            *parts.patch_embeddings.parameters(),
+            *(parts.cls_token, parts.position_embeddings),
+        ]
 
     def export(self, folder: Path) -> None:
         """Write a stock HF folder, with tokenizer and image processor."""
