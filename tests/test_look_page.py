@@ -344,6 +344,10 @@ def test_words_and_patches_shade_patches(browser: Any, place: Path) -> None:
     assert "patch 15 in layer 0" in vilt.said, "one row of six further down"
     vilt.page.press(LEFT)
     assert "patch 14 in layer 0" in vilt.said
+    # The other model's patch in which its centre lies, if there is one: CLIP sees the middle of the photo.
+    assert "patch 3 in layer image 0" in clip.said
+    vilt.page.press(LEFT)
+    assert "Pick a word or a patch" in clip.said
     vilt.all(".wholes .word")[0].click()
     assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[0][1:])
     # Both models have a class token, so it is picked in both.

@@ -322,10 +322,10 @@ def test_a_text_without_a_photo(place: Path) -> None:
 def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkeypatch: Any) -> None:
     per_layer = 2 * (19 + 6) ** 2
     monkeypatch.setattr("groundling.looking.views.HEAVY", per_layer * 4 // 3 + 10)
-    with pytest.raises(InputError, match=r"19 boxes .* pass --layers with at most 1 of them"):
+    with pytest.raises(InputError, match=r"19 patches .* pass --layers with at most 1 of them"):
         looked_at(place, "vilt")
     monkeypatch.setattr("groundling.looking.views.HEAVY", per_layer)
-    with pytest.raises(InputError, match=r"19 boxes .*; one layer is too much"):
+    with pytest.raises(InputError, match=r"19 patches .*; one layer is too much"):
         looked_at(place, "vilt")
 
 

@@ -123,6 +123,22 @@ function overlap(a, b) {
   return (wide * high) / (area(a) + area(b) - wide * high);
 }
 
+// The box of another view that overlaps one most; of patches, whose sizes differ, the smallest that holds its centre.
+function sameBox(from, to, picked) {
+  const box = from.boxes[picked];
+  if (!(from.patches || to.patches) || from.whole.includes(picked)) {
+    const overlaps = to.boxes.map((other) => overlap(other, box));
+    return overlaps.indexOf(Math.max(0.5, ...overlaps));
+  }
+  const [x, y] = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
+  const area = (index) => (to.boxes[index][2] - to.boxes[index][0]) * (to.boxes[index][3] - to.boxes[index][1]);
+  const around = [...to.boxes.keys()].filter((index) => {
+    const [x1, y1, x2, y2] = to.boxes[index];
+    return isBox(to)(index) && x1 <= x && x <= x2 && y1 <= y && y <= y2;
+  });
+  return around.length ? around.reduce((best, index) => (area(index) < area(best) ? index : best)) : -1;
+}
+
 // The same word or box in another model's view: pieces and boxes may differ. Null if there is none.
 function translated(pick, panel) {
   if (pick === null || pick.panel === panel.number) return pick;
@@ -134,8 +150,7 @@ function translated(pick, panel) {
     const [text, raw] = from.words[pick.index];
     index = to.words.findIndex((word) => (raw >= 0 ? word[1] === raw : word[1] < 0 && word[0] === text));
   } else {
-    const overlaps = to.boxes.map((box) => overlap(box, from.boxes[pick.index]));
-    index = overlaps.indexOf(Math.max(0.5, ...overlaps));
+    index = sameBox(from, to, pick.index);
   }
   return index < 0 ? null : { kind: pick.kind, panel: panel.number, index };
 }

@@ -214,7 +214,7 @@ class _Reading:
         fit = len(self.told) - 1
         some = f"pass --layers with at most {fit} of them" if fit else "one layer is too much"
         raise InputError(
-            f"what {len(self.boxes.places)} boxes read of each other in these layers would make a page of more than "
+            f"what {len(self.boxes.places)} {'patches' if self.boxes.patches else 'boxes'} read of each other in these layers would make a page of more than "
             f"{HEAVY >> 20} MB; {some}"
         )
 
