@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import toys
 from homes import put
 from PIL import Image
+from safetensors.torch import load_file
 from test_pretrain import store
 from torch import Tensor
 from transformers import (
@@ -243,6 +245,17 @@ def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
     assert all(after[name].std() < 0.05 for name in after if "patch_embeddings.projection" in name)
 
 
+@pytest.mark.parametrize("name", ["vilt", "clip"])
+def test_pickled_weights_are_refused(name: str, place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / name, tmp_path / name)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"weights could not be loaded .*safetensors") as caught:
+        load_viewed(folder)
+    assert "\n" not in str(caught.value)
+
+
 def test_narrow_photos_are_refused(place: Path) -> None:
     homes.noise(place / "narrow.png", (600, 8))
     store = PatchStore(load_vilt(place / "vilt"), {"a": place / "narrow.png"})
@@ -355,6 +368,13 @@ def referred(place: Path) -> Path:
     put(place / "referred/instances.json", json.dumps(about))
     put(place / "referred/refs(unc).p", pickle.dumps(refs, protocol=2))
     return place / "referred"
+
+
+def test_a_model_of_regions_without_any_is_refused(place: Path) -> None:
+    (place / "regions_model").mkdir()
+    toys.seer().export(place / "regions_model")
+    with pytest.raises(InputError, match="this model reads regions; pass --regions STORE"):
+        Attended(Attending(model=str(place / "regions_model")), torch.device("cpu"))
 
 
 def test_heads_are_scored_by_pointing_under_its_own_name(

@@ -1,4 +1,4 @@
-"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder or a guest, and how it sees a photo."""
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo."""
 
 from __future__ import annotations
 

@@ -213,9 +213,9 @@ class _Reading:
             return
         fit = len(self.told) - 1
         some = f"pass --layers with at most {fit} of them" if fit else "one layer is too much"
+        told = f"{len(self.boxes.places)} {'patches' if self.boxes.patches else 'boxes'}"
         raise InputError(
-            f"what {len(self.boxes.places)} {'patches' if self.boxes.patches else 'boxes'} read of each other in these layers would make a page of more than "
-            f"{HEAVY >> 20} MB; {some}"
+            f"what {told} read of each other in these layers would make a page of more than {HEAVY >> 20} MB; {some}"
         )
 
     def _layer(self, name: str, number: int, heads: int) -> Layer:
