@@ -96,7 +96,7 @@ class Attended:
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
             raise InputError(
-                f"--regions: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make "
+                f"{' '.join(self.config.regions)}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make "
                 "a store in which every image has one, or leave these images out"
             )
         if not isinstance(model, EndToEnd):
