@@ -20,10 +20,10 @@ from groundling.batch import Example, collate
 from groundling.cli import main
 from groundling.data.regions import Found, RegionWriter
 from groundling.errors import InputError
-from groundling.looking.page import HEAVY, Look
+from groundling.looking.page import Look
 from groundling.looking.pairs import Pair
 from groundling.looking.ranked import Ranked
-from groundling.looking.views import Boxes, Layer, View, Word, pack
+from groundling.looking.views import HEAVY, Boxes, Layer, View, Word, pack
 from groundling.models.attention import AttentionMap
 from groundling.models.single_stream import SingleStream
 from groundling.students import load_student

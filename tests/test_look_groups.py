@@ -149,6 +149,25 @@ def test_a_region_goes_to_the_nearest_box_and_is_starred_from_a_tenth() -> None:
     assert [group.title for group in nothing] == names
 
 
+def test_a_patch_goes_to_the_smallest_box_around_its_centre() -> None:
+    corners = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2) / 4
+    patches = np.concatenate([[[0, 0, 1, 1]], np.concatenate([corners, corners + 0.25], 1)])
+    boxes = Boxes(patches, np.arange(17) == 0, patches=True)
+    entities = [
+        Entity("street", np.array([[0, 0, 1, 0.6]])),
+        Entity("man", np.array([[0.3, 0.2, 0.7, 0.9]])),
+    ]
+    shares = np.zeros((1, 1, 17))
+    shares[..., [0, 16]] = 0.2
+    told = {one.title: one.regions.tolist() for one in groups_of(boxes, entities, shares)}
+    assert told.pop("man") == [6, 7, 10, 11, 14, 15]  # centres at .375 and .625, down to .875
+    assert told == {
+        "street": [1, 2, 3, 4, 5, 8],
+        "class token *": [0],
+        "16 *": [16],
+    }
+
+
 def test_the_best_layers_are_shown_in_their_order() -> None:
     rows = [(layer, layer % 3, 1 - abs(layer - 6) / 10) for layer in (6, 5, 7, 4, 8, 3, 9, 2)]
     heads = [("self", layer, head, share) for layer, head, share in rows]

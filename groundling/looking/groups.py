@@ -30,14 +30,16 @@ def groups_of(boxes: Boxes, entities: Sequence[Entity], shares: np.ndarray) -> l
     """The regions of each entity, then the others that some word attends to, one by one and starred.
 
     A region belongs to the entity of the gold box with which its intersection over union is largest, if that is at
-    least .5, from which `groundling heads` counts it as right; of equals the first. The whole image belongs to none.
+    least .5, from which `groundling heads` counts it as right; of equals the first. A patch of the photo belongs to the
+    entity of the smallest gold box around its centre. The whole image belongs to none.
 
     Args:
         boxes: R regions.
         entities: what the text names, each with its boxes.
         shares: (H, W, R), what the words give to regions in the heads that are drawn.
     """
-    best = [BAN.iou(boxes.places, entity.boxes).max(1) for entity in entities]
+    measure = _around if boxes.patches else BAN.iou
+    best = [measure(boxes.places, entity.boxes).max(1) for entity in entities]
     overlap = np.stack(best, 1)  # (R, entities)
     is_theirs = (overlap.max(1) >= BAN.at) & ~boxes.whole
     nearest = overlap.argmax(1)
@@ -50,6 +52,14 @@ def groups_of(boxes: Boxes, entities: Sequence[Entity], shares: np.ndarray) -> l
     for region in np.flatnonzero(is_attended & ~is_theirs):
         groups.append(Group(f"{boxes.title(int(region))} *", np.array([region])))
     return groups
+
+
+def _around(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """(R, G): 0 where a patch (R, 4) has its centre outside a box (G, 4), else 1 over the box's share of the image."""
+    centre = (patches[:, None, :2] + patches[:, None, 2:]) / 2
+    is_inside = ((centre >= boxes[None, :, :2]) & (centre <= boxes[None, :, 2:])).all(-1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+    return np.asarray(is_inside / areas)
 
 
 def summed(shares: np.ndarray, groups: Sequence[Group]) -> np.ndarray:

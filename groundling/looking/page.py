@@ -23,7 +23,7 @@ from groundling.grounding.figures import heat_maps
 from groundling.looking.groups import groups_of, summed
 from groundling.looking.pairs import Entity, Pair
 from groundling.looking.ranked import Ranked
-from groundling.looking.views import View
+from groundling.looking.views import HEAVY, View
 from groundling.runs import disk_errors, write_whole
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ SIDE = 640
 """Most pixels of an embedded photo's long side."""
 QUALITY = 82
 """Of its JPEG."""
-HEAVY = 64 * 2**20
-"""Characters from which a browser takes long to open a page."""
 MARK = '<meta name="generator" content="groundling look">'
 """By which a page of ours is known, which may be written anew."""
 BEST = "best"
