@@ -27,7 +27,7 @@ from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.grounding.dependencies import Scheme, relabelled
 from groundling.grounding.entities import State
-from groundling.grounding.passes import stream, stream_share
+from groundling.grounding.passes import Look, stream
 from groundling.grounding.syntax import (
     TABLE_2,
     Arcs,
@@ -360,7 +360,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
     stream(model, samples, [whole], batch=3)
     shares = [consumer(), consumer()]
     for rank, one in enumerate(shares):
-        stream_share(model, samples, [one], Part(rank, 2), 3)
+        Look(model, lambda: samples, [one], 3).read(Part(rank, 2))
     shares[0].merge([one.kept() for one in shares])
 
     hits: dict[int, list[list[bool]]] = {}

@@ -7,10 +7,12 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from groundling.batch import needed
 from groundling.config import SyntaxConfig, check_numbers, need
@@ -19,6 +21,7 @@ from groundling.data.parsers import PARSERS, parses_by
 from groundling.errors import InputError
 from groundling.grounding.entities import State
 from groundling.grounding.leaderboard import Board
+from groundling.grounding.passes import Look
 from groundling.grounding.syntax import (
     PROTOCOL,
     TABLE_2,
@@ -28,7 +31,7 @@ from groundling.grounding.syntax import (
     matched,
     questions,
 )
-from groundling.recipes.attending import Attended, Look, inputs_of, looked
+from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, table
 from groundling.runs import disk_errors, write_whole
@@ -81,7 +84,9 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
         # A parser is asked once, and what it said is then the file of parses.
         parsed = replace(config, parses=str(source or _ask_parser(config, run)))
         read = read_arcs(parsed)
-        looks = looked((config, read.questions), config.attending, plan, config.processes)
+        asked = (config, read.questions)
+        looks = plan(asked, run.state.device)
+        read_all(looks, plan, asked, config.processes)
         arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
         result = _result(config, read, arcs)
 
@@ -167,16 +172,18 @@ def read_arcs(config: SyntaxConfig) -> Read:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(told: tuple[SyntaxConfig, Questions], attended: Attended) -> list[Look]:
+def plan(told: tuple[SyntaxConfig, Questions], device: torch.device) -> list[Look]:
     """The pass, and the one beside the looks of other images."""
     config, asked = told
+    attended = Attended(config.attending, device)
     half_of = asked.halves(config.attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
     mark = needed(FLICKR30K.mark, "mark", "syntax")
     looks = []
     for others in (False, True)[: 1 + config.other_images]:
-        samples = attended.samples(asked.examples, others)
-        looks.append(Look(samples, [Arcs(asked.phrases, mark, half, asked.relations)]))
+        samples = partial(attended.samples, asked.examples, others)
+        arcs = Arcs(asked.phrases, mark, half, asked.relations)
+        looks.append(Look(attended.model, samples, [arcs], config.attending.at_once))
     return looks
 
 
