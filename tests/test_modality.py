@@ -21,6 +21,7 @@ from transformers import CLIPImageProcessorPil
 from groundling.batch import Batch, Example, Row, Sample, collate
 from groundling.cli import main
 from groundling.config import FinetuneConfig, ModalityConfig, OwnFile, Targeted, configured
+from groundling.data.regions import Found, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify, Pick, Regress
@@ -472,7 +473,7 @@ def config_of(home: Path, **settings: Any) -> ModalityConfig:
     return configured(ModalityConfig, **settings)
 
 
-def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
+def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: None) -> None:
     config = config_of(
         home,
         other="two",
@@ -506,8 +507,12 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
     assert result["difference"]["overall"]["visual"]["mean"] == pytest.approx(two - one, abs=2e-6)
     shown = result["selected_words"]["shown"]["words"]
     assert all(len(word["attention"]) == 2 for word in shown)
-    assert "even attention" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "even attention" in told and f"attention of {home / 'two'}, %" in told
     assert modality(config, tmp_path) == result
+    modality(replace(config, processes=2), tmp_path / "shared")
+    results = [(folder / "result.json").read_bytes() for folder in (tmp_path, tmp_path / "shared")]
+    assert results[0] == results[1]
 
 
 def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
@@ -522,6 +527,38 @@ def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
     for (scores, candidates), word in zip(teacher.word_scores(rows), chosen, strict=True):
         best = np.argsort(-np.where(candidates, scores, -np.inf), kind="stable")[:2]
         assert best.tolist() == word.tolist() and not scores[~candidates].any()
+
+
+def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
+    """Equal boxes make two rows equal; a change of nearly nothing asks for no more points."""
+    model = toys.seer()
+    faint = SentenceImage(model.sizes)
+    with torch.no_grad():
+        for weights in faint.parameters():
+            weights.mul_(1e-3)
+    (home / "faint").mkdir()
+    model.export(home / "faint")
+    save_heads(home / "faint", faint.saved())
+    rng = np.random.default_rng(0)
+    boxes = np.array([[0, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+    looks = rng.normal(size=(6, 2, 12)).astype(np.float32)
+    found = [Found(NAMES[n], (60, 40), boxes, np.ones(2, "f4"), looks[n]) for n in range(6)]
+    writer = RegionWriter(home / "grid")
+    writer.write(0, found)
+    writer.close({"source": "test"})
+    texts = ("a dog", "a cat", "a dog a")
+    put(home / "few.tsv", "".join(f"{text}\t{NAMES[n]}.jpg\n" for n, text in enumerate(texts)))
+    settings = {"model": "faint", "data": "few.tsv", "regions": "grid", "max_length": 5}
+    result = modality(config_of(home, **settings, line_points=1), tmp_path)
+    (told,) = result["models"]
+    assert 0 < told["attribution"]["rest_median"] < 0.01
+    assert told["attribution"]["change_mean_size"] < 10 * told["attribution"]["rest_median"]
+    assert told["attribution"]["complete"] == 1
+    values = {row["given"]: row["values"] for row in told["inputs"]["rows"]}
+    assert values["image shuffled"] == values["image swapped"] != values["as it is"]
+    lost, same = result["notes"]
+    assert lost == "1 piece cut off from texts that did not fit (--max-length)"
+    assert "image shuffled and image swapped are the same input to this model" in same
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:

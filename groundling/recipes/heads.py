@@ -23,7 +23,7 @@ from groundling.grounding.leaderboard import Board, halves
 from groundling.grounding.passes import Look
 from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.report import TableRow, table
+from groundling.report import TableRow, counted, table
 from groundling.runs import disk_errors
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
@@ -211,12 +211,14 @@ def _grounding(look: Look) -> Grounding:
 
 def _notes(counts: dict[str, Any]) -> list[str]:
     told = {
-        "cut_off": "were cut off with the end of a text, and are left out (--max-length)",
-        "without_pieces": "have no piece of the tokenizer's, and are left out",
-        "split_a_word": "begin or end within a word, and are left out",
-        "in_images_without_regions": "are of images without a region, and count as not found",
+        "cut_off": "left out: cut off with the end of a text (--max-length)",
+        "without_pieces": "left out: without a piece of the tokenizer's",
+        "split_a_word": "left out: beginning or ending within a word",
+        "in_images_without_regions": "counted as not found: in images without a region",
     }
-    return [f"{counts[name]:,} phrases {what}" for name, what in told.items() if counts[name]]
+    return [
+        f"{counted(counts[name], 'phrase')} {why}" for name, why in told.items() if counts[name]
+    ]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

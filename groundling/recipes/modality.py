@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from groundling.batch import Example, Sample
-from groundling.config import ModalityConfig, Targeted, check_numbers, need
+from groundling.config import Attending, ModalityConfig, Targeted, check_numbers, need
 from groundling.data.samples import Changed, Samples, thinned
 from groundling.errors import InputError
 from groundling.grounding import attribution, selected_words
@@ -124,8 +124,7 @@ class _Analysis:
         if len(self.examples) < len(every):
             self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
         self.models = [
-            _Model(self, one.model, subject)
-            for one, subject in zip(settings, subjects, strict=True)
+            _Model(self, one, subject) for one, subject in zip(settings, subjects, strict=True)
         ]
 
     @property
@@ -176,9 +175,10 @@ class _Analysis:
 class _Model:
     """One model, and all that it is asked; its numbers are there once `passes` are read."""
 
-    def __init__(self, whole: _Analysis, source: str, subject: Subject) -> None:
+    def __init__(self, whole: _Analysis, attending: Attending, subject: Subject) -> None:
         self.whole = whole
-        self.source = source
+        self.source = attending.model
+        self.untrained = attending.untrained
         self.subject = subject
         self.config = whole.config
         self.masses = Importance(self.config.query)
@@ -209,7 +209,9 @@ class _Model:
 
     def told(self, numbers: Told) -> Told:
         """What `result.json` says of it; `numbers` are those of its attention."""
-        about: Told = {"model": self.source, "kind": self.subject.model.join.kind, **numbers}
+        about: Told = {"model": self.source, "untrained": self.untrained}
+        about["kind"] = self.subject.model.join.kind
+        about |= numbers
         about["inputs"] = self._other_inputs() if self.config.other_inputs else None
         about["attribution"] = self._attribution() if self.config.explained else None
         return about
@@ -220,7 +222,7 @@ class _Model:
             raise InputError("no layer of this model attends to text and regions alike")
         if self.masses.dropped:
             pieces = counted(self.masses.dropped, "piece")
-            self.whole.notes.append(f"{pieces} of texts did not fit and were cut off")
+            self.whole.notes.append(f"{pieces} cut off from texts that did not fit (--max-length)")
         return Drawn(self.masses, self.whole.images, self.whole.seed)
 
     # -- other inputs --------------------------------------------------------------------------------------------------
@@ -462,9 +464,14 @@ def _tables(result: Told) -> str:
     if result["difference"]:
         parts += _of_difference(result)
     if result["selected_words"]:
-        names = [model["model"] for model in result["models"]]
+        names = [_name(model) for model in result["models"]]
         parts += _of_words(result["selected_words"], names)
     return "\n\n".join(parts)
+
+
+def _name(model: Told) -> str:
+    """What tables call a model."""
+    return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
 def _cell(number: Told) -> str:
@@ -499,7 +506,7 @@ def _of_model(model: Told, query: str) -> list[str]:
     rows.append({"layer": "all / even"} | ratio | {"gap": ""})
     asked = "[CLS]" if query == "cls" else "all places"
     parts = [
-        f"{model['model']}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"
+        f"{_name(model)}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"
     ]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
@@ -551,7 +558,7 @@ def _of_difference(result: Told) -> list[str]:
     names = [*KINDS, "gap"]
     rows = _layer_rows(found.get("by_layer", ()), names)
     rows.append({"layer": "all"} | {name: _percent(found["overall"][name]) for name in names})
-    one, other = (model["model"] for model in result["models"])
+    one, other = (_name(model) for model in result["models"])
     relative = found["relative"]
     lines = [
         f"{other} less {one}, percentage points",

@@ -33,7 +33,7 @@ from groundling.grounding.syntax import (
 )
 from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.report import TableRow, table
+from groundling.report import TableRow, counted, table
 from groundling.runs import disk_errors, write_whole
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions
 
@@ -148,7 +148,8 @@ def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> 
     """The parses of captions as a CoNLL-U file that names them."""
     lines = []
     for parse, caption in zip(parses, of, strict=True):
-        lines += written(replace(parse, id=caption.id))
+        if parse.words:  # a sentence without any is none
+            lines += written(replace(parse, id=caption.id))
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -282,15 +283,15 @@ def _counts(read: Read, look: Arcs) -> dict[str, int]:
 
 
 TOLD_OF = {
-    "unparsed": "captions have no parse, and are left out",
-    "phrases_of_several_heads": "phrases have several words whose parent lies outside, and are left out",
-    "arcs_to_other_phrases": "arcs lead to another phrase with boxes, and are left out (--other-phrases)",
-    "cut_off": "words were cut off with the end of a caption, and are left out (--max-length)",
-    "without_pieces": "words have no piece of the tokenizer's, and are left out",
-    "split_a_word": "words begin or end within another, and are left out",
-    "in_images_without_regions": "arcs are of images without a region, and count as not found",
+    "unparsed": ("caption", "left out: without a parse"),
+    "phrases_of_several_heads": ("phrase", "left out: several words have their parent outside"),
+    "arcs_to_other_phrases": ("arc", "left out: to another phrase with boxes (--other-phrases)"),
+    "cut_off": ("word", "left out: cut off with the end of a caption (--max-length)"),
+    "without_pieces": ("word", "left out: without a piece of the tokenizer's"),
+    "split_a_word": ("word", "left out: beginning or ending within another"),
+    "in_images_without_regions": ("arc", "counted as not found: in images without a region"),
 }
-"""Counts that a reader of the result must know."""
+"""Counts that a reader of the result must know: of what, and why."""
 
 
 def _notes(
@@ -299,10 +300,14 @@ def _notes(
     matched: Matched,
     relations: Sequence[dict[str, Any]],
 ) -> list[str]:
-    notes = [f"{counts[name]:,} {what}" for name, what in TOLD_OF.items() if counts[name]]
+    notes = [
+        f"{counted(counts[name], noun)} {why}"
+        for name, (noun, why) in TOLD_OF.items()
+        if counts[name]
+    ]
     if matched.unaligned:
         notes.append(
-            f"{len(matched.unaligned):,} sentences are not the words of the caption they name, and are left out; "
+            f"{counted(len(matched.unaligned), 'sentence')} left out: not the words of the caption named; first "
             f"{matched.unaligned[0]}"
         )
     if all(one["confidence"] is None for one in relations):
