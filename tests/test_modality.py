@@ -21,6 +21,7 @@ from transformers import CLIPImageProcessorPil
 from groundling.batch import Batch, Example, Row, Sample, collate
 from groundling.cli import main
 from groundling.config import FinetuneConfig, ModalityConfig, OwnFile, Targeted, configured
+from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.regions import Found, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.errors import InputError
@@ -47,6 +48,9 @@ from groundling.grounding.modality import (
 )
 from groundling.grounding.outcomes import HiddenWords, Match, RightAnswer, right_share
 from groundling.grounding.passes import Seen, Sums, read_here
+from groundling.joins.uniter import uniter
+from groundling.joins.visualbert import visualbert
+from groundling.joins.vlbert import vlbert
 from groundling.metrics import ACCURACY, F1
 from groundling.models.attention import AttentionMap, Place, Places
 from groundling.models.clip import load_clip_image, load_clip_text
@@ -351,10 +355,17 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
         assert not one.pieces[sample.text.special].any() and one.regions.all()
 
 
-def test_attributions_by_a_plain_sum_along_the_line(seer) -> None:
+@pytest.mark.parametrize("join", [visualbert, vlbert, uniter])
+def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     """The embeddings themselves are moved, without the library's perturbations."""
-    model, head = seer
-    samples = toys.seen(1)
+    words = toys.bert_words()
+    model = join(toys.bert(len(words)), words, width=12).eval()
+    torch.manual_seed(3)
+    for weights in model.join.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    head = SentenceImage(model.sizes).eval()
+    texts = TextSamples([Example("a", "a naïve dog", images=("a",))], TextInput(words, 40))
+    samples = RegionSamples(texts, toys.Shelf({"a": toys.regions(0, 3)}), Seeing(model.whole))
     explained = attribution.Explained(model, Match(head), lambda: samples, 1, 6)
     read_here([explained])
     (found,) = explained.attributions

@@ -57,7 +57,7 @@ def _words_of(doc: Any) -> tuple[Word, ...]:
     """The words of spaCy's document, without white space, which it counts as tokens where there is more than one."""
     kept = [token for token in doc if not token.text.isspace()]
     number = {token.i: place for place, token in enumerate(kept)}
-    words = []
+    words: list[Word] = []
     for token in kept:
         head = doc[token.head.i]
         while head.text.isspace() and head.head.i != head.i:
