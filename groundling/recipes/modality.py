@@ -136,12 +136,14 @@ class _Analysis:
         """What `result.json` holds, once all passes are read."""
         config = self.config
         drawn = [model.importance() for model in self.models]
-        told_of = [model.told(one.numbers()) for model, one in zip(self.models, drawn, strict=True)]
+        told_of = [
+            model.about(one.numbers()) for model, one in zip(self.models, drawn, strict=True)
+        ]
         result: Told = {"data": config.data, "task": config.task, "query": config.query}
         result |= {"examples": len(self.examples), "images": len(set(self.images))}
         result |= {"counted": COUNTED, "models": told_of}
         result["difference"] = self._difference(drawn)
-        result["selected_words"] = _Words(self).told() if config.teacher else None
+        result["selected_words"] = _Words(self).about() if config.teacher else None
         result["notes"] = list(dict.fromkeys(self.notes))
         return result
 
@@ -207,14 +209,16 @@ class _Model:
         samples = partial(self.subject.samples, examples)
         return Look(self.subject.model, samples, [consumer], self.config.attending.at_once)
 
-    def told(self, numbers: Told) -> Told:
+    def about(self, numbers: Told) -> Told:
         """What `result.json` says of it; `numbers` are those of its attention."""
-        about: Told = {"model": self.source, "untrained": self.untrained}
-        about["kind"] = self.subject.model.join.kind
-        about |= numbers
-        about["inputs"] = self._other_inputs() if self.config.other_inputs else None
-        about["attribution"] = self._attribution() if self.config.explained else None
-        return about
+        return {
+            "model": self.source,
+            "untrained": self.untrained,
+            "kind": self.subject.model.join.kind,
+            **numbers,
+            "inputs": self._other_inputs() if self.config.other_inputs else None,
+            "attribution": self._attribution() if self.config.explained else None,
+        }
 
     def importance(self) -> Drawn:
         """Its masses, with resamples."""
@@ -375,7 +379,7 @@ class _Words:
 
     whole: _Analysis
 
-    def told(self) -> Told:
+    def about(self) -> Told:
         """What `result.json` says of it."""
         config = self.whole.config
         models = self.whole.models
