@@ -21,7 +21,7 @@ from groundling.forms import Form, Pick
 from groundling.grounding.outcomes import HiddenWords, Outcome
 from groundling.grounding.passes import Rows, batches_of
 from groundling.keyed import generator
-from groundling.models.single_stream import SingleStream
+from groundling.models.kinds import RegionReader
 
 State = Literal["own", "blank", "shuffled", "swapped"]
 
@@ -191,7 +191,7 @@ class Measured:
     """A pass that asks a model for its outcome of every sample."""
 
     def __init__(
-        self, model: SingleStream, outcome: Outcome, samples: Callable[[], Samples], batch: int
+        self, model: RegionReader, outcome: Outcome, samples: Callable[[], Samples], batch: int
     ) -> None:
         """`samples` as `Look` has them, put as the outcome puts them."""
         self.model = model

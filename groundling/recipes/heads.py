@@ -66,7 +66,7 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
             part of its text, or no phrase is left.
     """
     need(config, "heads", "data")
-    need(config.attending, "heads", "model", "regions")
+    need(config.attending, "heads", "model")
     check_numbers(config)
     task = named("tasks", Task, config.task)
     settings = asdict(config)
@@ -153,7 +153,7 @@ def plan(asked: tuple[HeadsConfig, Texts], device: torch.device) -> list[Look]:
     config, texts = asked
     attended = Attended(config.attending, device)
     task = named("tasks", Task, config.task)
-    mark = needed(task.mark, "mark", task.name)
+    mark = attended.mark(needed(task.mark, "mark", task.name))
     halves_of = texts.halves(config.attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
     looks = []

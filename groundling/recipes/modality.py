@@ -42,6 +42,7 @@ from groundling.grounding.modality import (
 from groundling.grounding.outcomes import Outcome
 from groundling.grounding.passes import Consumer, Look, Pass, partners
 from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.single_stream import SingleStream
 from groundling.recipes.attending import inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.subjects import Subject, examples_of, reads_pixels, subject_of
@@ -214,7 +215,7 @@ class _Model:
         return {
             "model": self.source,
             "untrained": self.untrained,
-            "kind": self.subject.model.join.kind,
+            "kind": self.subject.model.kind,
             **numbers,
             "inputs": self._other_inputs() if self.config.other_inputs else None,
             "attribution": self._attribution() if self.config.explained else None,
@@ -299,7 +300,7 @@ class _Model:
         shuffled = partner if given.image == "shuffled" else None
         model = self.subject.model
         samples = outcome.put(self.subject.samples(examples, shuffled))
-        kept = model.text.tokenizer.all_special_ids
+        kept = model.special
         if given.image == "blank":
             samples = Changed(samples, without_looks(model.sizes.regions))
         if given.text == "blank":
@@ -317,6 +318,7 @@ class _Model:
             return outcome.put(self.subject.samples(self.whole.few))
 
         model, config = self.subject.model, self.config
+        assert isinstance(model, SingleStream)  # no other has an outcome
         self.explained = Explained(
             model, outcome, samples, config.attending.at_once, config.line_points
         )
