@@ -88,10 +88,10 @@ class Attended:
         samples: Samples = RegionSamples(texts, store, seeing)
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
-            stores = " ".join(self.config.regions)
+            names = " ".join(self.config.regions)
             raise InputError(
-                f"{stores}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make "
-                "a store in which every image has one, or leave these images out"
+                f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
+                "in which every image has one, or leave these images out"
             )
         if not isinstance(model, EndToEnd):
             return samples
