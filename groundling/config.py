@@ -408,6 +408,9 @@ counts."""
     """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward passes; weights stay fp32."""
+    gradient_checkpointing: bool = False
+    """Keep less of the forward pass and compute it again in the backward pass: less memory, about a third more time, \
+the same numbers (docs/running.md)."""
     seed: int = 0
     """Seed of every random choice."""
     workers: int = 0
@@ -423,6 +426,26 @@ counts."""
     def batch_size(self) -> str:
         """What a batch is, in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+@documented
+@dataclass(frozen=True)
+class Examining:
+    """Evaluation on the development split while training, and what follows from it."""
+
+    eval_every: float = 0.0
+    """Epochs from one evaluation on the task's first development split to the next, such as 1 or 0.25; 0: none until \
+the end."""
+    keep: Literal["last", "best"] = "last"
+    """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
+on that split, whose score there is flattered by the choice."""
+    patience: int = 0
+    """--eval-every: stop after so many evaluations that were no better than the best one; 0: never."""
+
+    def __post_init__(self) -> None:
+        for flag, given in (("--keep best", self.keep != "last"), ("--patience", self.patience)):
+            if given and not self.eval_every:
+                raise InputError(f"{flag} needs --eval-every EPOCHS, more than 0")
 
 
 Numbers = Callable[[float], bool]
@@ -453,7 +476,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
-            *("most_examples", "explained", "most_regions"),
+            *("most_examples", "explained", "most_regions", "eval_every", "patience"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
@@ -694,6 +717,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """Train what the model's paper trains beside a task's own loss: VL-BERT on VCR, the classes of regions."""
     own: OwnFile = field(default_factory=OwnFile)
     adapting: Adapting = field(default_factory=Adapting)
+    examining: Examining = field(default_factory=Examining)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: str = ""

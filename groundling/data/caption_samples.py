@@ -15,6 +15,7 @@ from groundling.data.captions import Captioned
 from groundling.data.pictures import read_picture
 from groundling.data.samples import TextSamples, WindowInput
 from groundling.errors import InputError
+from groundling.progress import followed
 
 
 def decode(path: Path, size: int) -> np.ndarray:
@@ -81,7 +82,8 @@ class CaptionSamples:
         self.shift = round(shift * size)
         self.flip = flip
         self.ids = [image.id for image in images]
-        self.pixels = np.stack([decode(Path(folder) / image.file, size) for image in images])
+        reading = followed(images, "reading images", "image")
+        self.pixels = np.stack([decode(Path(folder) / image.file, size) for image in reading])
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):

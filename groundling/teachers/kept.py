@@ -26,19 +26,21 @@ from groundling.data.shards import (
     shard_file,
 )
 from groundling.errors import refuse
+from groundling.progress import Progress
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
 LOCK = "lock"
 """File that a run holds while it adds records."""
+PHASE = "the teacher's features"
 SCALAR = "_as_row"
 """Ends the names of single numbers, which a store holds as arrays of one."""
 
 CHECKED: set[tuple[tuple[Path, int, int], ...]] = set()
 """Shards whose hashes this process has compared, by path, size and time of their files: splits and seeds share them."""
 
-Make = Callable[[Sequence[str]], list[Record]]
-"""Records of some ids, in their order."""
+Make = Callable[[Sequence[str], Progress], list[Record]]
+"""Records of some ids, in their order; says how far it is."""
 
 
 class Kept(Protocol):
@@ -67,9 +69,11 @@ class InMemory:
     def fill(self, ids: Sequence[str], make: Make) -> None:
         """Compute the records of ids that are not there."""
         missing = [one for one in ids if one not in self.numbers]
-        for record in make(missing):
+        progress = Progress(PHASE, len(missing), "input")
+        for record in make(missing, progress):
             self.numbers[record.id] = len(self.records)
             self.records.append(record)
+        progress.close()
 
     def number(self, record_id: str) -> int:
         """Where a record is."""
@@ -118,8 +122,12 @@ class OnDisk:
         gaps = sum(number not in written for number in range(max(written, default=-1) + 1))
         chunks += [[]] * (gaps - len(chunks))  # a store has no gaps
         numbers = list(islice((n for n in count() if n not in written), len(chunks)))
-        for place in part.of(len(chunks)):
-            writer.write(numbers[place], [_rows(record) for record in make(chunks[place])])
+        own = part.of(len(chunks))
+        progress = Progress(PHASE, sum(len(chunks[place]) for place in own), "input")
+        for place in own:
+            records = make(chunks[place], progress)
+            writer.write(numbers[place], [_rows(record) for record in records])
+        progress.close()
         if chunks or not closed:
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
 
