@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 from groundling import __version__, config
 from groundling.documented import summary_of
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,9 @@ def _no_command(words: Sequence[str]) -> int:
     if family:
         print(_usage(family), file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
-    print(f"groundling: no command {words[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+    hint = nearest(words[0], COMMANDS)
+    there = ", ".join(COMMANDS)
+    print(f"groundling: no command {words[0]!r}; there are: {there}{hint}", file=sys.stderr)
     return 2
 
 

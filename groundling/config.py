@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.documented import documented
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 
 Settings = TypeVar("Settings")
 
@@ -46,7 +45,7 @@ def changed(config: Settings, /, **values: object) -> Settings:
     for name in values:
         if name not in names:
             raise InputError(
-                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}{nearest(name, names)}"
             )
     return _changed(config, values)
 
@@ -81,10 +80,8 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
     new: list[dict[str, object]] = [{} for _ in defaults]
     for name, value in values.items():
         if name not in holders:
-            near = get_close_matches(name, holders, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
             raise InputError(
-                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{hint}"
+                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{nearest(name, holders)}"
             )
         place, group = holders[name]
         _check_value(group, name, value, where)
@@ -521,8 +518,11 @@ def _spelt(value: object) -> str:
 @documented
 @dataclass(frozen=True)
 class TeachConfig:
-    """How a small CLIP teacher is built and trained from scratch; for testbeds and small studies."""
+    """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
 
+    start: str = ""
+    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay, so that \
+--size, --patch, --vision, --text, --projection, --vocabulary and --window are left out; empty: a new one."""
     captions: str = ""
     """Captions: COCO json, Flickr8k token.txt, or a tsv of caption and image file."""
     images: str = ""

@@ -97,9 +97,9 @@ def train(
     `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are live ones, whose inputs
     the data carries (`Taught`); they are neither saved nor trained. `inner` runs each micro-batch's passes, such as
     those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step whose
-    weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the same call
-    resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch` for several
-    processes. Raises InputError on a loss that is not a number.
+    weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the
+    same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch`
+    for several processes. Raises InputError on a loss that is not a number.
     """
     check_training(config)
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,14 @@ from groundling.data.samples import TextSamples, WindowInput
 from groundling.errors import InputError
 from groundling.progress import followed
 
+Cut = Callable[[Image.Image], np.ndarray]
+"""An RGB image to the pixels (3, size, size) uint8 that a model sees of it."""
 
-def decode(path: Path, size: int) -> np.ndarray:
+
+def decode(path: Path, size: int, cut: Cut | None = None) -> np.ndarray:
     """An image as (3, size, size) uint8 RGB: turned as its EXIF says, short side scaled to `size`, centre cut out.
+
+    A `cut` does that in its own way.
 
     Raises:
         InputError: the file does not decode as an image.
@@ -30,6 +35,8 @@ def decode(path: Path, size: int) -> np.ndarray:
         rgb = read_picture(path)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    if cut is not None:
+        return cut(rgb)
     if rgb.size != (size, size):
         rgb = _middle(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)
@@ -61,6 +68,7 @@ class CaptionSamples:
         augment: bool = True,
         shift: float = 0.0,
         flip: bool = True,
+        cut: Cut | None = None,
     ) -> None:
         """Decodes all images.
 
@@ -72,6 +80,7 @@ class CaptionSamples:
             augment: draw captions and views; off for evaluation.
             shift: largest move of the view, as a share of `size`.
             flip: mirror half of the views.
+            cut: makes pixels of an image, where not as `decode` does.
 
         Raises:
             InputError: an image does not decode.
@@ -83,7 +92,7 @@ class CaptionSamples:
         self.flip = flip
         self.ids = [image.id for image in images]
         reading = followed(images, "reading images", "image")
-        self.pixels = np.stack([decode(Path(folder) / image.file, size) for image in reading])
+        self.pixels = np.stack([decode(Path(folder) / image.file, size, cut) for image in reading])
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):

@@ -15,7 +15,7 @@ from groundling.analysis.retention import Pairs, Retention, read_pairs
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
@@ -79,9 +79,8 @@ def arm_of(text: str, masked_lm: bool = True) -> Arm:
         try:
             parts.append(part_named(name))
         except InputError as error:
-            raise InputError(
-                f"--arm {text}: {name!r} is none of {', '.join(ARMS)}; {error}"
-            ) from None
+            more = nearest(name, ARMS) or f"; {error}"
+            raise InputError(f"--arm {text}: {name!r} is none of {', '.join(ARMS)}{more}") from None
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
     if not masked_lm:

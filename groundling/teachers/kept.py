@@ -30,6 +30,8 @@ from groundling.progress import Progress
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
+BATCH = 64
+"""Inputs a teacher reads at a time."""
 LOCK = "lock"
 """File that a run holds while it adds records."""
 PHASE = "the teacher's features"
@@ -39,8 +41,8 @@ SCALAR = "_as_row"
 CHECKED: set[tuple[tuple[Path, int, int], ...]] = set()
 """Shards whose hashes this process has compared, by path, size and time of their files: splits and seeds share them."""
 
-Make = Callable[[Sequence[str], Progress], list[Record]]
-"""Records of some ids, in their order; says how far it is."""
+Make = Callable[[Sequence[str]], list[Record]]
+"""Records of some ids, in their order; is asked for at most `BATCH` at a time."""
 
 
 class Kept(Protocol):
@@ -70,7 +72,7 @@ class InMemory:
         """Compute the records of ids that are not there."""
         missing = [one for one in ids if one not in self.numbers]
         progress = Progress(PHASE, len(missing), "input")
-        for record in make(missing, progress):
+        for record in _made(missing, make, progress):
             self.numbers[record.id] = len(self.records)
             self.records.append(record)
         progress.close()
@@ -125,7 +127,7 @@ class OnDisk:
         own = part.of(len(chunks))
         progress = Progress(PHASE, sum(len(chunks[place]) for place in own), "input")
         for place in own:
-            records = make(chunks[place], progress)
+            records = _made(chunks[place], make, progress)
             writer.write(numbers[place], [_rows(record) for record in records])
         progress.close()
         if chunks or not closed:
@@ -163,6 +165,14 @@ class OnDisk:
         """Whether the manifest speaks of all shards that are there."""
         manifest = self.folder / "manifest.json"
         return manifest.is_file() and load_json(manifest).get("shards") == shards
+
+
+def _made(ids: Sequence[str], make: Make, progress: Progress) -> Iterator[Record]:
+    """Records of ids, computed batch by batch."""
+    for start in range(0, len(ids), BATCH):
+        some = ids[start : start + BATCH]
+        yield from make(some)
+        progress.step(len(some))
 
 
 def _stamp(path: Path) -> tuple[Path, int, int]:

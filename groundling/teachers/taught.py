@@ -16,10 +16,7 @@ from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.progress import Progress
 from groundling.teachers import Teacher
-from groundling.teachers.kept import InMemory, Kept, OnDisk
-
-BATCH = 64
-"""Inputs a teacher reads at a time."""
+from groundling.teachers.kept import BATCH, InMemory, Kept, OnDisk
 
 
 class Taught:
@@ -109,13 +106,8 @@ class Taught:
 
         progress.close()
 
-        def make(names: Sequence[str], progress: Progress) -> list[Record]:
-            found: list[Record] = []
-            for start in range(0, len(names), BATCH):
-                some = names[start : start + BATCH]
-                found += self._ask([places[order[name]] for name in some])
-                progress.step(len(some))
-            return found
+        def make(names: Sequence[str]) -> list[Record]:
+            return self._ask([places[order[name]] for name in names])
 
         self.kept.fill(list(order), make)
         numbers = np.array([self.kept.number(name) for name in order], np.int64)
