@@ -732,6 +732,38 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
 
 @documented
 @dataclass(frozen=True)
+class Sharing:
+    """Where on Hugging Face's hub a saved model goes."""
+
+    push_to_hub: str = ""
+    """OWNER/NAME: upload the saved model there after the run, with a card of how it was made, as `groundling push` \
+does; of several seeds the first; empty: nothing leaves this machine."""
+    private: bool = False
+    """--push-to-hub: make a new repository private; otherwise it is public, unless the owner's own default says \
+otherwise. One that is there stays as it is."""
+
+    def __post_init__(self) -> None:
+        if self.private and not self.push_to_hub:
+            raise InputError("--private needs --push-to-hub OWNER/NAME")
+
+
+@documented
+@dataclass(frozen=True)
+class PushConfig:
+    """Which run's model goes to Hugging Face's hub."""
+
+    run: str = ""
+    """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
+    to: str = ""
+    """OWNER/NAME of the repository there; made if it is not there."""
+    seed: int = -1
+    """Of a fine-tuning: which seed; -1: the first whose model was saved."""
+    private: bool = False
+    """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
+
+
+@documented
+@dataclass(frozen=True)
 class Saved:
     """A fine-tuned model, and where it looks at images."""
 

@@ -83,9 +83,9 @@ def outside(name: str, kind: type[T]) -> T:
         ) from None
     if attribute not in vars(module):
         offered = [other for other in vars(module) if not other.startswith("_")]
-        raise InputError(
-            f"{name}: the module {path!r} has no {attribute!r}; it has: {', '.join(offered) or 'nothing'}{nearest(attribute, offered)}"
-        )
+        there = ", ".join(offered) or "nothing"
+        hint = nearest(attribute, offered)
+        raise InputError(f"{name}: the module {path!r} has no {attribute!r}; it has: {there}{hint}")
     value = vars(module)[attribute]
     if not isinstance(value, kind):
         raise InputError(f"{name}: expected a {kind.__name__}, found {described(value)}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
-from typing import Protocol, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from accelerate import PartialState
 from tqdm import tqdm
@@ -14,10 +14,6 @@ from tqdm import tqdm
 T = TypeVar("T")
 SECONDS = 30.0
 """Between two lines; a phase that takes less says nothing."""
-
-
-class Items(Sized, Iterable[T], Protocol[T]):
-    """Things to go through, whose number is known."""
 
 
 class Progress:
@@ -108,7 +104,7 @@ class Progress:
         print(line, file=self.stream, flush=True)  # a log file would keep lines back
 
 
-def followed(items: Items[T], what: str, unit: str) -> Iterator[T]:
+def followed(items: Collection[T], what: str, unit: str) -> Iterator[T]:
     """The items, one by one, of a phase that says how far it is."""
     progress = Progress(what, len(items), unit)
     for item in items:

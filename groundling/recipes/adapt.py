@@ -29,6 +29,7 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
+from groundling.recipes.cards import FILLS_MASKS
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
@@ -49,13 +50,6 @@ ARMS = {
     "contrastive": "mlm+contrastive",
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
-
-FILLS_MASKS = {
-    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
-    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
-    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
-}
-"""What a model's card says of masks, by whose head its folder has."""
 
 
 @dataclass(frozen=True)
