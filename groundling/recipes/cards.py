@@ -67,7 +67,7 @@ def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, A
     lines = [f"- {key}: {value}" for key, value in facts.items() if value]
     numbers = [f"| {key} | {value:.4g} |" for key, value in _numbers(result)]
     table = ["| measured | |", "|---|---:|", *numbers] if numbers else ["nothing"]
-    notes = [f"- {note}" for note in result.get("notes", [])]
+    notes = [f"- {_without_folders(note, local)}" for note in result.get("notes", [])]
     versions = ", ".join(f"{key} {value}" for key, value in run["versions"].items())
     parts = [
         f"---\n{data.to_yaml()}\n---\n# {name.partition('/')[2]}",
@@ -114,6 +114,13 @@ def _shown(value: str, local: set[str]) -> str:
     if place in local or Path(place).is_absolute() or place.startswith("~"):
         return name + equals_sign + Path(place).name
     return value
+
+
+def _without_folders(text: str, local: set[str]) -> str:
+    """A sentence in which files of this machine are called by their names alone."""
+    for place in sorted(local, key=len, reverse=True):
+        text = text.replace(place, Path(place).name)
+    return text
 
 
 def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

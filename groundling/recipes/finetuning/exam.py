@@ -56,7 +56,7 @@ def check_exam(task: Task, config: FinetuneConfig) -> None:
 def flattery(trained: Mapping[str, Any]) -> list[str]:
     """What a reader must know of a score by which the weights were chosen."""
     exam = trained.get("exam")
-    if exam is None or exam["keep"] == "last":
+    if exam is None or exam["keep"] == "last" or exam["evaluations"] < 2:
         return []
     return [
         f"the weights of step {exam['kept_step']} were kept, the best of {exam['evaluations']} evaluations on "
