@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_type_hints
 from groundling import __version__, config
 from groundling.documented import summary_of
 from groundling.errors import InputError, nearest
+from groundling.progress import is_first
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Command:
         """
         own = [value for value in values if not isinstance(value, config.Sharing)]
         sharing = [one for one in values if isinstance(one, config.Sharing) and one.push_to_hub]
-        if not sharing:
+        if not sharing or not is_first():
             return self.function()(*own)
         from groundling.recipes.push import check_sharing, share
 
@@ -361,7 +362,7 @@ def _run(name: str, arguments: list[str]) -> int:
     result = command.call(values)
     if command.speaks:
         return result if isinstance(result, int) else 0
-    if int(os.environ.get("RANK", 0)) == 0:  # under torchrun, the first process speaks
+    if is_first():
         print(result if isinstance(result, str) else json.dumps(result, indent=2))
     return 0
 

@@ -406,8 +406,8 @@ counts."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward passes; weights stay fp32."""
     gradient_checkpointing: bool = False
-    """Keep less of the forward pass and compute it again in the backward pass: less memory, about a third more time, \
-the same numbers (docs/running.md)."""
+    """Keep less of the forward pass and compute it again in the backward pass: less memory, more time (about 1.4 \
+times), the same numbers (docs/running.md)."""
     seed: int = 0
     """Seed of every random choice."""
     workers: int = 0

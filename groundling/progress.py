@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import TextIO, TypeVar
 
-from accelerate import PartialState
 from tqdm import tqdm
 
 T = TypeVar("T")
 SECONDS = 30.0
 """Between two lines; a phase that takes less says nothing."""
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks for all, by what the launcher says of it.
+
+    accelerate is not asked: whoever asks it first decides for it whether there is an accelerator.
+    """
+    return os.environ.get("RANK", "0") == "0"
 
 
 class Progress:
@@ -47,13 +55,14 @@ class Progress:
         self.began = self.said = clock()
         self.samples = 0
         self.measured: dict[str, float] = {}
-        self.speaks = PartialState().is_main_process
+        self.speaks = is_first()
         in_terminal = self.speaks and self.stream.isatty()
         self.bar = tqdm(
             desc=what,
             total=total or None,
             initial=done,
             unit=unit,
+            leave=None,  # of a phase inside another nothing stays
             file=self.stream,
             disable=not in_terminal,
         )

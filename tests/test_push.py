@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import groundling
 from groundling.cli import main
 from groundling.config import PushConfig, Sharing
 from groundling.errors import InputError
+from groundling.recipes.cards import DEFAULTS, card
 from groundling.recipes.push import push
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
@@ -92,6 +94,16 @@ def test_a_hub_id_is_named_as_the_base(place: Path, tmp_path: Path, hub: hubs.Hu
     head = yaml.safe_load(hub.cards["me/bert"].split("---\n", 2)[1])
     assert head["base_model"] == "google-bert/bert-base-uncased"
     assert "--student google-bert/bert-base-uncased" in hub.cards["me/bert"]
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
+    own, training = DEFAULTS[kind]
+    settings = {**asdict(own), "train": asdict(training)}
+    run = {"kind": kind, "config": settings, "inputs": {}, "versions": {}, "commit": "none"}
+    text = card("me/it", tmp_path, json.loads(json.dumps(run)), {"steps": 3})
+    assert f"```\ngroundling {kind}\n```" in text
+    assert "`hf download me/it --local-dir FOLDER`" in text and "- steps: 3" in text
 
 
 def run_words(place: Path, out: Path) -> list[str]:

@@ -27,15 +27,18 @@ from transformers import (
 from groundling import progress
 from groundling.batch import collate
 from groundling.cli import main
-from groundling.config import TeachConfig, TrainConfig
+from groundling.config import Adversarial, TeachConfig, TrainConfig
 from groundling.errors import InputError, nearest
+from groundling.forms import Classify
 from groundling.models import hub
 from groundling.models.clip import load_two_towers
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.recomputing import recomputing
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.supervised import Supervised
 from groundling.progress import Progress, followed
 from groundling.recipes.teach import teach
+from groundling.recipes.teaching import inner_step
 from groundling.train import train
 
 CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
@@ -99,10 +102,7 @@ def test_a_terminal_has_a_bar_and_whole_lines_above_it() -> None:
 
 
 def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Second:
-        is_main_process = False
-
-    monkeypatch.setattr(progress, "PartialState", Second)
+    monkeypatch.setenv("RANK", "1")
     clock = Clock()
     out = io.StringIO()
     shown = Progress("training", 10, "step", stream=out, clock=clock)
@@ -232,6 +232,21 @@ def test_recomputing_changes_no_number_of_a_text_encoder(
         found[again] = homes.log_of(tmp_path / str(again)), model.state_dict()
     assert found[False][0] == found[True][0]
     assert_equal(found[False][1], found[True][1])
+
+
+def test_recomputing_goes_together_with_passes_that_share_a_graph(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    found: dict[bool, Any] = {}
+    for again in (False, True):
+        model = student()
+        torch.manual_seed(1)
+        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        config = replace(CPU, steps=2, gradient_checkpointing=again)
+        villa = inner_step("villa", Adversarial())
+        train(model, [task], text_only, config, tmp_path / str(again), inner=villa)
+        found[again] = model.state_dict()
+    assert_equal(found[False], found[True])
 
 
 def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:

@@ -53,7 +53,8 @@ def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, A
     """
     local = {one["path"] for one in run["inputs"].values() if one["sha256"] != NOT_LOCAL}
     inputs = {key: _shown(one["path"], local) for key, one in run["inputs"].items()}
-    base = next(_shown(run["config"][key], local) for key in BASES if run["config"].get(key))
+    bases = [_shown(run["config"][key], local) for key in BASES if run["config"].get(key)]
+    base = bases[0] if bases else "nothing"
     hub = [one["path"] for one in run["inputs"].values() if one["sha256"] == NOT_LOCAL]
     library = _library(folder)
     data = ModelCardData(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from huggingface_hub import HfApi
 
 from groundling.config import PushConfig, Sharing, need
@@ -46,8 +45,6 @@ def check_sharing(sharing: Sharing, settings: Sequence[object]) -> None:
     _check_name(sharing.push_to_hub)
     if any(vars(one).get("save_model") is False for one in settings):
         raise InputError("--push-to-hub: --no-save-model leaves nothing to push")
-    if not PartialState().is_main_process:
-        return
     if not is_there():
         raise InputError(
             "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; leave it out and use "
@@ -63,8 +60,6 @@ def check_sharing(sharing: Sharing, settings: Sequence[object]) -> None:
 
 def share(out: str, sharing: Sharing) -> None:
     """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
-    if not PartialState().is_main_process:
-        return
     config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
     try:
         push(config)
