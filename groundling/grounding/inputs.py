@@ -21,7 +21,7 @@ from groundling.errors import InputError
 from groundling.forms import Form, Pick
 from groundling.grounding.outcomes import HiddenWords, Outcome
 from groundling.keyed import generator
-from groundling.models.single_stream import SingleStream
+from groundling.models.kinds import RegionReader
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ def with_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Exampl
 
 
 def in_batches(
-    model: SingleStream,
+    model: RegionReader,
     samples: Samples,
     of_batch: Callable[[Batch, list[Sample]], list[T]],
     batch: int,
@@ -210,7 +210,7 @@ def in_batches(
 
 
 @torch.no_grad()
-def measured(model: SingleStream, outcome: Outcome, samples: Samples, batch: int) -> np.ndarray:
+def measured(model: RegionReader, outcome: Outcome, samples: Samples, batch: int) -> np.ndarray:
     """What comes out of every sample, (samples, numbers of the outcome)."""
 
     def of_batch(one: Batch, some: list[Sample]) -> list[np.ndarray]:

@@ -26,9 +26,9 @@ KINDS = ("visual", "textual", "special")
 OF_KIND = (
     (Place.REGION, Place.WHOLE_IMAGE),
     (Place.PIECE,),
-    (Place.SPECIAL, Place.ADDED),
+    (Place.SPECIAL, Place.ADDED, Place.IMAGE_CLASS),
 )
-"""Which places these are: VL-BERT's whole image is visual, its [END] special."""
+"""Which places these are: VL-BERT's whole image is visual, its [END] special, and so is ViLT's class token."""
 EXACT = 1e-5
 """By how much the sum of a position's attention may differ from 1."""
 

@@ -25,6 +25,7 @@ from groundling.errors import InputError
 from groundling.keyed import generator, seed_of
 from groundling.models.attention import AttentionMap
 from groundling.models.kinds import Student
+from groundling.models.patches import PatchReader
 
 BATCH = 32
 """Samples that are read at a time."""
@@ -232,4 +233,6 @@ def untrained(model: Student, seed: int = 0) -> Student:
             part.bias.data.zero_()
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
+    for weight in model.of_patches() if isinstance(model, PatchReader) else ():
+        weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
     return model

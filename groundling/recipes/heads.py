@@ -63,7 +63,7 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
             part of its text, or no phrase is left.
     """
     need(config, "heads", "data")
-    need(config.attending, "heads", "model", "regions")
+    need(config.attending, "heads", "model")
     check_numbers(config)
     task = named("tasks", Task, config.task)
     settings = asdict(config)
@@ -148,7 +148,7 @@ def plan(asked: tuple[HeadsConfig, Texts], attended: Attended) -> list[Look]:
     """The pass, and the one beside the looks of other images."""
     config, texts = asked
     task = named("tasks", Task, config.task)
-    mark = needed(task.mark, "mark", task.name)
+    mark = attended.mark(needed(task.mark, "mark", task.name))
     halves_of = texts.halves(config.attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
     looks = []

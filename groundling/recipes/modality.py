@@ -41,6 +41,7 @@ from groundling.grounding.modality import (
 from groundling.grounding.outcomes import Outcome
 from groundling.grounding.passes import partners, stream
 from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.single_stream import SingleStream
 from groundling.recipes.attending import inputs_of
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.subjects import Subject, examples_of, reads_pixels, subject_of
@@ -117,7 +118,7 @@ class _Analysis:
         models = []
         for number, (subject, one) in enumerate(zip(self.subjects, drawn, strict=True)):
             told_of: Told = {"model": self.sources[number]}
-            told_of["kind"] = subject.model.join.kind
+            told_of["kind"] = subject.model.kind
             told_of |= one.numbers()
             told_of["inputs"] = self._other_inputs(subject) if config.other_inputs else None
             told_of["attribution"] = few.attribution(number) if config.explained else None
@@ -201,7 +202,7 @@ class _Analysis:
             examples = with_texts(examples, strangers(examples, self.seed))
         shuffled = partner if given.image == "shuffled" else None
         samples = outcome.put(subject.samples(examples, shuffled))
-        kept = subject.model.text.tokenizer.all_special_ids
+        kept = subject.model.special
         if given.image == "blank":
             samples = Changed(samples, without_looks(subject.model.sizes.regions))
         if given.text == "blank":
@@ -252,6 +253,7 @@ class _Few:
             return {"undefined": "the model has no head whose answer could be explained"}
         if reads_pixels(subject):
             return {"undefined": "the model reads pixels, and only stored features are explained"}
+        assert isinstance(subject.model, SingleStream)  # no other has an outcome
         self.whole.check_labels(subject)
         config = self.whole.config
         samples = subject.outcome.put(subject.samples(self.examples))

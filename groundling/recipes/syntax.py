@@ -17,7 +17,7 @@ from groundling.config import SyntaxConfig, check_numbers, need
 from groundling.data.conllu import Parse, read_parses, written
 from groundling.data.parsers import PARSERS, parses_by
 from groundling.errors import InputError
-from groundling.grounding.entities import State
+from groundling.grounding.entities import POINTING, State
 from groundling.grounding.leaderboard import Board
 from groundling.grounding.syntax import (
     PROTOCOL,
@@ -70,7 +70,7 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
     if config.write_captions:
         return _write_captions(config)
     need(config, "syntax", "parses")
-    need(config.attending, "syntax", "model", "regions")
+    need(config.attending, "syntax", "model")
     source = _file(config)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them
@@ -172,7 +172,7 @@ def plan(told: tuple[SyntaxConfig, Questions], attended: Attended) -> list[Look]
     config, asked = told
     half_of = asked.halves(config.attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
-    mark = needed(FLICKR30K.mark, "mark", "syntax")
+    mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
     looks = []
     for others in (False, True)[: 1 + config.other_images]:
         samples = attended.samples(asked.examples, others)
@@ -303,6 +303,8 @@ def _notes(
             "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
             "region drawn at random"
         )
+    if any(one["measure"] == "pointing" for one in relations):
+        notes.append(POINTING)
     if not any(one["active_heads"] for one in relations):
         notes.append(
             f"no head sends more than {config.active:.0%} of its attention from any relation's words to regions; "
