@@ -21,25 +21,25 @@ Cut = Callable[[Image.Image], np.ndarray]
 """An RGB image to the pixels (3, size, size) uint8 that a model sees of it."""
 
 
-def decode(path: Path, size: int, cut: Cut | None = None) -> np.ndarray:
+def decode(path: Path, size: int) -> np.ndarray:
     """An image as (3, size, size) uint8 RGB: turned as its EXIF says, short side scaled to `size`, centre cut out.
-
-    A `cut` does that in its own way.
 
     Raises:
         InputError: the file does not decode as an image.
 
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
-    try:
-        rgb = read_picture(path)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    if cut is not None:
-        return cut(rgb)
+    rgb = _picture(path)
     if rgb.size != (size, size):
         rgb = _middle(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)
+
+
+def _picture(path: Path) -> Image.Image:
+    try:
+        return read_picture(path)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _middle(image: Image.Image, size: int) -> Image.Image:
@@ -92,7 +92,9 @@ class CaptionSamples:
         self.flip = flip
         self.ids = [image.id for image in images]
         reading = followed(images, "reading images", "image")
-        self.pixels = np.stack([decode(Path(folder) / image.file, size, cut) for image in reading])
+        paths = (Path(folder) / image.file for image in reading)
+        seen = (decode(path, size) if cut is None else cut(_picture(path)) for path in paths)
+        self.pixels = np.stack(list(seen))
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):
