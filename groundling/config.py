@@ -1346,6 +1346,8 @@ hidden from it; best: the match if it has a head for it. A fine-tuned one is ask
     """--teacher: words of each text that are selected."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: a word's visual relevance is that of its place in the text, or of the word by itself."""
+    processes: int = 1
+    """Processes that share the examples, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented

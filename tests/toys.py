@@ -40,6 +40,8 @@ from transformers import (
     DebertaV2Tokenizer,
     ElectraConfig,
     ElectraModel,
+    LxmertConfig,
+    LxmertForPreTraining,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedTokenizerBase,
@@ -411,6 +413,18 @@ def seen(count: int = 48) -> RegionSamples:
     store = Shelf({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
     texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
     return RegionSamples(TextSamples(texts, TextInput(bert_words(), 40)), store)
+
+
+def lxmert(words: BertTokenizer) -> LxmertForPreTraining:
+    """Two layers of text, one of regions and two of both; its regions are as wide as `seer`'s."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    layers = {"l_layers": 2, "r_layers": 1, "x_layers": 2}
+    config = LxmertConfig(
+        vocab_size=len(words), visual_feat_dim=12, num_qa_labels=3, num_object_labels=3,
+        num_attr_labels=3, max_position_embeddings=64, **sizes, **layers, **SPREAD,
+    )  # fmt: skip
+    return LxmertForPreTraining(config)
 
 
 def seer() -> SingleStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -17,14 +17,7 @@ from groundling.data.samples import Samples, TextSamples
 from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.grounding.entities import pointing
-from groundling.grounding.passes import (
-    Consumer,
-    OtherLooks,
-    partners,
-    stream,
-    stream_share,
-    untrained,
-)
+from groundling.grounding.passes import OtherLooks, Pass, partners, read_here, untrained
 from groundling.jobs import Job, run_jobs
 from groundling.joins.end_to_end import EndToEnd
 from groundling.models.kinds import RegionReader
@@ -128,48 +121,34 @@ def inputs_of(config: Attending) -> dict[str, str | Path]:
 
 Config = TypeVar("Config")
 
-
-class Look(NamedTuple):
-    """One pass."""
-
-    samples: Samples
-    consumers: Sequence[Consumer]
+Plan = Callable[[Config, torch.device], Sequence[Pass]]
+"""A command's passes, from its settings and a device; a function of a module, as other processes are sent it."""
 
 
-Plan = Callable[[Config, Attended], Sequence[Look]]
-"""The passes of a command, from its settings and the model; a function of a module, as other processes are sent it."""
+def read_all(
+    passes: Sequence[Pass], plan: Plan[Config], config: Config, processes: int = 1
+) -> None:
+    """Do all passes of a command: by this process, by those of torchrun, or by so many that are started here.
 
-
-def looked(
-    config: Config, attending: Attending, plan: Plan[Config], processes: int = 1
-) -> Sequence[Look]:
-    """Every pass of a plan, done: consumers hold what they took of all samples.
-
-    By this process, by those of torchrun, or by so many that are started here. Raises InputError for both at once.
+    `plan` makes the same passes of `config` in these. Raises InputError for torchrun and `processes` at once.
     """
-    state = PartialState(cpu=attending.cpu)
-    if processes > 1 and state.num_processes > 1:
-        raise InputError("torchrun and --processes both start processes; leave one of them out")
-    attended = Attended(attending, state.device)
-    looks = plan(config, attended)
+    state = PartialState()
     if processes == 1:
-        for look in looks:
-            stream(attended.model, *look, attending.at_once)
-        return looks
+        read_here(passes)
+        return
+    if state.num_processes > 1:
+        raise InputError("torchrun and --processes both start processes; leave one of them out")
     parts = [Part(rank, processes) for rank in range(processes)]
-    jobs = [Job(f"part {one.rank + 1}", _share, (config, attending, plan, one)) for one in parts]
+    told = (plan, config, state.device.type)
+    jobs = [Job(f"part {one.rank + 1}", _share, (*told, one)) for one in parts]
     shares = run_jobs(jobs, processes, lambda line: None)
-    for number, look in enumerate(looks):
-        for place, consumer in enumerate(look.consumers):
-            consumer.merge([shares[job.name][number][place] for job in jobs])
-    return looks
+    for number, one in enumerate(passes):
+        one.merge([shares[job.name][number] for job in jobs])
 
 
-def _share(config: Config, attending: Attending, plan: Plan[Config], part: Part) -> list[list[Any]]:
-    """What the consumers of every pass keep of one process's share."""
-    device = PartialState(cpu=attending.cpu).device
-    attended = Attended(attending, device)
-    looks = plan(config, attended)
-    for look in looks:
-        stream_share(attended.model, *look, part, attending.at_once)
-    return [[consumer.kept() for consumer in look.consumers] for look in looks]
+def _share(plan: Plan[Config], config: Config, device: str, part: Part) -> list[Any]:
+    """What one process's share of every pass has said."""
+    passes = plan(config, PartialState(cpu=device == "cpu").device)
+    for one in passes:
+        one.read(part)
+    return [one.kept() for one in passes]
