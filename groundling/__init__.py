@@ -6,7 +6,6 @@ Importing the package costs nothing: what a name stands for is imported when the
 """
 
 import importlib
-from difflib import get_close_matches
 
 __version__ = "0.1.0"
 
@@ -56,9 +55,9 @@ def __getattr__(name: str) -> object:
     elif name in PLACES:
         value = vars(importlib.import_module(PLACES[name]))[name]
     else:
-        near = get_close_matches(name, __all__, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(__all__))}"
+        errors = importlib.import_module(f"{__name__}.errors")
+        hint = errors.nearest(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
         # Told by name alone: with the module, too, Python would add a guess of its own.
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}", name=name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     globals()[name] = value
     return value

@@ -98,11 +98,14 @@ def adapt(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/adapt",
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
@@ -148,6 +151,9 @@ def finetune(
     adapter: Literal["none", "mlp", "attention"] = "none",
     adapter_layers: int = 1,
     fusion: Literal["concat", "cosine"] = "concat",
+    eval_every: float = 0.0,
+    keep: Literal["last", "best"] = "last",
+    patience: int = 0,
     objectives: Texts = (),
     teacher: Text = "",
     mask_rate: float = 0.15,
@@ -209,11 +215,14 @@ def finetune(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/finetune",
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
@@ -347,11 +356,14 @@ def pretrain(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/pretrain",
 ) -> dict[str, Any]:
     """Pre-train VisualBERT, VL-BERT or UNITER on captioned images."""
@@ -403,6 +415,7 @@ def retrieve(
 
 def teach(
     *,
+    start: Text = "",
     captions: Text = "",
     images: Text = "",
     listing: Text = "",
@@ -443,11 +456,14 @@ def teach(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/teach",
 ) -> dict[str, Any]:
     """Train a small CLIP teacher on captioned images."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.documented import documented
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 
 Settings = TypeVar("Settings")
 
@@ -46,7 +45,7 @@ def changed(config: Settings, /, **values: object) -> Settings:
     for name in values:
         if name not in names:
             raise InputError(
-                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}{nearest(name, names)}"
             )
     return _changed(config, values)
 
@@ -81,10 +80,8 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
     new: list[dict[str, object]] = [{} for _ in defaults]
     for name, value in values.items():
         if name not in holders:
-            near = get_close_matches(name, holders, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
             raise InputError(
-                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{hint}"
+                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{nearest(name, holders)}"
             )
         place, group = holders[name]
         _check_value(group, name, value, where)
@@ -404,6 +401,9 @@ counts."""
     """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward passes; weights stay fp32."""
+    gradient_checkpointing: bool = False
+    """Keep less of the forward pass and compute it again in the backward pass: less memory, more time (about 1.4 \
+times), the same numbers (docs/running.md)."""
     seed: int = 0
     """Seed of every random choice."""
     workers: int = 0
@@ -419,6 +419,26 @@ counts."""
     def batch_size(self) -> str:
         """What a batch is, in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+@documented
+@dataclass(frozen=True)
+class Examining:
+    """Evaluation on the development split while training, and what follows from it."""
+
+    eval_every: float = 0.0
+    """Epochs from one evaluation on the task's first development split to the next, such as 1 or 0.25; 0: none until \
+the end."""
+    keep: Literal["last", "best"] = "last"
+    """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
+on that split, whose score there is flattered by the choice."""
+    patience: int = 0
+    """--eval-every: stop after so many evaluations that were no better than the best one; 0: never."""
+
+    def __post_init__(self) -> None:
+        for flag, given in (("--keep best", self.keep != "last"), ("--patience", self.patience)):
+            if given and not self.eval_every:
+                raise InputError(f"{flag} needs --eval-every EPOCHS, more than 0")
 
 
 Numbers = Callable[[float], bool]
@@ -450,6 +470,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
             *("most_examples", "explained", "most_regions", "budget"),
+            *("eval_every", "patience"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
@@ -494,8 +515,11 @@ def _spelt(value: object) -> str:
 @documented
 @dataclass(frozen=True)
 class TeachConfig:
-    """How a small CLIP teacher is built and trained from scratch; for testbeds and small studies."""
+    """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
 
+    start: str = ""
+    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay, so that \
+--size, --patch, --vision, --text, --projection, --vocabulary and --window are left out; empty: a new one."""
     captions: str = ""
     """Captions: COCO json, Flickr8k token.txt, or a tsv of caption and image file."""
     images: str = ""
@@ -690,6 +714,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """Train what the model's paper trains beside a task's own loss: VL-BERT on VCR, the classes of regions."""
     own: OwnFile = field(default_factory=OwnFile)
     adapting: Adapting = field(default_factory=Adapting)
+    examining: Examining = field(default_factory=Examining)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: str = ""
@@ -700,6 +725,38 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     inner: str = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
+
+
+@documented
+@dataclass(frozen=True)
+class Sharing:
+    """Where on Hugging Face's hub a saved model goes."""
+
+    push_to_hub: str = ""
+    """OWNER/NAME: upload the saved model there after the run, with a card of how it was made, as `groundling push` \
+does; of several seeds the first; empty: nothing leaves this machine."""
+    private: bool = False
+    """--push-to-hub: make a new repository private; otherwise it is public, unless the owner's own default says \
+otherwise. One that is there stays as it is."""
+
+    def __post_init__(self) -> None:
+        if self.private and not self.push_to_hub:
+            raise InputError("--private needs --push-to-hub OWNER/NAME")
+
+
+@documented
+@dataclass(frozen=True)
+class PushConfig:
+    """Which run's model goes to Hugging Face's hub."""
+
+    run: str = ""
+    """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
+    to: str = ""
+    """OWNER/NAME of the repository there; made if it is not there."""
+    seed: int = -1
+    """Of a fine-tuning: which seed; -1: the first whose model was saved."""
+    private: bool = False
+    """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
 
 
 @documented

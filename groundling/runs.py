@@ -19,6 +19,8 @@ HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
 """Endings of the files in a folder whose contents count; of other files only the name and size do."""
 LARGEST_HASHED = 64 * 2**20
 """Bytes from which a file in a folder counts by name and size too, whatever its ending."""
+NOT_LOCAL = "not a local path"
+"""What stands in place of a hash for a hub id, or what else is no file here."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -123,7 +125,7 @@ def data_hash(path: str | Path) -> str:
     if path.is_file():
         return sha256_of(path)
     if not path.is_dir():
-        return "not a local path"
+        return NOT_LOCAL
     digest = hashlib.sha256()
     files = [entry for entry in path.rglob("*") if entry.is_file()]
     for file in sorted(files, key=lambda file: file.parts):

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import documents
+import hubs
 import pytest
 import standins
 from documents import PAGES, ROOT, Command
@@ -92,6 +93,7 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
             text = re.sub(r"\bbatch = \d+", "batch = 4", text)
             text = re.sub(r"\bper = \d+", "per = 4", text)
         standins.put(tmp_path / "sweeps" / path.name, text)
+    hubs.put_up(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -31,6 +31,7 @@ from groundling.data.shards import (
 )
 from groundling.documented import documented
 from groundling.errors import InputError
+from groundling.progress import Progress
 
 SLACK = 0.01
 """Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
@@ -225,6 +226,7 @@ class RegionWriter:
         skipped: list[str] = []
         seen: set[str] = set()
         number = -1
+        progress = Progress("regions", 0, "image")
         # An item is read at once: the source may close behind its last one.
         for place, (name, read) in enumerate(items):
             if place % self.shard == 0:
@@ -240,7 +242,9 @@ class RegionWriter:
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
             seen.add(name)
+            progress.step()
         self._flush(number, images, skipped)
+        progress.close()
 
     def close(
         self,

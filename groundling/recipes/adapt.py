@@ -15,7 +15,7 @@ from groundling.analysis.retention import Pairs, Retention, read_pairs
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
@@ -29,6 +29,7 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
+from groundling.recipes.cards import FILLS_MASKS
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
@@ -49,13 +50,6 @@ ARMS = {
     "contrastive": "mlm+contrastive",
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
-
-FILLS_MASKS = {
-    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
-    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
-    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
-}
-"""What a model's card says of masks, by whose head its folder has."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +73,8 @@ def arm_of(text: str, masked_lm: bool = True) -> Arm:
         try:
             parts.append(part_named(name))
         except InputError as error:
-            raise InputError(
-                f"--arm {text}: {name!r} is none of {', '.join(ARMS)}; {error}"
-            ) from None
+            more = nearest(name, ARMS) or f"; {error}"
+            raise InputError(f"--arm {text}: {name!r} is none of {', '.join(ARMS)}{more}") from None
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
     if not masked_lm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,19 @@ class Run:
         with self.state.main_process_first():
             self.folder = open_run(out, kind, settings, inputs, self.state.is_main_process)
 
-    @property
+    @cached_property
     def result(self) -> dict[str, Any] | None:
-        """What the run wrote when it finished; None if it has not."""
-        return finished(self.folder)
+        """What the run wrote when it finished earlier, which is told; None if it has not."""
+        result = finished(self.folder)
+        if result is not None:
+            self.say_finished()
+        return result
+
+    def say_finished(self) -> None:
+        """Tell the user why a run takes no time."""
+        if self.state.is_main_process:
+            note = "finished earlier; nothing was done (another --out makes it anew)"
+            print(f"note: {self.folder}: {note}", file=sys.stderr)
 
     def finish(
         self, result: dict[str, Any], save: Callable[[Path], None] | None = None

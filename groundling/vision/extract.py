@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
@@ -25,6 +24,7 @@ from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
 from groundling.models.weights import weights_sha256
+from groundling.progress import Progress
 from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
 
 BINS = 7
@@ -233,13 +233,19 @@ class Extractor:
                 "none: what is no object is left out, and the rest adds up to 1"
             )
 
-    def __call__(self, images: Sequence[tuple[str, Picture]]) -> tuple[list[Found], list[str]]:
-        """Regions of images in their order, and what was skipped; images of one size go through together."""
+    def __call__(
+        self, images: Sequence[tuple[str, Picture]], progress: Progress | None = None
+    ) -> tuple[list[Found], list[str]]:
+        """Regions of images in their order, and what was skipped; images of one size go through together.
+
+        `progress` counts images.
+        """
         regions: dict[str, Found] = {}
         skipped: list[str] = []
         for start in range(0, len(images), self.config.batch):
             sizes: dict[tuple[int, int], list[Ready]] = {}
-            for name, path in images[start : start + self.config.batch]:
+            batch = images[start : start + self.config.batch]
+            for name, path in batch:
                 try:
                     ready = self._read(name, path)
                 except InputError as error:
@@ -249,6 +255,8 @@ class Extractor:
             for of_one_size in sizes.values():
                 for image in self._together(of_one_size):
                     regions[image.id] = image
+            if progress is not None:
+                progress.step(len(batch))
         kept = []
         for name, _ in images:
             if name in regions and len(regions[name].boxes):
@@ -333,7 +341,10 @@ def extract(config: RegionsConfig, folder: str | Path, part: Part) -> Extracted:
     extractor = Extractor(config, device, annotations, names)
     writer = RegionWriter(folder, config.shard, extractor.key, part)
     numbers = list(writer.pending(len(images)))
-    for number in tqdm(numbers, disable=None, unit="shard"):
-        start = number * config.shard
-        writer.write(number, *extractor(images[start : start + config.shard]))
+    starts = {number: number * config.shard for number in numbers}
+    shards = {number: images[start : start + config.shard] for number, start in starts.items()}
+    progress = Progress("regions", sum(map(len, shards.values())), "image")
+    for number, shard in shards.items():
+        writer.write(number, *extractor(shard, progress))
+    progress.close()
     return Extracted(extractor.facts, extractor.key, gaps)
