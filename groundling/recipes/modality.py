@@ -102,10 +102,10 @@ class _Analysis:
         if config.other:
             settings.append(replace(config.attending, model=config.other, untrained=False))
         self.subjects = [subject_of(one, config.outcome, device) for one in settings]
-        every = examples_of(config, self.subjects[0])
+        every, remarks = examples_of(config, self.subjects[0])
         self.examples = thinned(every, config.most_examples)
         self.images = images_of(self.examples)
-        self.notes = [note for subject in self.subjects for note in subject.notes]
+        self.notes = [*remarks, *(note for subject in self.subjects for note in subject.notes)]
         if len(self.examples) < len(every):
             self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
 
