@@ -830,7 +830,8 @@ class CompareConfig:
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
     data: str = ""
-    """Folder with the tasks' official files."""
+    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
+    own: OwnFile = field(default_factory=OwnFile)
     seeds: int = 3
     """Fine-tuning runs per arm and task."""
     max_train: int = 0
@@ -847,7 +848,8 @@ class SweepConfig:
     """A list of runs over variants, tasks and seeds, from a TOML file."""
 
     file: str = ""
-    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers."""
+    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers. A task \
+of your own file has `data`, `text` and `label` in its table, as `finetune` has them as flags."""
     table: str = ""
     """Only this table of the file's, e.g. "Table 2"; empty: all."""
     rows: tuple[str, ...] = ()
@@ -1365,6 +1367,19 @@ class CheckConfig:
 wrong with it."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     own: OwnFile = field(default_factory=OwnFile)
+
+
+@documented
+@dataclass(frozen=True)
+class ShowConfig:
+    """Which image of a region store is shown."""
+
+    store: str = ""
+    """Region store: the folder that `groundling regions` wrote."""
+    image: str = ""
+    """The image's id in the store, its file name, or its file."""
+    images: str = ""
+    """Folder of the photos; empty: the one that the store was made of."""
 
 
 @documented

@@ -68,7 +68,7 @@ def captions(place: Place, report: Report) -> Match | None:
     if not contents.names:
         return None
     _images(place, contents, report)
-    taken = [*place.files, *place.image_folders, place.folder, *contents.captioned]
+    taken = [*place.files, *place.image_folders, *contents.captioned]
     return Match(dict.fromkeys(taken, ()), tuple(contents.names))
 
 
@@ -78,8 +78,8 @@ def _candidates(place: Place) -> list[Path]:
     paths = [path for path in place.files if path not in taken]
     if place is place.root:
         paths += sorted((place.folder / "annotations").glob("*.json"))
-    if not any(path.name in METADATA for path in paths):
-        paths.append(place.folder)
+    if not any(path.name in METADATA for path in paths) and place.root.folder not in taken:
+        paths.append(place.folder)  # captions may stand beside images
     return [path for path in paths if path not in taken]
 
 
@@ -193,9 +193,9 @@ def _outside(notes: Sequence[_Note], images: Sequence[Record]) -> list[str]:
 
 
 def _images(place: Place, contents: _Contents, report: Report) -> None:
-    folders = place.image_folders
-    if not folders and next(iter(pictures_below(place.folder)), None) is not None:
-        folders = [place.folder]
+    inside_out = any(path.is_dir() or path.name in METADATA for path in contents.captioned)
+    folders = [] if inside_out else place.image_folders
+    folders = folders or _holder(place, inside_out)
     if not folders:
         report.fact(place.folder, "no images*/ folder, so no image was looked for")
         return
@@ -208,6 +208,19 @@ def _images(place: Place, contents: _Contents, report: Report) -> None:
     others = [folder for folder in folders if folder not in blind]
     if others:
         _try(place, others, contents.of(blind=False), report)
+
+
+def _holder(place: Place, inside_out: bool) -> list[Path]:
+    """The folder with all images below a place, if there are any: the place's own, or the only one in it with some.
+
+    `inside_out`: captions call their images by paths from the place.
+    """
+    tops = {path.relative_to(place.folder).parts[0] for path in pictures_below(place.folder)}
+    if not tops:
+        return []
+    (top, *others) = sorted(tops)
+    only = place.folder / top
+    return [only if only.is_dir() and not others and not inside_out else place.folder]
 
 
 def _try(place: Place, folders: list[Path], contents: _Contents, report: Report) -> None:

@@ -79,20 +79,19 @@ def _own_file(path: Path, options: OwnFile, report: Report) -> list[str]:
         report.fact(path, f"your own file, read as {flags}")
         report.error(error)
         return []
-    about = "labels from {} to {}".format(*_ends([row.label for row in reader.rows]))
-    if isinstance(reader.form, Classify):
-        counts = Counter(row.label for row in reader.rows)
-        about = f"labels {', '.join(f'{name}: {counts[name]:,}' for name in reader.form.labels)}"
-    report.fact(path, f"your own file, {len(reader.rows):,} rows; {about}; read as {flags}")
+    report.fact(path, f"your own file, {len(reader.rows):,} rows{_labels(reader)}; read as {flags}")
     for note in notes:
         report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
     return [image for row in reader.rows for image in row.images]
 
 
-def _ends(labels: Sequence[str]) -> tuple[str, str]:
-    """The smallest and the largest of the numbers."""
-    ordered = sorted(labels, key=float)
-    return ordered[0], ordered[-1]
+def _labels(reader: OwnReader) -> str:
+    """How often there is each class, or which numbers there are."""
+    if isinstance(reader.form, Classify):
+        counts = Counter(row.label for row in reader.rows)
+        return "; labels " + ", ".join(f"{name}: {counts[name]:,}" for name in reader.form.labels)
+    numbers = [float(row.label) for row in reader.rows]
+    return f"; labels {min(numbers):g} to {max(numbers):g}"
 
 
 def _photos(

@@ -230,10 +230,10 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
 def _coco(reading: Reading, columns: CaptionColumns) -> None:
     path = reading.path
     content = reading.content
-    parts = [content.get(key) for key in ("images", "annotations")] if _is_dict(content) else []
-    if not parts or not all(isinstance(part, list) for part in parts):
+    images = content.get("images") if _is_dict(content) else None
+    notes = content.get("annotations") if _is_dict(content) else None
+    if not isinstance(images, list) or not isinstance(notes, list):
         raise InputError(f"{path}: not COCO captions; expected the keys `images` and `annotations`")
-    images, notes = parts
     files = _coco_files(reading, images)
     for number, entry in enumerate(notes):
         where = f"annotations[{number}]"
@@ -450,12 +450,16 @@ def _pairs(reading: Reading, columns: CaptionColumns) -> None:
     for image, beside in _sidecars(reading.path):
         reading.sidecars.append(beside)
         place = beside.relative_to(reading.path).as_posix()
-        texts = [_caption_in_json(beside) or ""]
-        if beside.suffix == ".txt":
-            # An empty file is an empty caption, but `read_text` refuses it.
-            texts = [""] if not beside.read_bytes().strip() else read_text(beside).splitlines()
-        for text in [text for text in texts if text.strip()] or [""]:
+        texts = [text for text in _texts_beside(beside) if text.strip()]
+        for text in texts or [""]:
             reading.row(place, image, image, text)
+
+
+def _texts_beside(path: Path) -> list[str]:
+    """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
+    if path.suffix == ".json":
+        return [_caption_in_json(path) or ""]
+    return read_text(path).split("\n") if path.read_bytes().strip() else []
 
 
 READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {

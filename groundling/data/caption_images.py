@@ -109,8 +109,8 @@ def _but_for_capitals(missing: Sequence[str], names: Names) -> str:
     alike = [(name, fitting[0]) for name in missing if (fitting := names.differing_in_case(name))]
     if not alike:
         return ""
-    name, fitting = alike[0]
-    return f"{len(alike)} differ in capitals alone, such as {name} from {fitting}; "
+    name, file = alike[0]
+    return f"{len(alike)} differ in capitals alone, such as {name} from {file}; "
 
 
 def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:

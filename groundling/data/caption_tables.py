@@ -15,8 +15,10 @@ from groundling.data.own_rows import whole_rows
 from groundling.data.tables import read_csv, run_together
 from groundling.errors import InputError
 
-IMAGES = ("file_name", "image", "filename", "image_file", "image_name", "image_path", "photo")
-IMAGES += ("picture", "img", "file", "path", "filepath", "img_path", "url", "image_url")
+IMAGES: tuple[str, ...] = (
+    *("file_name", "image", "filename", "image_file", "image_name", "image_path", "photo"),
+    *("picture", "img", "file", "path", "filepath", "img_path", "url", "image_url"),
+)
 """What people call a column of image files, the likeliest first."""
 CAPTIONS = ("caption", "captions", "text", "sentence", "sentences", "description", "comment")
 """What people call a column of captions."""

@@ -388,7 +388,7 @@ def _captioned(
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = Captions(file, own.splits, own.columns).sound()
         images = keep_listed(told.images, config.listing) if config.listing else told.images
-        found = in_store(images, store, store.name, file)
+        found = in_store(images, store, store.name, told.path)
         if found.missing and not (config.skip_missing and found.images):
             raise InputError(found.fault)
         yield found.images, len(found.missing), told.notes

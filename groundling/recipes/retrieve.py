@@ -171,7 +171,7 @@ def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]
     """
     told = Captions(config.captions, config.caption_splits, config.columns).sound()
     images = keep_listed(told.images, config.listing) if config.listing else told.images
-    found = find_images(images, config.images, config.captions)
+    found = find_images(images, config.images, told.path)
     images = found.kept(config.skip_missing, config.images)
     images, bad = decodable(images, config.images, config.skip_bad)
     if len(images) < 2:

@@ -83,7 +83,7 @@ def _data(config: TeachConfig) -> _Data:
     """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
     told = Captions(config.captions, config.caption_splits, config.columns).sound()
     images = keep_listed(told.images, config.listing) if config.listing else told.images
-    there = find_images(images, config.images, config.captions)
+    there = find_images(images, config.images, told.path)
     images = there.kept(config.skip_missing, config.images)
     missing = len(there.missing)
     notes = [*told.notes, *there.notes]
