@@ -140,14 +140,14 @@ def _told(store: RegionStore, row: RegionRow) -> list[str]:
 
 
 def _drawn(photo: Image.Image, row: RegionRow, told: list[str]) -> Image.Image:
-    """The photo with boxes; those of higher confidence are drawn over others."""
+    """The photo with boxes; those of higher confidence are drawn over others, all of them over the whole image's."""
     scale = max(1.0, SIDE / max(photo.size))
     picture = photo.resize((round(photo.width * scale), round(photo.height * scale)))
     canvas = ImageDraw.Draw(picture)
     font = ImageFont.load_default(size=max(14, min(picture.size) // 40))
     line = max(2, min(picture.size) // 250)
     corners = row.boxes * np.array([*picture.size] * 2)
-    for number in reversed(range(len(corners))):
+    for number in sorted(range(len(corners)), key=lambda one: (not row.whole[one], -one)):
         colour = COLOURS[number % len(COLOURS)]
         left, top, right, bottom = (float(side) for side in corners[number])
         canvas.rectangle((left, top, right, bottom), outline=colour, width=line)
