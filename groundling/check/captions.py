@@ -17,6 +17,7 @@ from groundling.check.text import count_lines
 from groundling.data.caption_files import COCO, METADATA, layout_of
 from groundling.data.caption_images import find_images
 from groundling.data.captions import Captions
+from groundling.data.image_files import is_picture
 from groundling.data.regions import inside
 from groundling.errors import InputError
 from groundling.runs import read_json
@@ -215,12 +216,10 @@ def _holder(place: Place, inside_out: bool) -> list[Path]:
 
     `inside_out`: captions call their images by paths from the place.
     """
-    tops = {path.relative_to(place.folder).parts[0] for path in pictures_below(place.folder)}
-    if not tops:
-        return []
-    (top, *others) = sorted(tops)
-    only = place.folder / top
-    return [only if only.is_dir() and not others and not inside_out else place.folder]
+    holders = [folder for folder in place.folders if pictures_below(folder)]
+    if inside_out or any(is_picture(path.name) for path in place.files):
+        holders.append(place.folder)
+    return holders if len(holders) < 2 else [place.folder]
 
 
 def _try(place: Place, folders: list[Path], contents: _Contents, report: Report) -> None:

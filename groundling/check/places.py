@@ -13,7 +13,7 @@ from groundling.check.report import Report
 from groundling.config import CaptionColumns, OwnFile
 from groundling.data.image_files import is_picture
 
-IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d")
+IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d", re.IGNORECASE)
 """Names of folders of images."""
 HEAD = 4096
 """Bytes of a file by which its layout is told: region files have tens of gigabytes, too many to read them whole."""
