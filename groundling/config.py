@@ -1188,13 +1188,14 @@ class Attending:
     """Whose attention is looked at, and what it reads beside the texts."""
 
     model: str = ""
-    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`."""
+    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`, \
+or of Hugging Face's VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
     """Random weights in place of the model's own: a control, which must show nothing."""
     regions: tuple[str, ...] = ()
     """Region stores of the images (`groundling regions`); the first that has an image counts."""
     images: str = ""
-    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending."""
+    """VL-BERT end to end, ViLT: folder of the images, whose ids are paths there without the ending."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     other_regions: bool = False
@@ -1317,6 +1318,8 @@ hidden from it; best: the match if it has a head for it. A fine-tuned one is ask
     """--teacher: words of each text that are selected."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: a word's visual relevance is that of its place in the text, or of the word by itself."""
+    processes: int = 1
+    """Processes that share the examples, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented
@@ -1467,7 +1470,8 @@ class LookConfig:
     """Which models are looked at, on which images and texts, and what stands beside them on the page."""
 
     model: tuple[str, ...] = ()
-    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), or a text encoder."""
+    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), a text encoder, or \
+Hugging Face's VisualBERT, ViLT or CLIP."""
     image: str = ""
     """Your own photo."""
     text: str = ""

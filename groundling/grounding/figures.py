@@ -112,18 +112,18 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
     """
     figure, axes = _panels(len(panels))
     for one, (title, told) in zip(axes, panels.items(), strict=True):
-        _dots(one, told["heads"])
+        _dots(one, told["heads"], _measure(told))
         by_confidence = told.get("confidence")
         rule = by_confidence or told["chance"]
         name = "highest confidence" if by_confidence else "a region at random"
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
     # Told once for all: a panel that asks for the bottom alone would freeze the top of those that come after it.
-    highest = max(head["accuracy"] for told in panels.values() for head in told["heads"])
+    highest = max(head[_measure(told)] for told in panels.values() for head in told["heads"])
     rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
     axes[0].set_ylim(0, min(1.06 * max(highest, *rules), 104))
     figure.supxlabel("layer", fontsize=9)
-    figure.supylabel("accuracy, %", fontsize=9)
+    figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
     _legend(figure, axes[0])
     return figure
 
@@ -135,7 +135,12 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
 
 
-def _dots(axes: Axes, heads: Sequence[Told]) -> None:
+def _measure(told: Told) -> str:
+    """By which rule heads are right, of a leaderboard: `accuracy`, as of all older ones, or `pointing`."""
+    return str(told.get("measure", "accuracy"))
+
+
+def _dots(axes: Axes, heads: Sequence[Told], measure: str) -> None:
     layers = sorted({(one["attention"], one["layer"]) for one in heads})
     most = max(one["head"] for one in heads)
     # Heads of a layer stand beside each other in their order, so that equal ones are told apart.
@@ -149,7 +154,7 @@ def _dots(axes: Axes, heads: Sequence[Told]) -> None:
         places = [
             layers.index((one["attention"], one["layer"])) + across[one["head"]] for one in chosen
         ]
-        axes.scatter(places, [one["accuracy"] for one in chosen], linewidths=0, **look)
+        axes.scatter(places, [one[measure] for one in chosen], linewidths=0, **look)
     several = len({name for name, _ in layers}) > 1
     names = [f"{name} {number}" if several else str(number) for name, number in layers]
     axes.set_xticks(range(len(layers)), names, fontsize=7)

@@ -21,7 +21,7 @@ from groundling.data.pictures import read_picture
 from groundling.errors import InputError
 from groundling.grounding.figures import heat_maps
 from groundling.looking.pairs import Pair
-from groundling.looking.views import View
+from groundling.looking.views import HEAVY, View
 from groundling.runs import disk_errors, read_json, write_whole
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ SIDE = 640
 """Most pixels of an embedded photo's long side."""
 QUALITY = 82
 """Of its JPEG."""
-HEAVY = 64 * 2**20
-"""Characters from which a browser takes long to open a page."""
 MARK = '<meta name="generator" content="groundling look">'
 """By which a page of ours is known, which may be written anew."""
 FRAME = 760
@@ -50,18 +48,22 @@ class Ranked:
 
     @staticmethod
     def read(folder: str | Path) -> Ranked:
-        """What `groundling heads` found: accuracy, of active heads first; raises InputError for another folder."""
+        """What `groundling heads` found: accuracy, or pointing, of active heads first.
+
+        Raises InputError for another folder.
+        """
         path = Path(folder)
         path = path if path.is_file() else path / "result.json"
         content = read_json(path)
         try:
+            measure = content.get("measure", "accuracy")
             rows = [
-                (bool(one["active"]), one["attention"], one["layer"], one["head"], one["accuracy"])
+                (bool(one["active"]), one["attention"], one["layer"], one["head"], one[measure])
                 for one in content["heads"]
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
             heads = [(str(row[1]), int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
             ) from None
@@ -69,7 +71,7 @@ class Ranked:
             raise InputError(
                 f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
             )
-        return Ranked("accuracy in " + path.parent.name, heads)
+        return Ranked(f"{measure} in {path.parent.name}", heads)
 
 
 class Mass:

@@ -11,15 +11,17 @@ import torch
 
 from groundling.batch import Example
 from groundling.config import Attending, ModalityConfig
-from groundling.data.caption_images import in_store, with_store_ids
+from groundling.data.caption_images import find_images, in_store, with_store_ids
 from groundling.data.captions import Captions
 from groundling.data.samples import Samples
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Form
 from groundling.grounding.outcomes import HiddenWords, Match, Outcome, RightAnswer
 from groundling.grounding.passes import OtherLooks, untrained
-from groundling.joins.end_to_end import EndToEnd
+from groundling.models.kinds import RegionReader
+from groundling.models.lxmert import Lxmert
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.masked_lm import MaskedLM
@@ -37,7 +39,7 @@ Asked = Literal["best", "match", "words"]
 class Subject(Protocol):
     """A model and what it reads."""
 
-    model: SingleStream
+    model: RegionReader
     form: Form | None
     """Shape of a fine-tuned model's answers."""
     outcome: Outcome | None
@@ -71,12 +73,12 @@ class PreTrained:
     def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
         """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
         self.attended = Attended(config, device)
-        if not isinstance(self.attended.model, SingleStream):
+        if isinstance(self.attended.model, Lxmert):
             raise InputError(
                 f"{config.model}: the importance of modalities is not defined for a model of two streams: "
                 "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
             )
-        self.model: SingleStream = self.attended.model
+        self.model: RegionReader = self.attended.model
         self.form: Form | None = None
         self.notes: list[str] = []
         folder = Path(config.model)
@@ -98,6 +100,8 @@ class PreTrained:
         return Match(head.to(device).eval())
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWords | None:
+        if not isinstance(self.model, SingleStream):  # a guest's own heads are not read
+            return None
         mask = self.model.text.tokenizer.mask_token_id
         if mask is None:
             return None
@@ -131,7 +135,7 @@ class FineTuned:
         )
         if config.untrained:
             untrained(student, config.seed)
-        self.model: SingleStream = student.to(device).eval()
+        self.model: RegionReader = student.to(device).eval()
         self.form: Form | None = self.fitted.form
         self.task = self.fitted.task()
         self.outcome: Outcome | None = RightAnswer(self.fitted.objective, self.task.metrics)
@@ -154,7 +158,7 @@ class FineTuned:
 
 def reads_pixels(subject: Subject) -> bool:
     """Whether a model makes its features from photos."""
-    return isinstance(subject.model, EndToEnd)
+    return subject.model.reads != "features"
 
 
 def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example], list[str]]:
@@ -175,7 +179,7 @@ def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example]
         examples = task.read(data, config.split or task.dev[0])
     else:
         told = Captions(data, (config.split,) if config.split else (), config.columns).sound()
-        examples = _of_captions(told, subject)
+        examples = _of_captions(told, subject, config.attending.images)
         notes = told.notes
     for example in examples:
         if not example.images:
@@ -183,11 +187,15 @@ def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example]
     return examples, notes
 
 
-def _of_captions(told: Captions, subject: Subject) -> list[Example]:
-    """An example of every caption, each with its image's id in the subject's store."""
-    images = with_store_ids(told.images)
-    if isinstance(subject, PreTrained):
-        store = subject.attended.store
+def _of_captions(told: Captions, subject: Subject, folder: str) -> list[Example]:
+    """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
+    images = told.images
+    store = subject.attended.store if isinstance(subject, PreTrained) else None
+    if store is None and folder:
+        found = find_images(images, folder, told.path)
+        images = [*found.images, *found.missing]
+    images = with_store_ids(images)
+    if isinstance(store, SeveralStores):
         found = in_store(images, store, store.name, told.path)
         images = [*found.images, *found.missing]
     return [
