@@ -18,12 +18,13 @@ from homes import coco, picture, put
 from groundling.check.folder import check
 from groundling.check.places import Flags
 from groundling.check.report import Report
-from groundling.config import TeachConfig, TrainConfig, configured
+from groundling.config import CheckConfig, TeachConfig, TrainConfig, configured
 from groundling.data import image_files
 from groundling.data.caption_images import find_images, in_store
 from groundling.data.captions import Captioned, Captions, Wanted, caption_lines, read_captions
 from groundling.data.corpora import lines
 from groundling.errors import InputError
+from groundling.recipes.check import data_check
 from groundling.recipes.teach import teach
 
 CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
@@ -552,3 +553,10 @@ def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:
     assert check(tmp_path).layout == "images"
     own = configured(Flags, text="frage", label="antwort")
     assert check(tmp_path, own).layout == "your own file"
+    own = configured(Flags, text="frage", label="label", caption_column="satz")
+    assert check(tmp_path, own).problems == [
+        f"{tmp_path}: no file was found with the columns frage, label",
+        f"{tmp_path}: no file was found with the columns satz",
+    ]
+    with pytest.raises(InputError, match="--text and --label are of one file; pass both or none"):
+        data_check(configured(CheckConfig, folder=str(tmp_path), text="frage"))

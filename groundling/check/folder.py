@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from groundling.check import captions, images, knowledge, own_files, regions, text, vision
 from groundling.check.places import Flags, Layout, Place
 from groundling.check.report import Report, kinds
+from groundling.data.caption_files import IMAGEFOLDER, TABLE
 from groundling.data.image_files import unread_images
 from groundling.errors import InputError
 
+OWN = "your own file"
 LAYOUTS = (
     Layout(
         "VQA v2",
@@ -52,7 +55,7 @@ LAYOUTS = (
         text.tables,
     ),
     Layout(
-        "your own file",
+        OWN,
         "a *.csv, *.tsv, *.json or *.jsonl with columns of text and of labels, such as question, answer and image; "
         "others: --text, --label and --image",
         own_files.own_files,
@@ -104,6 +107,7 @@ def check(folder: Path, flags: Flags | None = None) -> Report:
         for layout in LAYOUTS:
             if layout.last:
                 names += _look(layout, root, report)
+    report.problems.extend(_in_vain(root, names))
     report.count_files(folder)
     report.problems.extend(unread_images(folder))
     if not names:
@@ -113,6 +117,22 @@ def check(folder: Path, flags: Flags | None = None) -> Report:
         )
         return report
     return replace(report, layout=" + ".join(dict.fromkeys(names)))
+
+
+def _in_vain(root: Place, names: Sequence[str]) -> list[str]:
+    """A line for columns that were told but that no file has."""
+    own = root.flags.own
+    columns = root.flags.columns
+    told = {
+        OWN: [*own.text.split(","), own.label, own.image, own.group],
+        TABLE: [*columns.caption_column.split(","), columns.image_column],
+    }
+    lines = []
+    for layout, asked in told.items():
+        given = [name.strip() for name in asked if name.strip()]
+        if given and layout not in names and not (layout == TABLE and IMAGEFOLDER in names):
+            lines.append(f"{root.folder}: no file was found with the columns {', '.join(given)}")
+    return lines
 
 
 def _look(layout: Layout, place: Place, report: Report) -> list[str]:
