@@ -14,8 +14,9 @@ import pytest
 
 import groundling
 from groundling.batch import Example
-from groundling.looking.page import Look, Ranked
+from groundling.looking.page import Look
 from groundling.looking.pairs import Change, Pair
+from groundling.looking.ranked import Ranked
 from groundling.looking.views import Boxes, Layer, View, Word
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"

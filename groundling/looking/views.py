@@ -64,6 +64,13 @@ class Boxes:
         """Of a model that reads texts alone."""
         return Boxes(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
+    def title(self, number: int) -> str:
+        """What a figure calls a region: its number, and its name if anybody says."""
+        if self.whole[number]:
+            return "class token" if self.patches else "whole image"
+        name = self.names[number] if self.names else ""
+        return f"{number} {name}".strip()
+
 
 @dataclass
 class Layer:

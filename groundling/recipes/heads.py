@@ -21,6 +21,7 @@ from groundling.find import named
 from groundling.grounding.entities import Grounding, Phrase, State
 from groundling.grounding.leaderboard import Board, halves
 from groundling.grounding.passes import Look
+from groundling.models.weights import saved_sha256
 from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, counted, table
@@ -193,6 +194,7 @@ def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[st
         "task": config.task,
         "split": config.split,
         "model": config.attending.model,
+        "weights": saved_sha256(config.attending.model),
         "untrained": config.attending.untrained,
         "counted": COUNTED,
         "query": config.query,
