@@ -37,6 +37,7 @@ PLACES = {
     "TrainConfig": "groundling.config",
     "load": "groundling.predicting",
     "look": "groundling.looking",
+    "show_regions": "groundling.vision.show",
 }
 """Where the other names are."""
 

@@ -17,6 +17,7 @@ from groundling.objectives import Objective as Objective
 from groundling.predicting import load as load
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
+from groundling.vision.show import show_regions as show_regions
 
 __version__: str
 __all__: list[str]
@@ -26,6 +27,9 @@ def adapt(
     student: Text = "",
     teacher: Text = "",
     text: Texts = (),
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
     arm: Text = "contrastive",
     masked_lm: bool = True,
     form: Literal["lines", "blocks"] = "lines",
@@ -279,6 +283,8 @@ def pretrain(
     long_side: int = 0,
     flip: bool = True,
     captions: Texts = (),
+    caption_column: Text = "",
+    image_column: Text = "",
     caption_splits: Texts = (),
     listing: Text = "",
     skip_missing: bool = False,
@@ -417,10 +423,14 @@ def teach(
     *,
     start: Text = "",
     captions: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
     images: Text = "",
     listing: Text = "",
     eval_listing: Text = "",
     eval_captions: Text = "",
+    eval_splits: Texts = (),
     skip_missing: bool = False,
     size: int = 64,
     patch: int = 8,

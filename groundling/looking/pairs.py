@@ -11,14 +11,14 @@ import numpy as np
 
 from groundling.batch import Example, Gold
 from groundling.config import LookConfig, need
+from groundling.data.image_files import stem
+from groundling.data.own_rows import texts_in, whole_rows
 from groundling.data.pictures import files_below, only
-from groundling.data.regions import stem
 from groundling.data.tables import refuse_halves
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.predicting.examples import split
 from groundling.tasks import Task
-from groundling.tasks.table import texts_in, whole_rows
 
 MOST_BOXES = 16
 """Per side of a grid: on a page of 360 pixels each is then 20 of them wide."""
