@@ -403,6 +403,8 @@ def retrieve(
     *,
     model: Text = "",
     captions: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
     caption_splits: Texts = (),
     images: Text = "",
     listing: Text = "",
