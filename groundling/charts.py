@@ -27,6 +27,13 @@ MARKS = (
     (SKY, "X"),
 )
 """Colour and mark of each row, in their order."""
+GUESSING: dict[str, Any] = {
+    "color": BLACK,
+    "linestyle": "dashed",
+    "linewidth": 0.9,
+    "zorder": 1,
+}
+"""How the line of what guessing gives looks."""
 BROAD, NARROW = 10.5, 3.5
 """Inches: as wide as a page's text, and as a telephone's."""
 LABEL = 26
@@ -73,14 +80,20 @@ def _draw_panel(axes: Axes, panel: Panel, rows: Sequence[str], size: int) -> Non
             told = panel.words.get(row, "")
             axes.text(0.5, place, told, ha="center", va="center", fontsize=size, style="italic")
             continue
+        axes.plot([panel.chance] * 2, [place - 0.5, place + 0.5], **GUESSING)
         mean = sum(scores) / len(scores)
         axes.plot([min(scores), max(scores)], [place] * 2, color=colour, linewidth=1.5, zorder=2)
-        axes.plot(mean, place, mark, color=colour, markersize=8, zorder=3)
+        axes.plot(mean, place, mark, color=colour, markersize=8, zorder=3, clip_on=False)
         if len(scores) > 1:
-            dots: dict[str, Any] = {"s": 9, "color": BLACK, "linewidths": 0, "zorder": 4}
+            dots: dict[str, Any] = {
+                "s": 9,
+                "color": BLACK,
+                "linewidths": 0,
+                "zorder": 4,
+                "clip_on": False,
+            }
             axes.scatter(scores, [place + 0.3] * len(scores), **dots)
         axes.text(1.05, place, f"{mean:.2f}", va="center", fontsize=size)
-    axes.axvline(panel.chance, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=size)

@@ -43,7 +43,7 @@ PAGE = """<!doctype html>
    color: var(--quiet); text-align: left; flex: 0 0 auto; max-width: 45% }
   .{{ name }} td > span { overflow-wrap: anywhere }
  }
- {% endfor %}.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: 1rem }
+ {% endfor %}.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: 1rem }
  figure { margin: 0 } figcaption { font-size: .85rem; line-height: 1.35; white-space: pre-line; margin-top: .3rem }
  .pictures img { image-rendering: pixelated; width: 100%; max-width: 10rem; display: block }
  svg { max-width: 100%; height: auto; fill: currentColor; display: block }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +94,8 @@ def _forests(collected: Collected, verdicts: Sequence[Verdict]) -> str:
     plots = []
     for unit, members in by_unit.items():
         rows = [_difference(one, collected) for one in members]
-
-        def draw(broad: bool, rows: list[Difference] = rows, unit: str = unit) -> object:
-            return forest(rows, unit, broad)
-
         told = "; ".join(f"{row.label}: {row.mean:+.3g}" for row in rows)
-        plots.append(in_two_widths(draw, f"Differences in {unit}. {told}"))
+        plots.append(in_two_widths(partial(forest, rows, unit), f"Differences in {unit}. {told}"))
     return "".join(plots)
 
 
@@ -130,7 +127,7 @@ def _score_rows(
     collected: Collected, control: str, published: Mapping[str, Mapping[str, float]]
 ) -> list[TableRow]:
     """A row for each group and task."""
-    rows = []
+    rows: list[TableRow] = []
     for name, by_task in collected.items():
         for task, (runs, metric) in by_task.items():
             direction = "" if metric.higher_is_better else ", lower is better"

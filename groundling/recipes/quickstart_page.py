@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from groundling.charts import Panel, panels
 from groundling.recipes.probe import LEARNED, READOUT
 from groundling.report import Picture, Section, TableRow, in_two_widths, write_report
 from groundling.runs import read_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}
 """Probes of looks by name, and what the table calls them."""
@@ -45,17 +43,17 @@ ABOUT = {
     "XDBERT as published": "the same, and reads it together with the teacher's text tower",
     "L1": "the same as the control, and brings its states near the teacher's features",
     "contrastive": "the same as the control, and tells the teacher's features of its own text from those of others",
-    "contrastive, blind teacher": "the same, from a teacher whose images showed every noun with other looks each time",
+    "contrastive, blind teacher": "as contrastive, from a teacher whose images showed nouns with other looks each time",
 }
 """What each arm does, in words."""
 TERMS = {
     "arm": "One way to adapt the text encoder. All arms start from the same one and read the same text for as long.",
-    "attribute true/false": "After fine-tuning: is `the zib is red .` true?",
-    "odd one out": "After fine-tuning: is `the p looks like the q , not the r .` true?",
+    "attribute true/false": "After fine-tuning: is “the zib is red .” true?",
+    "odd one out": "After fine-tuning: is “the p looks like the q , not the r .” true?",
     "odd one out, read out": "The same questions without any fine-tuning: linear probes read each noun's colour, "
     "shape, size and texture, and two nouns are as alike as the number of these that they are read to share.",
     "colour, shape, size, texture": "A linear probe reads the attribute from the encoder's state at the noun.",
-    "category": "After fine-tuning: does the verb of `she eats the zib .` fit the noun? Only text tells.",
+    "category": "After fine-tuning: does the verb of “she eats the zib .” fit the noun? Only text tells.",
     "word order": "After fine-tuning: are two words of the sentence exchanged? Only text tells.",
     "seed": "Fine-tuning draws a new layer and an order of examples. Each small dot is one such draw; ± is their "
     "standard deviation. World, teachers and encoders have one seed here: several worlds are in docs/results.md.",
@@ -168,19 +166,21 @@ FIGURE = (
 
 
 def _summary(arms: Arms) -> str:
-    """Which arms see, in a sentence."""
-    by_sight: dict[str, list[str]] = {}
-    for name in arms:
-        by_sight.setdefault(sight(arms, name), []).append(name)
-    told = [f"{word}: {'; '.join(names)}" for word, names in by_sight.items()]
-    sentence = ". ".join(told)
-    return f"On nouns never described to it, an arm {sentence}."
+    """Which arms see, in a few words each."""
+    groups = {"sees": "See what no text tells", "sees in part": "See it in part"}
+    groups["does not see"] = "Do not see it"
+    told = []
+    for word, group in groups.items():
+        names = [name for name in arms if sight(arms, name) == word]
+        if names:
+            told.append(f"{group}: {'; '.join(names)}.")
+    return " ".join(told)
 
 
 def _arm_rows(arms: Arms) -> list[TableRow]:
     """The sentence of each arm as a row; changes are against the first arm."""
     control = next(iter(arms))
-    rows = []
+    rows: list[TableRow] = []
     for name in arms:
         row = {
             "arm": name,
@@ -203,14 +203,13 @@ def _figure(arms: Arms, probes: Mapping[str, str], path: Path | None = None) -> 
         chance = next(iter(arms.values()))[test]["chance"]
         shown.append(Panel(label, chance, scores, words))
 
-    def draw(broad: bool) -> Figure:
-        return panels(shown, broad)
-
     told = []
     for test, label in probes.items():
         cells = [f"{name} {_cell(found[test], 'test')}" for name, found in arms.items()]
         told.append(f"{label}: {', '.join(cells)}")
-    return in_two_widths(draw, "Accuracy on unseen nouns. " + "; ".join(told), path)
+    return in_two_widths(
+        partial(panels, shown), "Accuracy on unseen nouns. " + "; ".join(told), path
+    )
 
 
 def _seeds(found: Found) -> list[float]:
@@ -223,7 +222,7 @@ def _seeds(found: Found) -> list[float]:
 
 def _recall_rows(retrieval: Mapping[str, float]) -> list[TableRow]:
     """Recall on unseen scenes, a row for each direction."""
-    rows = []
+    rows: list[TableRow] = []
     for way, asked in (
         ("text_to_image", "image of a caption"),
         ("image_to_text", "caption of an image"),
