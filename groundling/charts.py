@@ -93,7 +93,7 @@ def _draw_panel(axes: Axes, panel: Panel, rows: Sequence[str], size: int) -> Non
                 "clip_on": False,
             }
             axes.scatter(scores, [place + 0.3] * len(scores), **dots)
-        axes.text(1.05, place, f"{mean:.2f}", va="center", fontsize=size)
+        axes.text(1.09, place, f"{mean:.2f}", va="center", fontsize=size)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=size)

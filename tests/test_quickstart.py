@@ -154,7 +154,7 @@ def test_a_probe_that_learned_nothing_has_no_accuracy() -> None:
     cells = [row["odd one out"] for row in table_rows(arms)]
     assert cells == [NOTHING, "0.75 ± 0.07 (2 of 3)", "0.75 ± 0.05", NOTHING, "0.50"]
     told = verdict(arms)
-    assert f"odd one out 0.75, where the control's probes {NOTHING}" in told
+    assert f"odd one out 0.75 (control {NOTHING})" in told
     assert f"as control: does not see (attribute true/false +0.00, odd one out {NOTHING}," in told
 
 

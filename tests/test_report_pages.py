@@ -149,7 +149,7 @@ def test_a_quickstart_has_a_row_for_each_arm(quick: Path, browser: Any) -> None:
     rows = page("[...document.querySelectorAll('table')[0].rows].map((row) => row.innerText)")
     assert len(rows) == 1 + len(ARMS)
     assert "does not see" in rows[1] and NOTHING in rows[1]
-    assert "sees" in rows[4] and "where the control's probes" in rows[4]
+    assert "sees" in rows[4] and f"(control {NOTHING})" in rows[4]
     captions = page("[...document.querySelectorAll('figcaption')].map((one) => one.innerText)")
     assert captions[0] == f"{NASTY} 0\n{NASTY} 8"
     below = """[...document.querySelectorAll('figure')].every((one) => one.lastElementChild.getBoundingClientRect().top

@@ -80,8 +80,8 @@ class Probing:
 
 
 PROBES = {
-    # By then the training loss is down to .13 to .2; at 250 steps it had just left its plateau. The default of
-    # `groundling probe`, 1,000 steps, gives .02 to .05 more, for which five minutes are too short.
+    # By then the training loss of arms that see is below .2; at 250 steps it had just left its plateau. The default of
+    # `groundling probe`, 1,000 steps, gives .02 to .03 more, for which five minutes on two cores are too short.
     "odd": Probing(("odd",), seeds=3, steps=500),
     "truth": Probing(("truth",), seeds=3, steps=250),  # no better at 500 or 1,000
     "text": Probing(("category", "order"), seeds=1, steps=250),

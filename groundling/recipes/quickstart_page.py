@@ -115,7 +115,7 @@ def _change(arms: Arms, name: str, test: str, split: str) -> str:
     if own is None:
         return NOTHING
     if control is None:
-        return f"{own:.2f}, where the control's probes {NOTHING}"
+        return f"{own:.2f} (control {NOTHING})"
     return f"{own - control:+.2f}"
 
 
