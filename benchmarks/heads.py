@@ -1,7 +1,8 @@
 """Time and peak memory of asking every head for phrases, on some texts and on ten times as many.
 
-Two ways over the same texts, each in a process of its own:
+Three ways over the same texts, each in a process of its own:
 - streamed: `groundling heads`' one pass, which keeps a bit a phrase and head;
+- masses: `groundling modality`'s, which keeps three numbers a text and layer, with intervals and all;
 - held: every layer's maps are kept until all texts were read, as `output_attentions` invites one to.
 The model is a UNITER with random weights; an image's 36 regions are drawn when they are asked for, so that no data set
 takes memory. Texts have 12 words and 2 phrases, five of them to an image.
@@ -28,6 +29,8 @@ from groundling.batch import Example, Gold, RegionRow
 from groundling.data.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.grounding.entities import Grounding, Phrase
+from groundling.grounding.modality import Drawn as intervals
+from groundling.grounding.modality import Importance
 from groundling.grounding.passes import BATCH, Seen, stream
 from groundling.joins.uniter import uniter
 from groundling.keyed import generator
@@ -137,11 +140,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         consumer: Any = Held()
         if way == "streamed":
             consumer = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(texts)])
+        if way == "masses":
+            consumer = Importance()
         text = TextInput(model.text.tokenizer, 64)
         samples = RegionSamples(TextSamples(examples, text, keep=0), Drawn())
         stream(model, samples, [consumer])
+        if way == "masses":
+            intervals(consumer, [example.images[0] for example in examples], 0).numbers()
 
-    read(BATCH, "streamed")  # what a batch takes, whatever the number of texts
+    first = "masses" if arguments.way == "masses" else "streamed"
+    read(BATCH, first)  # what a batch takes, whatever the number of texts
     model.register_forward_hook(count)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
@@ -164,7 +172,7 @@ def main() -> None:
         print(json.dumps(measure(arguments)))
         return
     print("way       texts  forward passes  seconds  ms a text  peak MiB  beyond one batch")
-    for way in ("streamed", "held"):
+    for way in ("streamed", "masses", "held"):
         for texts in (arguments.texts, arguments.texts * arguments.times):
             flags = ["--layers", "--heads", "--width"]
             values = [arguments.layers, arguments.heads, arguments.width]

@@ -286,10 +286,6 @@ in pre-training."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
-        for name in ("most_regions", "budget"):
-            value = self.__dict__[name]
-            if value < 0:
-                raise InputError(f"--{_flag(name)} {value}, expected at least 0")
 
 
 @documented
@@ -453,7 +449,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
-            *("most_examples", "explained", "most_regions"),
+            *("most_examples", "explained", "most_regions", "budget"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
@@ -1167,13 +1163,14 @@ class Attending:
     """Whose attention is looked at, and what it reads beside the texts."""
 
     model: str = ""
-    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`."""
+    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`, \
+or of Hugging Face's VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
     """Random weights in place of the model's own: a control, which must show nothing."""
     regions: tuple[str, ...] = ()
     """Region stores of the images (`groundling regions`); the first that has an image counts."""
     images: str = ""
-    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending."""
+    """VL-BERT end to end, ViLT: folder of the images, whose ids are paths there without the ending."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     other_regions: bool = False
@@ -1295,6 +1292,8 @@ hidden from it; best: the match if it has a head for it. A fine-tuned one is ask
     """--teacher: words of each text that are selected."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: a word's visual relevance is that of its place in the text, or of the word by itself."""
+    processes: int = 1
+    """Processes that share the examples, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 @documented
@@ -1426,7 +1425,8 @@ class LookConfig:
     """Which models are looked at, on which images and texts, and what stands beside them on the page."""
 
     model: tuple[str, ...] = ()
-    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), or a text encoder."""
+    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), a text encoder, or \
+Hugging Face's VisualBERT, ViLT or CLIP."""
     image: str = ""
     """Your own photo."""
     text: str = ""
@@ -1445,6 +1445,8 @@ class LookConfig:
     """--data is a folder with this task's official files."""
     split: str = ""
     """--task: which split; empty: the first that has labels."""
+    only: str = ""
+    """--task: only the examples of this image, this caption of Flickr30k (IMAGE#NUMBER) or this id."""
     first: int = 0
     """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
     regions: tuple[str, ...] = ()
@@ -1454,11 +1456,13 @@ class LookConfig:
     backbone: str = ""
     """Their image encoder: hub id or folder; empty: the one that the model learned with."""
     grid: int = 0
-    """Boxes per side of a regular grid, instead of a detector; 0: as the model learned."""
+    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as the model learned."""
     other_regions: bool = False
     """Accept regions that were made otherwise than those that the model learned from."""
     heads: tuple[str, ...] = ()
     """What `groundling heads` wrote about each of the models, in their order: ranks heads by what they find."""
+    other_heads: bool = False
+    """Accept what `groundling heads` found of another model of as many layers and heads."""
     predictions: tuple[str, ...] = ()
     """Two files that `groundling predict` wrote about one file: what became right or wrong from the first to the \
 second. Without --data, these are the pairs."""
@@ -1467,7 +1471,9 @@ second. Without --data, these are the pairs."""
     layers: tuple[int, ...] = ()
     """Only these layers, counted from 0; none: all."""
     heat_maps: tuple[str, ...] = ()
-    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG."""
+    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG; best: \
+the best active head of --heads in each of the six best layers. Where a --task knows the boxes that phrases mean, \
+regions are grouped by them."""
     per_page: int = 10
     """Pairs on a page; further ones are on pages of their own, with links."""
     most: int = 200

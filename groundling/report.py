@@ -112,6 +112,11 @@ class Section:
     """A table: its first column left-aligned, the others right-aligned."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, whose name ends in s but of one alone."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def table(rows: Sequence[TableRow]) -> str:
     """Rows of equal keys as aligned text: first column left, others right."""
     keys = list(rows[0])

@@ -32,14 +32,17 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text so that the file is either the old one or the new one, never half of it.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a text, or bytes, so that the file is either the old one or the new one, never half of it.
 
     Raises InputError as `write_json`.
     """
     with disk_errors(path):
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
+        if isinstance(content, str):
+            partial.write_text(content, encoding="utf-8")
+        else:
+            partial.write_bytes(content)
         os.replace(partial, path)
 
 

@@ -12,7 +12,7 @@ from groundling.forms import Form
 from groundling.joins import Design
 from groundling.models.adapters import AdapterHead
 from groundling.models.join import Join
-from groundling.models.kinds import Kind, Student
+from groundling.models.kinds import Kind, Student, Viewed
 from groundling.models.single_stream import (
     CNN,
     JOIN,
@@ -40,6 +40,15 @@ def load_student(source: str | Path, kind: str = "", design: str = "") -> Studen
         if one.fits(str(source)):
             return one.load(str(source))
     return load_text_encoder(source)
+
+
+def load_viewed(source: str | Path) -> Student:
+    """The model of a hub id or folder as it is looked at, see `Viewed`; any other as `load_student` has it."""
+    if not is_single_stream(source):
+        for one in instances("models", Viewed).values():
+            if one.fits(str(source)):
+                return one.load(str(source))
+    return load_student(source)
 
 
 def is_single_stream(source: str | Path) -> bool:

@@ -16,11 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import toys
 from PIL import Image
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    CLIPImageProcessorPil,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ViltImageProcessorPil,
+)
 
 import groundling.train
 from groundling.cli import COMMANDS
@@ -131,6 +137,29 @@ def speaking_encoder(folder: Path, width: int) -> Path:
 
 def teacher(folder: Path) -> Path:
     return home(folder, toys.clip(pieces()), pieces())
+
+
+def vilt(folder: Path, **options: Any) -> Path:
+    """A ViLT with its tokenizer and image processor, which makes photos of 32 pixels on their short side."""
+    home(folder, toys.vilt(len(words()), **options), words())
+    ViltImageProcessorPil(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(folder)
+    return folder
+
+
+def seeing_clip(folder: Path) -> Path:
+    """CLIP with its image processor, which keeps the middle square of a photo."""
+    square = {"height": 16, "width": 16}
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
+    processor.save_pretrained(teacher(folder))
+    return folder
+
+
+def noise(path: Path, size: tuple[int, int], seed: int = 0, exif: Image.Exif | None = None) -> Path:
+    """A photo of noise, which PNG keeps as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **({"exif": exif} if exif else {}))
+    return path
 
 
 def put(path: Path, text: str | bytes) -> Path:

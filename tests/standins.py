@@ -58,6 +58,8 @@ def shelf(folder: Path) -> Path:
     store(papers / "store", COCO)
     store(papers / "nlvr2_store", [image["file_name"].rpartition(".")[0] for image in world])
     results = folder / "results.md/runs"
+    rows = [(f"{number}_f.jpg", "a dog waits") for number in range(1, 6)]
+    put(folder / "results.md/photos.csv", table(("image", "text"), *rows))
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
     quickstart(common, results / "quickstart")
@@ -79,6 +81,7 @@ def models(folder: Path) -> None:
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)
     shutil.copytree(seeing, folder / "openai/clip-vit-base-patch16")
+    homes.vilt(folder / "dandelin/vilt-b32-mlm")
     shortest = hf.ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
     stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, WIDTH], "depths": [1, 1, 1, 1]}
     resnet = hf.ResNetModel(hf.ResNetConfig(**stages, layer_type="bottleneck"))

@@ -354,6 +354,7 @@ def test_an_error_is_quoted_in_one_short_line() -> None:
 
 
 TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"]
+SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C"]
 
 
 @pytest.mark.parametrize(
@@ -392,12 +393,12 @@ TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"
         (["data", "world", "--nouns", "3"], "nouns is 3; expected 4 to 1000"),
         (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),
         (
-            ["pretrain", "--student", "STUDENT", "--regions", "R", "--budget", "-1"],
-            "--budget -1, expected at least 0",
+            [*SEEING, "--budget", "-1"],
+            "--budget = -1, expected at least 0",
         ),
         (
-            ["finetune", "--model", "STUDENT", "--data", "GLUE", "--most-regions", "-1"],
-            "--most-regions -1, expected at least 0",
+            [*SEEING, "--most-regions", "-1"],
+            "--most-regions = -1, expected at least 0",
         ),
         (
             [

@@ -37,7 +37,7 @@ SMALLER = {
     "retrieve": ["--cpu"],
     "look": ["--cpu"],
     "winoground": ["--cpu"],
-    "heads": ["--cpu"],
+    "heads": ["--cpu", "--active", "0"],
     "syntax": ["--cpu"],
     "data partition": ["--per", "4", "--allow-fewer"],
     "data shift": ["--cpu"],

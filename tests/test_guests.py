@@ -13,7 +13,6 @@ from homes import put
 from test_pretrain import store
 from transformers import (
     BertTokenizer,
-    LxmertConfig,
     LxmertForPreTraining,
     VisualBertConfig,
     VisualBertForPreTraining,
@@ -47,14 +46,7 @@ def visualbert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -
 
 @pytest.fixture(scope="module")
 def lxmert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -> Path:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    layers = {"l_layers": 2, "r_layers": 1, "x_layers": 2}
-    config = LxmertConfig(
-        vocab_size=len(words), visual_feat_dim=12, num_qa_labels=3, num_object_labels=3,
-        num_attr_labels=3, max_position_embeddings=64, **sizes, **layers, **toys.SPREAD,
-    )  # fmt: skip
-    return homes.home(tmp_path_factory.mktemp("lxmert"), LxmertForPreTraining(config), words)
+    return homes.home(tmp_path_factory.mktemp("lxmert"), toys.lxmert(words), words)
 
 
 def batch_of(count: int = 5) -> Batch:

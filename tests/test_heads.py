@@ -29,11 +29,11 @@ from groundling.grounding.entities import Facts, Grounding, Hits, Phrase, State,
 from groundling.grounding.leaderboard import Board, halves
 from groundling.grounding.passes import (
     BySample,
+    Look,
     OtherLooks,
     Sums,
     partners,
     stream,
-    stream_share,
     untrained,
 )
 from groundling.joins.visualbert import visualbert
@@ -215,7 +215,7 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
     for world in (2, 3, 8):  # of 8, three have nothing to do
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
-            stream_share(Told(), samples, [part], Part(rank, world), batch=3)
+            Look(Told(), lambda: samples, [part], 3).read(Part(rank, world))
         # As they travel between processes.
         kept = [pickle.loads(pickle.dumps(part.kept())) for part in parts]
         parts[-1].merge(kept)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import browsing
 import homes
 import numpy as np
 import pytest
 
+import groundling
 from groundling.batch import Example
-from groundling.looking.page import Look, Ranked
+from groundling.looking.page import Look
 from groundling.looking.pairs import Change, Pair
+from groundling.looking.ranked import Ranked
 from groundling.looking.views import Boxes, Layer, View, Word
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
@@ -65,6 +67,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         change = Change(kind, "no", "<i>yes</i>", "yes")
         both.add(Pair(example, photo, change=change), [view(WORDS), view(PIECES, 3)])
     both.save(folder / "both.html")
+    made = groundling.look(
+        [homes.vilt(folder / "vilt"), homes.seeing_clip(folder / "clip")],
+        homes.noise(folder / "noise.png", (70, 40)),
+        "a red dog",
+        cpu=True,
+    )
+    made.save(folder / "patches.html")
     return folder
 
 
@@ -216,7 +225,7 @@ def test_texts_stay_texts(alone: Page) -> None:
 
 @pytest.mark.parametrize("pixels", [360, 1600])
 def test_nothing_is_wider_than_the_page(pixels: int, place: Path, browser: Any) -> None:
-    for name in ("alone", "both"):
+    for name in ("alone", "both", "patches"):
         page = Page(browser, place / f"{name}.html")
         page.wide(pixels)
         edge = "Math.max(...[...document.querySelectorAll('body *')].map((one) => one.getBoundingClientRect().right))"
@@ -275,6 +284,93 @@ def test_answers_that_changed_are_filtered(both: Page) -> None:
     kinds.send_keys("became r")
     assert "became right" in both.all(".change")[0].text
     assert both.all("#next")[0].get_attribute("disabled")
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+class Panel(NamedTuple):
+    """A model's part of a page."""
+
+    page: Page
+    element: Any
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.element.find_elements("css selector", selector)
+        return found
+
+    def shares(self, selector: str) -> list[float]:
+        return [float(one.get_attribute("data-share") or "nan") for one in self.all(selector)]
+
+    @property
+    def said(self) -> str:
+        return str(self.all(".said")[0].text)
+
+    def block(self, number: int, layer: int, rows: str, columns: str) -> np.ndarray:
+        """Mean over heads of what the page has, (rows, columns)."""
+        script = """((number, layer, rows, columns) => {
+            const { view } = panels[number];
+            const all = [...view[rows].keys()];
+            return all.map((index) => [...given(view, view.layers[layer], MEAN, { kind: rows, index }, columns)]);
+        })(...arguments)"""
+        return np.array(self.page.run(script, number, layer, rows, columns))
+
+
+def panels_of(page: Page) -> list[Panel]:
+    return [Panel(page, one) for one in page.all(".panel")]
+
+
+WORD = ".words:not(.wholes) .word"
+
+
+def test_words_and_patches_shade_patches(browser: Any, place: Path) -> None:
+    vilt, clip = panels_of(Page(browser, place / "patches.html"))
+    head = vilt.all(".heads button")[2]
+    head.click()  # the mean of the first layer
+    assert len(vilt.all(".box")) == 18 and len(clip.all(".box")) == 4
+    before = None
+    for number in (1, 2):
+        vilt.all(WORD)[number].click()
+        expected = vilt.block(0, 0, "words", "boxes")[number]
+        assert vilt.shares(".box") == near(expected[1:]) != before
+        assert vilt.shares(".wholes .word") == near(expected[:1])
+        before = vilt.shares(".box")
+    assert " to patches (patch " in vilt.said and "to the image’s class token" in vilt.said
+    for number in (3, 8):
+        vilt.all(".box")[number].click()
+        assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[number + 1][1:])
+        assert vilt.shares(WORD) == near(vilt.block(0, 0, "boxes", "words")[number + 1])
+        assert f"patch {number + 1} in layer 0" in vilt.said
+    vilt.page.press(DOWN)
+    assert "patch 15 in layer 0" in vilt.said, "one row of six further down"
+    vilt.page.press(LEFT)
+    assert "patch 14 in layer 0" in vilt.said
+    # The other model's patch in which its centre lies, if there is one: CLIP sees the middle of the photo.
+    assert "patch 3 in layer image 0" in clip.said
+    vilt.page.press(LEFT)
+    assert "Pick a word or a patch" in clip.said
+    vilt.all(".wholes .word")[0].click()
+    assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[0][1:])
+    # Both models have a class token, so it is picked in both.
+    assert clip.shares(".box") == near(clip.block(1, 0, "boxes", "boxes")[0][1:])
+
+
+def test_towers_that_never_meet_show_their_own_layers(browser: Any, place: Path) -> None:
+    _, clip = panels_of(Page(browser, place / "patches.html"))
+    assert "never meet" in clip.all(".note")[0].text
+    clip.all(WORD)[2].click()
+    assert "“red” in layer text 0" in clip.said
+    assert clip.shares(WORD) == near(clip.block(1, 2, "words", "words")[2])
+    assert np.isnan(clip.shares(".box")).all()
+    clip.all(".box")[3].click()
+    assert "patch 4 in layer image 0" in clip.said
+    assert clip.shares(".box") == near(clip.block(1, 0, "boxes", "boxes")[4][1:])
+    assert np.isnan(clip.shares(WORD)).all()
+    rows = [one.text for one in clip.all(".heads tbody th")]
+    assert rows == ["image 0", "image 1", "text 0", "text 1"]
+    cells = clip.shares(".heads button")
+    patches = clip.block(1, 0, "boxes", "boxes")[4][1:]
+    assert cells[2] == pytest.approx(patches.sum(), abs=0.003) and cells[8] == 0
 
 
 def test_everything_has_a_name(both: Page) -> None:

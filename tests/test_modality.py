@@ -21,14 +21,16 @@ from transformers import CLIPImageProcessorPil
 from groundling.batch import Batch, Example, Row, Sample, collate
 from groundling.cli import main
 from groundling.config import FinetuneConfig, ModalityConfig, OwnFile, Targeted, configured
+from groundling.data.paired import RegionSamples, Seeing
+from groundling.data.regions import Found, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify, Pick, Regress
 from groundling.grounding import attribution, selected_words
 from groundling.grounding.inputs import (
     GIVEN,
+    Measured,
     in_other_order,
-    measured,
     strangers,
     undefined,
     with_texts,
@@ -41,10 +43,14 @@ from groundling.grounding.modality import (
     Looks,
     compared,
     drawn_means,
+    masses_of,
     right_row,
 )
 from groundling.grounding.outcomes import HiddenWords, Match, RightAnswer, right_share
-from groundling.grounding.passes import Seen
+from groundling.grounding.passes import Seen, Sums, read_here
+from groundling.joins.uniter import uniter
+from groundling.joins.visualbert import visualbert
+from groundling.joins.vlbert import vlbert
 from groundling.metrics import ACCURACY, F1
 from groundling.models.attention import AttentionMap, Place, Places
 from groundling.models.clip import load_clip_image, load_clip_text
@@ -103,7 +109,7 @@ def test_worked_cases() -> None:
     even = torch.full((1, 2, 9, 9), 1 / 9)
     one_hot = torch.zeros(1, 2, 9, 9)
     one_hot[..., 5] = 1
-    found = masses(a_map(even, WORKED), a_map(one_hot, WORKED, layer=1)).mass.stacked()[0]
+    found = masses(a_map(even, WORKED), a_map(one_hot, WORKED, layer=1)).by_head
     np.testing.assert_allclose(found[0], [[4 / 9, 3 / 9, 2 / 9]] * 2, atol=1e-7)
     np.testing.assert_allclose(found[1], [[1, 0, 0]] * 2)
     found = masses(a_map(even, WORKED)).uniform
@@ -114,7 +120,7 @@ def test_padding_is_nothing_and_what_a_join_adds_is_special() -> None:
     row = [S, T, S, P, W, R, A, P]
     weights = torch.tensor([0.1, 0.2, 0.1, 0, 0.3, 0.2, 0.1, 0]).expand(1, 1, 8, 8)
     one = masses(a_map(weights, row))
-    np.testing.assert_allclose(one.mass.stacked()[0, 0, 0], [0.5, 0.2, 0.3], atol=1e-7)
+    np.testing.assert_allclose(one.rows.stacked()[0, 0], [0.5, 0.2, 0.3], atol=1e-7)
     np.testing.assert_allclose(one.uniform[0], [2 / 6, 1 / 6, 3 / 6])
 
 
@@ -123,6 +129,7 @@ def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
     rows = [[S, T, T, S, P, R, R, P], [S, T, S, P, P, W, R, R]]
     real = torch.tensor([[one != P for one in row] for row in rows])
     weights = torch.randn(2, 3, 8, 8).masked_fill(~real[:, None, None], -torch.inf).softmax(-1)
+    found = masses_of(a_map(weights, *rows), query)
     one = masses(a_map(weights, *rows), query=query, count=2)
     kinds = {0: (R, W), 1: (T,), 2: (S, A)}
     for n, row in enumerate(rows):
@@ -132,8 +139,10 @@ def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
                 for i in asked:
                     for j in range(8):
                         total += float(weights[n, head, i, j]) * (row[j] in these) / len(asked)
-                assert one.mass.rows[n][0, head, kind] == pytest.approx(total, abs=1e-6)
-    np.testing.assert_allclose(one.mass.stacked().sum(-1), 1, atol=1e-5)
+                assert float(found[n, head, kind]) == pytest.approx(total, abs=1e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(one.by_head[0], found.mean(0), atol=1e-6)
+    np.testing.assert_allclose(one.rows.stacked()[:, 0], found.mean(1), atol=1e-6)
 
 
 def test_choices_count_as_one_example_and_the_right_one_is_looked_at() -> None:
@@ -143,7 +152,8 @@ def test_choices_count_as_one_example_and_the_right_one_is_looked_at() -> None:
     for consumer in (one, looks):
         consumer.see(seen("a", "b", labels=[1, 0], choices=2), a_map(weights, *rows))
     of_rows = weights[:, :, 0, 3]
-    np.testing.assert_allclose(one.mass.stacked()[0, 0, :, 0], of_rows[:2].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(one.by_head[0, :, 0], of_rows.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(one.rows.stacked()[0, 0, 0], of_rows[:2].mean(), rtol=1e-6)
     np.testing.assert_allclose(looks.by_sample.rows[0][0], weights[1, :, 0].mean(0), rtol=1e-6)
     np.testing.assert_allclose(looks.by_sample.rows[1][0], weights[2, :, 0].mean(0), rtol=1e-6)
     assert right_row(Sample("x", labels={"label": np.array(3)})) == 0
@@ -153,7 +163,7 @@ def test_layers_of_text_alone_are_passed_over_and_damage_is_named() -> None:
     text = torch.full((1, 1, 3, 3), 1 / 3)
     both = torch.full((1, 1, 4, 4), 1 / 4)
     one = masses(a_map(text, [S, T, S]), a_map(both, [S, T, S, R], layer=1))
-    assert one.layers.numbers == [1] and one.mass.stacked().shape == (1, 1, 1, 3)
+    assert one.layers.numbers == [1] and one.by_head.shape == (1, 1, 3)
     with pytest.raises(InputError, match="two streams"):
         masses(a_map(both, [S, T, S, R], name="text over regions"))
     with pytest.raises(InputError, match="s0: attention of layer 0 does not sum to 1"):
@@ -171,7 +181,9 @@ def test_processes_are_merged_in_the_order_of_samples() -> None:
         some = replace(seen("x", "y"), places=chosen)
         parts[process].see(some, a_map(weights[chosen], *rows * 2))
     parts[2].merge([part.kept() for part in parts])
-    np.testing.assert_array_equal(parts[2].mass.stacked(), whole.mass.stacked())
+    np.testing.assert_array_equal(parts[2].rows.stacked(), whole.rows.stacked())
+    np.testing.assert_array_equal(parts[2].uniform, whole.uniform)
+    np.testing.assert_allclose(parts[2].by_head, whole.by_head, atol=1e-9)
     assert parts[2].layers.numbers == [0]
 
 
@@ -183,12 +195,13 @@ def planted(visual: float, seed: int, layers: int = 2) -> Importance:
     rng = np.random.default_rng(seed)
     one = Importance()
     one.layers.numbers = list(range(layers))
-    for place in range(60):
-        share = visual + rng.normal(0, 0.01, (layers, 3))
-        for layer in range(layers):
-            row = np.stack([share[layer], 0.9 - share[layer], np.full(3, 0.1)], -1)
-            one.mass.put(place, layer, row)
-        one.facts.put(place, 0, np.array([0.5, 0.4, 0.1, 0]))
+    for layer in range(layers):
+        share = visual + rng.normal(0, 0.01, (60, 3))
+        rows = np.stack([share, 0.9 - share, np.full((60, 3), 0.1)], -1)
+        one.heads.append(Sums(3, 3))
+        one.heads[layer].add(slice(None), rows.sum(0))
+        one.rows.put(range(60), layer, rows.mean(1))
+    one.even.put(range(60), 0, np.array([[0.5, 0.4, 0.1]] * 60))
     return one
 
 
@@ -326,10 +339,13 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
     model, head = seer
     samples = toys.seen(3)
     outcome = Match(head)
-    found = attribution.attributions(model, outcome, samples, 2, 24)
+    explained = attribution.Explained(model, outcome, lambda: samples, 2, 24)
     kept = model.text.tokenizer.all_special_ids
     blank = Changed(Changed(samples, without_looks(12)), without_words(kept))
-    own, none = (measured(model, outcome, some, 2)[:, 0] for some in (samples, blank))
+    asked = [Measured(model, outcome, lambda some=some: some, 2) for some in (samples, blank)]
+    read_here([explained, *asked])
+    own, none = (one.values[:, 0] for one in asked)
+    found = explained.attributions
     np.testing.assert_allclose([one.change for one in found], own - none, atol=1e-5)
     for one, sample in zip(found, samples.get(range(3), ()), strict=True):
         assert abs(one.rest) < 0.02 * max(abs(one.change), 0.05)
@@ -339,11 +355,20 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
         assert not one.pieces[sample.text.special].any() and one.regions.all()
 
 
-def test_attributions_by_a_plain_sum_along_the_line(seer) -> None:
+@pytest.mark.parametrize("join", [visualbert, vlbert, uniter])
+def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     """The embeddings themselves are moved, without the library's perturbations."""
-    model, head = seer
-    samples = toys.seen(1)
-    (found,) = attribution.attributions(model, Match(head), samples, 1, 6)
+    words = toys.bert_words()
+    model = join(toys.bert(len(words)), words, width=12).eval()
+    torch.manual_seed(3)
+    for weights in model.join.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    head = SentenceImage(model.sizes).eval()
+    texts = TextSamples([Example("a", "a naïve dog", images=("a",))], TextInput(words, 40))
+    samples = RegionSamples(texts, toys.Shelf({"a": toys.regions(0, 3)}), Seeing(model.whole))
+    explained = attribution.Explained(model, Match(head), lambda: samples, 1, 6)
+    read_here([explained])
+    (found,) = explained.attributions
     (sample,) = samples.get([0], ())
     batch = collate([sample])
     features = batch.regions.features
@@ -459,7 +484,7 @@ def config_of(home: Path, **settings: Any) -> ModalityConfig:
     return configured(ModalityConfig, **settings)
 
 
-def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
+def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: None) -> None:
     config = config_of(
         home,
         other="two",
@@ -493,8 +518,12 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
     assert result["difference"]["overall"]["visual"]["mean"] == pytest.approx(two - one, abs=2e-6)
     shown = result["selected_words"]["shown"]["words"]
     assert all(len(word["attention"]) == 2 for word in shown)
-    assert "even attention" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "even attention" in told and f"attention of {home / 'two'}, %" in told
     assert modality(config, tmp_path) == result
+    modality(replace(config, processes=2), tmp_path / "shared")
+    results = [(folder / "result.json").read_bytes() for folder in (tmp_path, tmp_path / "shared")]
+    assert results[0] == results[1]
 
 
 def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
@@ -509,6 +538,38 @@ def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
     for (scores, candidates), word in zip(teacher.word_scores(rows), chosen, strict=True):
         best = np.argsort(-np.where(candidates, scores, -np.inf), kind="stable")[:2]
         assert best.tolist() == word.tolist() and not scores[~candidates].any()
+
+
+def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
+    """Equal boxes make two rows equal; a change of nearly nothing asks for no more points."""
+    model = toys.seer()
+    faint = SentenceImage(model.sizes)
+    with torch.no_grad():
+        for weights in faint.parameters():
+            weights.mul_(1e-3)
+    (home / "faint").mkdir()
+    model.export(home / "faint")
+    save_heads(home / "faint", faint.saved())
+    rng = np.random.default_rng(0)
+    boxes = np.array([[0, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+    looks = rng.normal(size=(6, 2, 12)).astype(np.float32)
+    found = [Found(NAMES[n], (60, 40), boxes, np.ones(2, "f4"), looks[n]) for n in range(6)]
+    writer = RegionWriter(home / "grid")
+    writer.write(0, found)
+    writer.close({"source": "test"})
+    texts = ("a dog", "a cat", "a dog a")
+    put(home / "few.tsv", "".join(f"{text}\t{NAMES[n]}.jpg\n" for n, text in enumerate(texts)))
+    settings = {"model": "faint", "data": "few.tsv", "regions": "grid", "max_length": 5}
+    result = modality(config_of(home, **settings, line_points=1), tmp_path)
+    (told,) = result["models"]
+    assert 0 < told["attribution"]["rest_median"] < 0.01
+    assert told["attribution"]["change_mean_size"] < 10 * told["attribution"]["rest_median"]
+    assert told["attribution"]["complete"] == 1
+    values = {row["given"]: row["values"] for row in told["inputs"]["rows"]}
+    assert values["image shuffled"] == values["image swapped"] != values["as it is"]
+    lost, same = result["notes"]
+    assert lost == "1 piece cut off from texts that did not fit (--max-length)"
+    assert "image shuffled and image swapped are the same input to this model" in same
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:

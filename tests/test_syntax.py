@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import homes
 import numpy as np
 import pytest
 import toys
@@ -27,7 +28,7 @@ from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.grounding.dependencies import Scheme, relabelled
 from groundling.grounding.entities import State
-from groundling.grounding.passes import stream, stream_share
+from groundling.grounding.passes import Look, stream
 from groundling.grounding.syntax import (
     TABLE_2,
     Arcs,
@@ -360,7 +361,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
     stream(model, samples, [whole], batch=3)
     shares = [consumer(), consumer()]
     for rank, one in enumerate(shares):
-        stream_share(model, samples, [one], Part(rank, 2), 3)
+        Look(model, lambda: samples, [one], 3).read(Part(rank, 2))
     shares[0].merge([one.kept() for one in shares])
 
     hits: dict[int, list[list[bool]]] = {}
@@ -407,7 +408,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
 
 
 def _spacy(parsed: bool = True) -> SimpleNamespace:
-    """What is asked of spaCy, saying DOG_TREE of any text, twice: two sentences."""
+    """What is asked of spaCy, saying DOG_TREE of any text, twice: two sentences, and white space between, a token."""
 
     class Doc(list[Any]):
         def has_annotation(self, name: str) -> bool:
@@ -415,14 +416,17 @@ def _spacy(parsed: bool = True) -> SimpleNamespace:
 
     def doc(text: str) -> Doc:
         words = Doc()
-        for number, word in enumerate(tree(DOG_TREE)):
-            for before in (0, 7):
+        for before in (0, 8):
+            for number, word in enumerate(tree(DOG_TREE)):
                 head = number if word.head == ROOT else word.head
                 own = {"text": word.form, "dep_": word.relation, "pos_": "", "tag_": "X"}
-                words.append(
-                    SimpleNamespace(**own, i=before + number, head=SimpleNamespace(i=before + head))
-                )
-        words.sort(key=lambda token: token.i)
+                words.append(SimpleNamespace(**own, i=before + number, to=before + head))
+            if not before:
+                # spaCy's parser may hang white space by a word, and a word by white space.
+                words.append(SimpleNamespace(text=" \n", dep_="", i=7, to=6))
+        words[9].to = 7
+        for word in words:
+            word.head = words[word.to]
         return words
 
     def load(name: str) -> SimpleNamespace:
@@ -453,13 +457,15 @@ def _stanza() -> SimpleNamespace:
     return SimpleNamespace(Pipeline=pipeline)
 
 
-def test_spacy_and_stanza_are_asked_where_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spacy_and_stanza_are_asked_where_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "spacy", _spacy())
     (one,) = parses_by("spacy", ["any"])
     assert said(one.words[:7]) == DOG_TREE and one.words[0].tag == "X"
     assert [said([word]) for word in one.words[7:9] + one.words[13:]] == [
         "a:10:det",
-        "red:10:amod",
+        "red:7:amod",
         "runs:7:parataxis",
     ]
     with pytest.raises(InputError, match=r"--parses spacy:xx: \[E050\] Can't find model 'xx'.$"):
@@ -476,6 +482,40 @@ def test_spacy_and_stanza_are_asked_where_installed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "stanza", None)
     with pytest.raises(InputError, match="stanza is not installed; install it, or pass a CoNLL-U"):
         parses_by("stanza", ["any"])
+    monkeypatch.delitem(sys.modules, "stanza")
+    monkeypatch.syspath_prepend(put(tmp_path / "stanza.py", "import udtools_of_nobody").parent)
+    with pytest.raises(
+        InputError, match=r"stanza cannot be loaded \(No module named 'udtools_of_nobody'\)"
+    ):
+        parses_by("stanza", ["any"])
+
+
+def test_a_real_pipeline_of_spacy(tmp_path: Path) -> None:
+    """Only where spaCy is installed: a parser of a few steps, saved, loaded and asked."""
+    spacy = pytest.importorskip("spacy")
+    from spacy.tokens import Doc
+    from spacy.training import Example as Lesson
+
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("parser")
+    words = tree("two:2:nummod cats:5:nsubj do:5:aux n't:5:neg wait:0:ROOT")
+    heads = [number if word.head == ROOT else word.head for number, word in enumerate(words)]
+    doc = Doc(
+        pipeline.vocab,
+        words=[word.form for word in words],
+        spaces=[True, True, False, True, False],
+        heads=heads,
+        deps=[word.relation for word in words],
+    )
+    lessons = [Lesson(pipeline.make_doc(doc.text), doc)] * 20
+    optimizer = pipeline.initialize(lambda: lessons)
+    for _ in range(10):
+        pipeline.update(lessons, sgd=optimizer)
+    pipeline.to_disk(tmp_path / "parser")
+    texts = ["two cats don't wait", " two  cats\tdon't wait"]
+    for text, parse in zip(texts, parses_by(f"spacy:{tmp_path / 'parser'}", texts), strict=True):
+        assert said(parse.words) == said(words)
+        assert aligned(parse, text) is not None
 
 
 # -- the world ---------------------------------------------------------------------------------------------------------
@@ -590,6 +630,36 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
     assert sum(told["rare"].values()) == 15 and told["rare"]["pobj, phrase is dependent"] == 3
     assert told["relations"][0]["best"] is None and "none" in capsys.readouterr().out
     assert any("no head sends more than 100%" in note for note in told["notes"])
+
+
+def test_a_model_of_two_streams_is_asked_by_several_processes(
+    place: Path, tmp_path: Path, in_process: None
+) -> None:
+    """LXMERT: text over regions is what is asked, and every share's part of the result."""
+    words = toys.bert_words()
+    homes.home(place / "lxmert", toys.lxmert(words), words)
+    lxmert = ["--model", f"{place}/lxmert", "--active", "0", "--at-once", "2"]
+    few = [*lxmert, "--least-arcs", "1"]
+    assert run(place, tmp_path / "one", *few) == 0
+    assert run(place, tmp_path / "two", *few, "--processes", "2") == 0
+    for name in ("result.json", "relations.csv"):
+        one = (tmp_path / "one" / name).read_bytes()
+        assert one == (tmp_path / "two" / name).read_bytes()
+    told = json.loads((tmp_path / "one/result.json").read_text())
+    assert told["counts"]["asked"] == 21
+    asked = {
+        tuple((row["layer"], row["head"]) for row in one["heads"]) for one in told["relations"]
+    }
+    assert asked == {((0, 0), (0, 1), (1, 0), (1, 1))}, "its two layers of text over regions"
+    for one in told["relations"]:
+        # A word of an LXMERT sends all its attention to regions.
+        assert {row["region_share"] for row in one["heads"]} == {100.0}
+    data = [f"--data={place}/data", f"--regions={place}/store", "--cpu"]
+    for number in (1, 2):
+        out = f"--out={tmp_path}/heads-{number}"
+        assert main(["heads", *lxmert, *data, f"--processes={number}", out]) == 0
+    found = [(tmp_path / f"heads-{number}/result.json").read_bytes() for number in (1, 2)]
+    assert found[0] == found[1] and json.loads(found[0])["counts"]["asked"] == 9
 
 
 def test_a_parser_is_asked_once_and_what_it_said_is_kept(

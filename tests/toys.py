@@ -40,6 +40,8 @@ from transformers import (
     DebertaV2Tokenizer,
     ElectraConfig,
     ElectraModel,
+    LxmertConfig,
+    LxmertForPreTraining,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedTokenizerBase,
@@ -51,6 +53,8 @@ from transformers import (
     SiglipModel,
     T5Config,
     T5Model,
+    ViltConfig,
+    ViltForMaskedLM,
     ViTConfig,
     ViTModel,
 )
@@ -297,6 +301,18 @@ def vit() -> ViTModel:
     return ViTModel(ViTConfig(image_size=16, patch_size=8, **SMALL))
 
 
+def vilt(vocabulary: int, **options: Any) -> ViltForMaskedLM:
+    """Patches of 8 pixels, with places for a square of 4 x 4."""
+    torch.manual_seed(11)
+    sizes = {"image_size": 32, "patch_size": 8, "max_position_embeddings": 40, **SMALL, **SPREAD}
+    model = ViltForMaskedLM(ViltConfig(vocab_size=vocabulary, **sizes, **options))
+    with torch.no_grad():  # transformers starts positions and the class token at 0
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.2)
+    return model
+
+
 def t5(vocabulary: int) -> T5Model:
     return T5Model(
         T5Config(vocab_size=vocabulary, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
@@ -397,6 +413,18 @@ def seen(count: int = 48) -> RegionSamples:
     store = Shelf({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
     texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
     return RegionSamples(TextSamples(texts, TextInput(bert_words(), 40)), store)
+
+
+def lxmert(words: BertTokenizer) -> LxmertForPreTraining:
+    """Two layers of text, one of regions and two of both; its regions are as wide as `seer`'s."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    layers = {"l_layers": 2, "r_layers": 1, "x_layers": 2}
+    config = LxmertConfig(
+        vocab_size=len(words), visual_feat_dim=12, num_qa_labels=3, num_object_labels=3,
+        num_attr_labels=3, max_position_embeddings=64, **sizes, **layers, **SPREAD,
+    )  # fmt: skip
+    return LxmertForPreTraining(config)
 
 
 def seer() -> SingleStream:

@@ -21,9 +21,11 @@ def parses_by(parser: str, texts: Sequence[str]) -> list[Parse]:
     read, default = PARSERS[name]
     try:
         package = import_module(name)
-    except ImportError:
+    except ImportError as error:
+        # An installed parser may itself lack a package.
+        lacks = "is not installed" if error.name == name else f"cannot be loaded ({error})"
         raise InputError(
-            f"--parses {parser}: {name} is not installed; install it, or pass a CoNLL-U file of any parser's"
+            f"--parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file of any parser's"
         ) from None
     return [_one_tree(parse) for parse in read(package, model or default, texts)]
 
@@ -45,20 +47,25 @@ def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
     for number, doc in enumerate(pipeline.pipe(texts), 1):
         if not doc.has_annotation("DEP"):
             raise InputError(f"--parses spacy:{model}: this pipeline has no parser")
-        words = [
-            # spaCy's roots are their own heads.
-            Word(
-                token.text,
-                ROOT if token.head.i == token.i else token.head.i,
-                token.dep_,
-                token.pos_ or token.tag_,
-                token.i,
-            )
-            for token in doc
-        ]
+        words = _words_of(doc)
         tokens = tuple(word.form for word in words)
-        parses.append(Parse(tuple(words), tokens, f"spacy:{model}, caption {number}"))
+        parses.append(Parse(words, tokens, f"spacy:{model}, caption {number}"))
     return parses
+
+
+def _words_of(doc: Any) -> tuple[Word, ...]:
+    """The words of spaCy's document, without white space, which it counts as tokens where there is more than one."""
+    kept = [token for token in doc if not token.text.isspace()]
+    number = {token.i: place for place, token in enumerate(kept)}
+    words: list[Word] = []
+    for token in kept:
+        head = doc[token.head.i]
+        while head.text.isspace() and head.head.i != head.i:
+            head = doc[head.head.i]
+        # spaCy's roots are their own heads.
+        place = ROOT if head.i == token.i else number.get(head.i, ROOT)
+        words.append(Word(token.text, place, token.dep_, token.pos_ or token.tag_, len(words)))
+    return tuple(words)
 
 
 def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:

@@ -7,7 +7,7 @@ what the answer changes by on that way, which is reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from groundling.batch import Batch, Perturbation, Sample, needed
 from groundling.data.samples import Samples
-from groundling.grounding.inputs import in_batches
+from groundling.data.shards import Part
 from groundling.grounding.modality import right_row
 from groundling.grounding.outcomes import Outcome
+from groundling.grounding.passes import batches_of
 from groundling.models.single_stream import SingleStream
 
 STEPS = 64
@@ -42,17 +43,45 @@ class Attribution:
     """What the shares of all rows lack to that change; 0 if the line had points enough."""
 
 
-def attributions(
-    model: SingleStream, outcome: Outcome, samples: Samples, batch: int, steps: int = STEPS
-) -> list[Attribution]:
-    """The attribution of every sample, in their order, for a model that reads stored features."""
-    kept = model.text.tokenizer.all_special_ids
+class Explained:
+    """A pass that attributes every sample's answer, of a model that reads stored features."""
 
-    def of_batch(one: Batch, some: list[Sample]) -> list[Attribution]:
-        return _attributed(model, outcome, one, some, kept, steps)
+    def __init__(
+        self,
+        model: SingleStream,
+        outcome: Outcome,
+        samples: Callable[[], Samples],
+        batch: int,
+        steps: int = STEPS,
+    ) -> None:
+        """`samples` as `Look` has them, put as the outcome puts them."""
+        self.model = model
+        self.outcome = outcome
+        self.samples = samples
+        self.batch = batch
+        self.steps = steps
+        self.found: dict[int, Attribution] = {}
 
-    model.requires_grad_(False)
-    return in_batches(model, samples, of_batch, batch)
+    def read(self, part: Part) -> None:
+        """Explain a process's share."""
+        model = self.model.requires_grad_(False)
+        kept = model.text.tokenizer.all_special_ids
+        for batch, some, places in batches_of(model, self.samples(), part, self.batch):
+            found = _attributed(model, self.outcome, batch, some, kept, self.steps)
+            self.found.update(zip(places, found, strict=True))
+
+    def kept(self) -> dict[int, Attribution]:
+        """The attributions of the share by the number of the sample."""
+        return self.found
+
+    def merge(self, parts: Sequence[dict[int, Attribution]]) -> None:
+        """Those of all shares."""
+        self.found = {place: one for part in parts for place, one in part.items()}
+
+    @property
+    def attributions(self) -> list[Attribution]:
+        """One of every sample, in their order."""
+        return [self.found[place] for place in sorted(self.found)]
 
 
 def _attributed(

@@ -27,6 +27,17 @@ Reading = Literal["last", "mean"]
 """Where in a phrase heads are asked: at its last piece, or the mean over all of its pieces."""
 
 
+Measure = Literal["accuracy", "pointing"]
+"""By which rule a head is right: its region matches a gold box by IoU; or the centre of its patch lies in one."""
+
+
+POINTING = (
+    "regions are patches of the photo, and a head is right whose patch has its centre in a gold box (pointing): not to "
+    "be compared with accuracies by IoU"
+)
+"""What a reader of such numbers must know."""
+
+
 class State(IntEnum):
     """What became of a phrase."""
 
@@ -89,6 +100,18 @@ def pieces_of(row: Row, words: range, dropped: int = 0) -> tuple[np.ndarray, Sta
     return pieces, State.ASKED
 
 
+def pointing(example: Example, row: RegionRow) -> np.ndarray:
+    """Which patches (R,) are right for an example, 1 or 0: those whose centre lies in one of its gold boxes.
+
+    Patches are too small to match a box by IoU.
+    """
+    gold = needed(example.gold, "gold", "a phrase with boxes")
+    boxes = row.boxes * np.array(gold.size * 2, np.float32)
+    centre = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2
+    inside = (centre >= gold.boxes[:, :2]) & (centre <= gold.boxes[:, 2:])
+    return np.asarray(inside.all(2).any(1), np.int64)
+
+
 class _One(NamedTuple):
     """A phrase as `_Asked` has all of a batch."""
 
@@ -146,6 +169,8 @@ class Hits(NamedTuple):
     """(2, M, MEASURES): of either half of the texts, over the phrases that were asked; NaN for a half without any."""
     heads: list[tuple[str, int, int]]
     """Name of the map, layer and head of each of the M; layers and heads count from 0."""
+    measure: Measure = "accuracy"
+    """By which rule they are right."""
 
 
 class Grounding:
@@ -335,6 +360,7 @@ class Grounding:
             hits.transpose(1, 0, 2).reshape(len(self.facts), -1),
             means.reshape(2, -1, len(MEASURES)),
             [(name, layer, head) for name, layer in self.layers for head in range(self.heads)],
+            "pointing" if self.mark is pointing else "accuracy",
         )
 
 

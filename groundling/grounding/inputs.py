@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
 
-from groundling.batch import Batch, Example, Row, Sample, collate
+from groundling.batch import Example, Row, Sample
 from groundling.data.samples import Samples
+from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.forms import Form, Pick
 from groundling.grounding.outcomes import HiddenWords, Outcome
+from groundling.grounding.passes import Rows, batches_of
 from groundling.keyed import generator
-from groundling.models.single_stream import SingleStream
-
-T = TypeVar("T")
+from groundling.models.kinds import RegionReader
 
 State = Literal["own", "blank", "shuffled", "swapped"]
 
@@ -189,32 +187,35 @@ def with_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Exampl
 # -- what is made of them ----------------------------------------------------------------------------------------------
 
 
-def in_batches(
-    model: SingleStream,
-    samples: Samples,
-    of_batch: Callable[[Batch, list[Sample]], list[T]],
-    batch: int,
-) -> list[T]:
-    """What `of_batch` says of every sample, in their order; of several processes each asks its share."""
-    state = PartialState()
-    device = next(model.parameters()).device
-    model.eval()
-    order = np.argsort(samples.lengths, kind="stable")
-    said: list[tuple[int, T]] = []
-    for start in range(state.process_index * batch, len(order), batch * state.num_processes):
-        places = [int(place) for place in order[start : start + batch]]
-        some = samples.get(places, ())
-        said += zip(places, of_batch(collate(some).to(device), some), strict=True)
-    every = gather_object(said) if state.num_processes > 1 else said
-    return [one for _, one in sorted(every, key=lambda pair: pair[0])]
+class Measured:
+    """A pass that asks a model for its outcome of every sample."""
 
+    def __init__(
+        self, model: RegionReader, outcome: Outcome, samples: Callable[[], Samples], batch: int
+    ) -> None:
+        """`samples` as `Look` has them, put as the outcome puts them."""
+        self.model = model
+        self.outcome = outcome
+        self.samples = samples
+        self.batch = batch
+        self.rows = Rows()
 
-@torch.no_grad()
-def measured(model: SingleStream, outcome: Outcome, samples: Samples, batch: int) -> np.ndarray:
-    """What comes out of every sample, (samples, numbers of the outcome)."""
+    @torch.no_grad()
+    def read(self, part: Part) -> None:
+        """Ask a process's share."""
+        for batch, _, places in batches_of(self.model, self.samples(), part, self.batch):
+            values = self.outcome.values(self.model(batch), batch)
+            self.rows.put(places, 0, values.double().cpu().numpy())
 
-    def of_batch(one: Batch, some: list[Sample]) -> list[np.ndarray]:
-        return list(outcome.values(model(one), one).double().cpu().numpy())
+    def kept(self) -> Any:
+        """What came out of the share."""
+        return self.rows.kept()
 
-    rows: list[np.ndarray] = in_batches(model, samples, of_batch, batch)
-    return np.stack(rows)
+    def merge(self, parts: Sequence[Any]) -> None:
+        """What came out of all shares."""
+        self.rows.merge(parts)
+
+    @property
+    def values(self) -> np.ndarray:
+        """What came out of every sample, (samples, numbers of the outcome)."""
+        return self.rows.stacked()[:, 0]

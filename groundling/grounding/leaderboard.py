@@ -17,7 +17,7 @@ import numpy as np
 
 from groundling.analysis.resampling import draws
 from groundling.errors import InputError
-from groundling.grounding.entities import MEASURES, Hits, State
+from groundling.grounding.entities import MEASURES, POINTING, Hits, State
 from groundling.keyed import generator
 
 BLOCKS = 20
@@ -133,9 +133,12 @@ class Board:
                 "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
                 "region drawn at random"
             )
+        if self.found.measure == "pointing":
+            notes.append(POINTING)
         if not self.active.any():
             notes.append(SEE_NOTHING.format(self.least) + "; --active 0 takes all heads")
         return {
+            "measure": self.found.measure,
             "active_heads": int((self.means[:, 0] > self.least).sum()),
             **shown,
             "chosen": [None if head is None else self.name(head) for head in chosen],
@@ -191,7 +194,7 @@ class Board:
         if not len(heads) or not rows.any():
             return None
         head = int(heads[self.found.hits[rows][:, heads].sum(0).argmax()])
-        told = self.intervals({"accuracy": self.found.hits[:, head]}, rows)["accuracy"]
+        told = self.intervals({"best": self.found.hits[:, head]}, rows)["best"]
         return {"head": self.name(head), **told, "region_share": _round(100 * self.means[head, 0])}
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
@@ -231,7 +234,7 @@ class Board:
         table = []
         for place, (name, layer, head) in enumerate(self.found.heads):
             row: dict[str, Any] = {"attention": name, "layer": layer, "head": head}
-            row |= {"accuracy": _round(accuracy[place])}
+            row |= {self.found.measure: _round(accuracy[place])}
             row |= {"active": bool(self.means[place, 0] > self.least)}
             row |= _measured(self.means[place])
             row |= {"other_images": None if null is None else _round(null[place])}

@@ -17,7 +17,7 @@ from torch import Tensor
 from groundling.analysis.resampling import resampled
 from groundling.batch import Sample
 from groundling.errors import InputError
-from groundling.grounding.passes import BySample, Seen
+from groundling.grounding.passes import BySample, Rows, Seen, Sums
 from groundling.keyed import generator
 from groundling.models.attention import AttentionMap, Place, Places
 
@@ -26,9 +26,9 @@ KINDS = ("visual", "textual", "special")
 OF_KIND = (
     (Place.REGION, Place.WHOLE_IMAGE),
     (Place.PIECE,),
-    (Place.SPECIAL, Place.ADDED),
+    (Place.SPECIAL, Place.ADDED, Place.IMAGE_CLASS),
 )
-"""Which places these are: VL-BERT's whole image is visual, its [END] special."""
+"""Which places these are: VL-BERT's whole image is visual, its [END] special, and so is ViLT's class token."""
 EXACT = 1e-5
 """By how much the sum of a position's attention may differ from 1."""
 
@@ -86,31 +86,46 @@ class Layers:
         self.numbers = max(parts, key=len)
 
 
+def masses_of(one: AttentionMap, query: Query) -> Tensor:
+    """Attention (N, heads, 3) of the places that are asked to each of `KINDS`."""
+    return torch.einsum("nhc,nkc->nhk", asking(one, query).float(), kinds_of(one.columns))
+
+
 class Importance:
-    """Modality importance by sample, layer and head; of a multiple choice, the mean over its choices."""
+    """Modality importance by layer and head; of a multiple choice, the mean over its choices.
+
+    Heads are summed up over all samples. Of a sample only the means over heads are held, 12 bytes a layer, from which
+    intervals are made: memory hardly depends on the samples.
+    """
 
     def __init__(self, query: Query = "cls") -> None:
         """`query`: whose attention is told."""
         self.query = query
         self.layers = Layers()
-        self.mass = BySample()
-        self.facts = BySample()
+        self.heads: list[Sums] = []
+        """Of each layer, the sums (heads, 3) over samples."""
+        self.rows = Rows()
+        """Means over heads, (3,) float32 of a sample and layer."""
+        self.even = Rows()
+        """What attention spread evenly would give each kind, (3,) of a sample."""
+        self.dropped = 0
+        """Pieces of texts that were cut off."""
 
     def see(self, seen: Seen, one: AttentionMap) -> None:
         """Take the masses of a layer; raises InputError if attention does not sum to 1."""
         if not sees_regions(one):
             return
-        kinds = kinds_of(one.columns)
-        masses = torch.einsum("nhc,nkc->nhk", asking(one, self.query).float(), kinds)
-        off = (masses.sum(-1) - 1).abs().amax(1)
-        self._check(seen, one.layer, off)
+        masses = masses_of(one, self.query)
+        self._check(seen, one.layer, (masses.sum(-1) - 1).abs().amax(1))
         rows = (len(seen.samples), -1, *masses.shape[1:])
         by_sample = masses.double().view(rows).mean(1).cpu().numpy()
         number = self.layers.place(one.layer)
-        for place, row in zip(seen.places, by_sample, strict=True):
-            self.mass.put(place, number, row)
+        if number == len(self.heads):
+            self.heads.append(Sums(*masses.shape[1:]))
+        self.heads[number].add(slice(None), by_sample.sum(0))
+        self.rows.put(seen.places, number, by_sample.mean(1).astype(np.float32))
         if number == 0:
-            self._count(seen, kinds)
+            self._count(seen, kinds_of(one.columns))
 
     def _check(self, seen: Seen, layer: int, off: Tensor) -> None:
         worst = int(off.nan_to_num(torch.inf).argmax())
@@ -122,32 +137,43 @@ class Importance:
             )
 
     def _count(self, seen: Seen, kinds: Tensor) -> None:
-        """What share of its places is of each kind (3,), and how many pieces a sample lost."""
+        """What share of its places is of each kind, and how many pieces were lost."""
         count = kinds.sum(-1)
-        shares = (count / count.sum(-1, keepdim=True)).double().view(len(seen.samples), -1, 3)
-        for place, sample, share in zip(seen.places, seen.samples, shares.mean(1), strict=True):
-            self.facts.put(place, 0, np.array([*share.tolist(), sample.dropped]))
+        shares = (count / count.sum(-1, keepdim=True)).view(len(seen.samples), -1, 3).mean(1)
+        self.even.put(seen.places, 0, shares.cpu().numpy())
+        self.dropped += sum(sample.dropped for sample in seen.samples)
 
-    def kept(self) -> tuple[Any, Any, list[int]]:
-        """Masses, facts and layers of this process."""
-        return self.mass.kept(), self.facts.kept(), self.layers.numbers
+    def kept(self) -> tuple[Any, ...]:
+        """Sums, means, even shares, lost pieces and layers of this process."""
+        heads = [one.kept() for one in self.heads]
+        return heads, self.rows.kept(), self.even.kept(), self.dropped, self.layers.numbers
 
-    def merge(self, parts: Sequence[tuple[Any, Any, list[int]]]) -> None:
+    def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
         """Those of all processes."""
-        masses, facts, layers = zip(*parts, strict=True)
-        self.mass.merge(masses)
-        self.facts.merge(facts)
+        heads, rows, even, dropped, layers = zip(*parts, strict=True)
+        told = [sums for sums in heads if sums]
+        self.heads = [_added(sums) for sums in zip(*told, strict=True)]
+        self.rows.merge(rows)
+        self.even.merge(even)
+        self.dropped = sum(dropped)
         self.layers.merge(layers)
+
+    @property
+    def by_head(self) -> np.ndarray:
+        """Means over samples, (layers, heads, 3)."""
+        return np.stack([one.values() for one in self.heads]) / len(self.uniform)
 
     @property
     def uniform(self) -> np.ndarray:
         """What attention spread evenly would give each kind, (samples, 3)."""
-        return self.facts.stacked()[:, 0, :3]
+        return self.even.stacked()[:, 0]
 
-    @property
-    def dropped(self) -> int:
-        """Pieces of texts that were cut off."""
-        return int(self.facts.stacked()[:, 0, 3].sum())
+
+def _added(parts: Sequence[np.ndarray]) -> Sums:
+    """The sums of all processes."""
+    sums = Sums(*parts[0].shape)
+    sums.merge(parts)
+    return sums
 
 
 class Looks:
@@ -205,9 +231,11 @@ def drawn_means(values: np.ndarray, images: Sequence[str], seed: int) -> np.ndar
     own = np.array([order[image] for image in images])
     flat = values.reshape(len(values), -1)
     known = np.isfinite(flat)
-    columns = np.concatenate([np.where(known, flat, 0.0), known.astype(float)], 1)
-    sums = np.zeros((len(order), columns.shape[1]))
-    np.add.at(sums, own, columns)
+    sums = np.zeros((len(order), 2 * flat.shape[1]))
+    for column in range(flat.shape[1]):  # one at a time, so that no copy of all values is made
+        inside = known[:, column]
+        sums[:, column] = np.bincount(own[inside], flat[inside, column], len(order))
+        sums[:, flat.shape[1] + column] = np.bincount(own[inside], minlength=len(order))
     rng = generator(seed, "images", str(len(order)))
     drawn = np.concatenate([sums.sum(0, keepdims=True), resampled(sums, rng)])
     total, count = np.split(drawn, 2, axis=1)
@@ -242,15 +270,12 @@ class Drawn:
     def __init__(self, one: Importance, images: Sequence[str], seed: int) -> None:
         """`images`: that of every sample."""
         self.layers = one.layers.numbers
-        self.heads = drawn_means(one.mass.stacked(), images, seed)
-        """(1 + draws, layers, heads, 3)."""
+        self.by_head = one.by_head
+        """Of the data alone, (layers, heads, 3)."""
+        self.by_layer = _with_gap(drawn_means(one.rows.stacked(), images, seed))
+        """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
         self.uniform = drawn_means(one.uniform, images, seed)
         """(1 + draws, 3)."""
-
-    @property
-    def by_layer(self) -> np.ndarray:
-        """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
-        return _with_gap(self.heads.mean(2))
 
     @property
     def overall(self) -> np.ndarray:
@@ -272,10 +297,10 @@ class Drawn:
         uniform = {name: told(self.uniform[:, place]) for place, name in enumerate(KINDS)}
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = overall[:, :3] / self.uniform
-        heads = {name: plain(self.heads[0, ..., place]) for place, name in enumerate(KINDS)}
+        heads = {name: plain(self.by_head[..., place]) for place, name in enumerate(KINDS)}
         return {
             "layers": list(self.layers),
-            "heads": self.heads.shape[2],
+            "heads": self.by_head.shape[1],
             "by_head": heads,
             "by_layer": rows,
             "overall": whole,
@@ -295,7 +320,7 @@ def compared(one: Drawn, other: Drawn) -> dict[str, Any]:
     The layers stand side by side if both models have the same ones. Raises InputError if resamples do not pair.
     """
     every = [*KINDS, "gap"]
-    if len(one.heads) != len(other.heads):
+    if len(one.uniform) != len(other.uniform):
         raise InputError("the two models were not looked at on the same resamples")
     overall = other.overall - one.overall
     names = [*every, "gap_size"]
@@ -317,7 +342,7 @@ def compared(one: Drawn, other: Drawn) -> dict[str, Any]:
             }
             for number, layer in enumerate(one.layers)
         ]
-    if one.heads.shape == other.heads.shape:
-        by_head = other.heads[0] - one.heads[0]
+    if one.by_head.shape == other.by_head.shape:
+        by_head = other.by_head - one.by_head
         result["by_head"] = {name: plain(by_head[..., place]) for place, name in enumerate(KINDS)}
     return result

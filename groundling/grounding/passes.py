@@ -7,7 +7,7 @@ what consumers keep is merged in the samples' order or in exact sums, so that re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from groundling.errors import InputError
 from groundling.keyed import generator, seed_of
 from groundling.models.attention import AttentionMap
 from groundling.models.kinds import Student
+from groundling.models.patches import PatchReader
 
 BATCH = 32
 """Samples that are read at a time."""
@@ -85,6 +86,50 @@ class BySample:
         return np.stack([self.rows[place] for place in sorted(self.rows)])
 
 
+class Rows:
+    """Arrays of one shape by sample and layer, held as whole batches: little more than their own bytes."""
+
+    def __init__(self) -> None:
+        self.places: list[np.ndarray] = []
+        self.layers: list[list[np.ndarray]] = []
+
+    def put(self, places: Sequence[int], layer: int, rows: np.ndarray) -> None:
+        """A layer's arrays (B, ...) of the samples of these numbers; a batch's layers come in their order."""
+        if layer == 0:
+            self.places.append(np.array(places, np.int32))
+        if layer == len(self.layers):
+            self.layers.append([])
+        if layer > len(self.layers) or len(self.layers[layer]) != len(self.places) - 1:
+            raise InputError(f"sample {places[0]}: layer {layer} was told out of its turn")
+        self.layers[layer].append(rows)
+
+    def kept(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Numbers (n,) and arrays (n, layers, ...) of this process's samples, if it has any."""
+        if not self.places:
+            return None
+        layers = [np.concatenate(batches) for batches in self.layers]
+        return np.concatenate(self.places), np.stack(layers, 1)
+
+    def merge(self, parts: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> None:
+        """Those of all processes, in the order of samples."""
+        told = [part for part in parts if part is not None]
+        self.places, self.layers = [], []
+        if told:
+            places = np.concatenate([places for places, _ in told])
+            order = np.argsort(places)
+            rows = np.concatenate([rows for _, rows in told])[order]
+            self.places = [places[order]]
+            self.layers = [[rows[:, layer]] for layer in range(rows.shape[1])]
+
+    def stacked(self) -> np.ndarray:
+        """All arrays (samples, layers, ...), in the order of samples."""
+        kept = self.kept()
+        if kept is None:
+            raise InputError("no layer was told of any sample")
+        places, rows = kept
+        return rows[np.argsort(places)]
+
+
 FIXED = 1 << 32
 """Parts of 1 in which `Sums` counts: integers add up to the same in any order, floating-point numbers do not."""
 
@@ -112,42 +157,73 @@ class Sums:
         return self.total / FIXED
 
 
-def stream(
-    model: Student, samples: Samples, consumers: Sequence[Consumer], batch: int = BATCH
-) -> None:
-    """Run the model once over all samples and tell every map to every consumer, the lowest layer first.
+class Pass(Protocol):
+    """What is asked of every sample once."""
 
-    Under torchrun every process runs over its share. Afterwards consumers hold what they took of all samples, on every
-    process. Raises InputError if the model gives no attention, or there are no samples.
+    def read(self, part: Part) -> None:
+        """Ask the share of one of several processes; what it says waits to be merged with the others'."""
+        ...
+
+    def kept(self) -> Any:
+        """What this process's share has said, small enough to travel between processes."""
+        ...
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        """Hold what all processes together were told: each one's `kept`, its own among them."""
+        ...
+
+
+def batches_of(
+    model: Student, samples: Samples, part: Part, batch: int
+) -> Iterator[tuple[Batch, list[Sample], list[int]]]:
+    """Batches of a process's share on the model's device, their samples and those's numbers.
+
+    Batches are the same however many processes there are. Raises InputError if there are no samples.
     """
-    state = PartialState()
-    part = Part(state.process_index, state.num_processes)
-    stream_share(model, samples, consumers, part, batch)
-    for consumer in consumers:
-        own = [consumer.kept()]
-        consumer.merge(gather_object(own) if state.num_processes > 1 else own)
-
-
-@torch.no_grad()
-def stream_share(
-    model: Student,
-    samples: Samples,
-    consumers: Sequence[Consumer],
-    part: Part,
-    batch: int = BATCH,
-) -> None:
-    """The share of one of several processes; what consumers took of it waits to be merged with the others'."""
     if not len(samples):
         raise InputError("there are no samples whose attention could be looked at")
-    training = model.training
-    model.eval()
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
+    training = model.training
+    model.eval()
     for start in range(part.rank * batch, len(order), batch * part.world):
         places = [int(place) for place in order[start : start + batch]]
-        some = samples.get(places, ())
-        _tell(model, Seen(collate(some).to(device), some, places), consumers)
+        some = list(samples.get(places, ()))
+        yield collate(some).to(device), some, places
     model.train(training)
+
+
+class Look:
+    """A pass that tells every map of attention to consumers."""
+
+    def __init__(
+        self,
+        model: Student,
+        samples: Callable[[], Samples],
+        consumers: Sequence[Consumer],
+        batch: int = BATCH,
+    ) -> None:
+        """`samples` are made when they are read, so that those of passes to come take no memory."""
+        self.model = model
+        self.samples = samples
+        self.consumers = consumers
+        self.batch = batch
+
+    @torch.no_grad()
+    def read(self, part: Part) -> None:
+        """Every layer's map, the lowest layer first; raises InputError if the model gives no attention."""
+        samples = self.samples()
+        for batch, some, places in batches_of(self.model, samples, part, self.batch):
+            _tell(self.model, Seen(batch, some, places), self.consumers)
+
+    def kept(self) -> list[Any]:
+        """What each consumer has kept."""
+        return [consumer.kept() for consumer in self.consumers]
+
+    def merge(self, parts: Sequence[list[Any]]) -> None:
+        """Every consumer's."""
+        for place, consumer in enumerate(self.consumers):
+            consumer.merge([part[place] for part in parts])
 
 
 def _tell(model: Student, seen: Seen, consumers: Sequence[Consumer]) -> None:
@@ -158,6 +234,23 @@ def _tell(model: Student, seen: Seen, consumers: Sequence[Consumer]) -> None:
             consumer.see(seen, one)
 
     model(seen.batch, watch)
+
+
+def read_here(passes: Sequence[Pass]) -> None:
+    """Do passes on this process; under torchrun every process does its share, and all hold the whole afterwards."""
+    state = PartialState()
+    part = Part(state.process_index, state.num_processes)
+    for one in passes:
+        one.read(part)
+        own = [one.kept()]
+        one.merge(gather_object(own) if state.num_processes > 1 else own)
+
+
+def stream(
+    model: Student, samples: Samples, consumers: Sequence[Consumer], batch: int = BATCH
+) -> None:
+    """Run the model once over all samples and tell every map to every consumer, see `Look` and `read_here`."""
+    read_here([Look(model, lambda: samples, consumers, batch)])
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -232,4 +325,6 @@ def untrained(model: Student, seed: int = 0) -> Student:
             part.bias.data.zero_()
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
+    for weight in model.of_patches() if isinstance(model, PatchReader) else ():
+        weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
     return model

@@ -268,5 +268,5 @@ class Arcs(Grounding):
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[..., 0] = shares[number].reshape(2, -1) / np.array(counts)[:, None]
             facts = Facts(*(values[own] for values in every.facts))
-            found.append(Hits(facts, every.hits[own], means, every.heads))
+            found.append(Hits(facts, every.hits[own], means, every.heads, every.measure))
         return found

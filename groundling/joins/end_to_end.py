@@ -40,6 +40,7 @@ class EndToEnd(SingleStream):
     Masked regions are zero in the normalised pixels, wherever else these are seen.
     """
 
+    reads = "pixels"
     mean: Tensor
     std: Tensor
 

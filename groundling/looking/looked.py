@@ -1,4 +1,4 @@
-"""A model that is looked at: a fine-tuned one, a pre-trained one, or a text encoder, and how it sees a photo."""
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from groundling.forms import Choose
 from groundling.joins.end_to_end import EndToEnd
 from groundling.looking.views import Boxes, View, view_of
 from groundling.models.adapters import ClipAdapter
+from groundling.models.clip import ClipEncoder
 from groundling.models.crossmodal import CrossModal
-from groundling.models.kinds import Student
+from groundling.models.kinds import RegionReader, Student
 from groundling.models.lxmert import Lxmert
-from groundling.models.single_stream import SingleStream
+from groundling.models.patches import PatchReader, PatchStore
 from groundling.predicting import Fitted, load
 from groundling.predicting.description import FILE, settings_of, unlike
 from groundling.predicting.fitted import SEED, model_folder
 from groundling.predicting.sight import Seen
-from groundling.students import load_student
+from groundling.students import load_viewed
 from groundling.vision.photos import Finder
 
 MAX_LENGTH = 128
@@ -46,28 +47,31 @@ class Looked:
         self.device = device
         self.notes: list[str] = []
         self.fitted: Fitted | None = None
-        folder = _folder(source)
+        self.folder = folder = _folder(source)
+        """Where its weights are, or a hub id."""
         if (Path(folder) / FILE).is_file():
             self.fitted = load(folder, device=device)
             self.notes = self.fitted.notes
             self.student: Student = self.fitted.student
         else:
-            self.student = load_student(folder).to(device).eval()
-        if isinstance(self.student, ClipAdapter | CrossModal):
+            self.student = load_viewed(folder).to(device).eval()
+        if isinstance(self.student, ClipAdapter | ClipEncoder | CrossModal):
             raise InputError(
-                f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER or a text "
-                "encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+                f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
+                "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
             )
         if isinstance(self.student, Lxmert):
             raise InputError(
                 f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
                 "cross-attention find what phrases name"
             )
-        self.sees = isinstance(self.student, SingleStream)
+        if isinstance(self.student, PatchReader) and self.student.told:
+            self.notes = [self.student.told]
+        self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions
         self.stores = [RegionStore(folder, self._features) for folder in config.regions]
-        for store in self.stores if self.sees else ():
+        for store in self.stores if self.sees and not self._cuts else ():
             self._check(store)
 
     @property
@@ -76,15 +80,20 @@ class Looked:
         return not isinstance(self.student, EndToEnd)
 
     @property
+    def _cuts(self) -> bool:
+        """Whether a photo's own patches are its regions, and no store is asked."""
+        return isinstance(self.student, PatchReader)
+
+    @property
     def _facts(self) -> Mapping[str, Any]:
         """What it knows of the regions that it learned from."""
         if self.fitted is not None and self.fitted.about.regions:
             return self.fitted.about.regions
-        return self.student.regions_from if isinstance(self.student, SingleStream) else {}
+        return self.student.regions_from if isinstance(self.student, RegionReader) else {}
 
     def _check(self, store: RegionStore) -> None:
         """Raises InputError for regions of another width, or made otherwise than those that it learned from."""
-        if not self._features or not isinstance(self.student, SingleStream):
+        if not self._features or not isinstance(self.student, RegionReader):
             return
         store.require(self.student.sizes.regions)
         difference = unlike(self._facts, store.manifest)
@@ -103,8 +112,7 @@ class Looked:
             raise InputError("--grid and --detector: boxes are from one of them")
         facts = self._facts
         if config.grid or config.detector:
-            start = RegionsConfig(detector=config.detector, grid=config.grid)
-            start = replace(start, backbone=self._backbone())
+            start = self._with_boxes()
             facts = {"identity": facts.get("identity")}
         else:
             start = self._as_learned()
@@ -112,20 +120,37 @@ class Looked:
             facts = {}
         return Finder(start, facts, self.device, self._features)
 
-    def _backbone(self) -> str:
-        """The image encoder's hub id or folder."""
-        made_with = self._facts.get("made_with", {})
-        backbone = self.config.backbone or made_with.get("backbone", "")
-        if not backbone and self._features:
+    @property
+    def _made_with(self) -> Mapping[str, Any] | None:
+        """What says how the regions were found that it learned from, or else those of a store; None if nothing does."""
+        manifests = [self._facts, *(store.manifest for store in self.stores)]
+        return next((one for one in manifests if one.get("made_with")), None)
+
+    def _with_boxes(self) -> RegionsConfig:
+        """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
+        config = self.config
+        facts = self._made_with
+        start = RegionsConfig() if facts is None else settings_of(facts)
+        known = start.backbone if facts else self._backbone_of_files()
+        if not config.backbone and not known and self._features:
             raise InputError(
                 f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
             )
-        return backbone or RegionsConfig().backbone
+        backbone = config.backbone or known or start.backbone
+        detector = config.detector or start.detector
+        return replace(start, grid=config.grid, detector=detector, backbone=backbone)
+
+    def _backbone_of_files(self) -> str:
+        """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
+        for manifest in (self._facts, *(store.manifest for store in self.stores)):
+            models = manifest.get("model")
+            if isinstance(models, dict) and isinstance(models.get("backbone"), str):
+                return str(models["backbone"])
+        return ""
 
     def _as_learned(self) -> RegionsConfig:
         """The settings with which the regions were found that it learned from, or those of the first store."""
-        manifests = [self._facts, *(store.manifest for store in self.stores)]
-        facts = next((one for one in manifests if one.get("made_with")), None)
+        facts = self._made_with
         if facts is None:
             raise InputError(
                 f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
@@ -136,6 +161,9 @@ class Looked:
 
     def _seen(self, image: str, photo: Path) -> tuple[Seen, Store]:
         """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
+        if isinstance(self.student, PatchReader):
+            patches = PatchStore(self.student, {image: photo})
+            return Seen(patches), patches
         photos = {image: photo} if isinstance(self.student, EndToEnd) else {}
         for store in self.stores:
             if image in store:
@@ -146,7 +174,7 @@ class Looked:
         return Seen(found, photos), found
 
     def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
-        return Boxes(row.boxes, row.whole, self._names(image, store, row))
+        return Boxes(row.boxes, row.whole, self._names(image, store, row), self._cuts)
 
     def _names(self, image: str, store: Store, row: RegionRow) -> list[str]:
         """What each region is, where a detector or a file says so; the whole image is nothing else."""
@@ -181,9 +209,13 @@ class Looked:
             seen, store = self._seen(image, photo)
         elif photo is not None:
             notes.append("This model reads the text alone.")
+        elif isinstance(self.student, PatchReader) and self.student.needs_photo:
+            raise InputError(f"--model {self.name}: it looks at photos; pass --image, too")
         else:
             example = replace(example, images=())
         (sample,) = self._samples(example, seen).get([0], ())
+        if sample.text is None:
+            notes.append("This model reads the photo alone.")
         if sample.dropped:
             notes.append(f"{sample.dropped} pieces of the text did not fit and were cut off.")
         boxes = Boxes.none()
@@ -202,15 +234,13 @@ class Looked:
             return self.fitted.put([told], seen)
         text, clip = self.student.inputs(MAX_LENGTH)
         samples: Samples = TextSamples([untagged(example)], text, clip)
-        if seen.store is None or not isinstance(self.student, SingleStream):
+        student = self.student
+        if seen.store is None or not isinstance(student, RegionReader):
             return samples
-        join = self.student.join
-        seeing = Seeing(
-            whole=join.whole, last_pixel=join.last_pixel, width=self.student.sizes.regions
-        )
+        seeing = Seeing(student.whole, student.last_pixel, width=student.sizes.regions)
         samples = RegionSamples(samples, seen.store, seeing)
-        if isinstance(self.student, EndToEnd):
-            return Pictured(samples, seen.photos, self.student.side, self.student.long_side)
+        if isinstance(student, EndToEnd):
+            return Pictured(samples, seen.photos, student.side, student.long_side)
         return samples
 
 

@@ -99,11 +99,19 @@ function given(view, layer, head, pick, columns) {
 const isWord = (view) => (index) => view.words[index][1] >= 0;
 const isBox = (view) => (index) => !view.whole.includes(index);
 
-// What the table of heads shows: how much goes to the other side.
+const holds = (layer, rows, columns) => layer.blocks[`${rows}_${columns}`] !== undefined;
+const readsFrom = (layer, rows) => holds(layer, rows, "words") || holds(layer, rows, "boxes");
+
+// What the table of heads shows: how much goes to the other side, or to the same one where the two never meet.
 function across(view, pick) {
-  const columns = pick.kind === "words" && view.boxes.length ? "boxes" : "words";
+  const other = pick.kind === "words" ? "boxes" : "words";
+  const columns = view.layers.some((layer) => holds(layer, pick.kind, other)) ? other : pick.kind;
   return { columns, keep: columns === "boxes" ? isBox(view) : isWord(view) };
 }
+
+// What a view calls its boxes, and what is none of them.
+const boxesOf = (view) => (view.patches ? "patches" : "boxes");
+const wholeOf = (view) => (view.patches ? "the image’s class token" : "the whole image");
 
 // -- what is picked ---------------------------------------------------------------------------------------------------
 
@@ -113,6 +121,22 @@ function overlap(a, b) {
   if (wide <= 0 || high <= 0) return 0;
   const area = (box) => (box[2] - box[0]) * (box[3] - box[1]);
   return (wide * high) / (area(a) + area(b) - wide * high);
+}
+
+// The box of another view that overlaps one most; of patches, whose sizes differ, the smallest that holds its centre.
+function sameBox(from, to, picked) {
+  const box = from.boxes[picked];
+  if (!(from.patches || to.patches) || from.whole.includes(picked)) {
+    const overlaps = to.boxes.map((other) => overlap(other, box));
+    return overlaps.indexOf(Math.max(0.5, ...overlaps));
+  }
+  const [x, y] = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
+  const area = (index) => (to.boxes[index][2] - to.boxes[index][0]) * (to.boxes[index][3] - to.boxes[index][1]);
+  const around = [...to.boxes.keys()].filter((index) => {
+    const [x1, y1, x2, y2] = to.boxes[index];
+    return isBox(to)(index) && x1 <= x && x <= x2 && y1 <= y && y <= y2;
+  });
+  return around.length ? around.reduce((best, index) => (area(index) < area(best) ? index : best)) : -1;
 }
 
 // The same word or box in another model's view: pieces and boxes may differ. Null if there is none.
@@ -126,15 +150,31 @@ function translated(pick, panel) {
     const [text, raw] = from.words[pick.index];
     index = to.words.findIndex((word) => (raw >= 0 ? word[1] === raw : word[1] < 0 && word[0] === text));
   } else {
-    const overlaps = to.boxes.map((box) => overlap(box, from.boxes[pick.index]));
-    index = overlaps.indexOf(Math.max(0.5, ...overlaps));
+    index = sameBox(from, to, pick.index);
   }
   return index < 0 ? null : { kind: pick.kind, panel: panel.number, index };
 }
 
 function choose(kind, panel, index) {
   state.pick = { kind, panel: panel.number, index };
+  fitLayers();
   update();
+}
+
+// In models whose words and patches have layers of their own, what is picked brings up one of its own side.
+function fitLayers() {
+  for (const panel of panels) {
+    const pick = translated(state.pick, panel);
+    const here = state.panels[panel.number];
+    const { layers } = panel.view;
+    if (pick === null || readsFrom(layers[here.layer], pick.kind)) continue;
+    const able = [...layers.keys()].filter((layer) => readsFrom(layers[layer], pick.kind));
+    const same = able.find((layer) => layers[layer].number === layers[here.layer].number);
+    const layer = same === undefined ? able[0] : same;
+    if (layer === undefined) continue;
+    here.layer = layer;
+    if (here.head >= layers[layer].heads) here.head = MEAN;
+  }
 }
 
 function chooseHead(panel, layer, head) {
@@ -158,9 +198,18 @@ function bestHeads() {
   });
 }
 
-// ... and the word that looks at boxes most in it, so that there is something to see.
-function bestWord() {
+// ... and the word that looks at boxes most in it, so that there is something to see; where words see no boxes, a box.
+function bestPick() {
   const { view } = panels[0];
+  const meet = view.layers.some((layer) => holds(layer, "words", "boxes"));
+  if (!meet && view.layers.some((layer) => holds(layer, "boxes", "boxes"))) {
+    state.pick = { kind: "boxes", panel: 0, index: view.whole.length ? view.whole[0] : 0 };
+    return;
+  }
+  bestWord(view);
+}
+
+function bestWord(view) {
   const { layer, head } = state.panels[0];
   const isLong = (word) => word[1] >= 0 && word[0].length > 2;
   const fits = view.words.some(isLong) ? isLong : (word) => word[1] >= 0;
@@ -226,7 +275,8 @@ function photoOf(pair, panel) {
     return button;
   });
   boxes.append(...buttons);
-  roving(boxes, buttons, 1);
+  const first = inner.length ? view.boxes[inner[0]][1] : 0;
+  roving(boxes, buttons, view.patches ? inner.filter((index) => view.boxes[index][1] === first).length : 1);
   for (const [x1, y1, x2, y2] of pair.gold) {
     const mark = make("div", { class: "gold" });
     const style = { left: x1, top: y1, width: x2 - x1, height: y2 - y1 };
@@ -258,9 +308,9 @@ function wordsOf(panel) {
 }
 
 function wholesOf(panel) {
-  const group = make("div", { class: "words wholes", role: "group", "aria-label": "Whole image" });
+  const group = make("div", { class: "words wholes", role: "group", "aria-label": wholeOf(panel.view) });
   for (const index of panel.view.whole) {
-    const button = wordButton("the whole image", true, () => choose("boxes", panel, index));
+    const button = wordButton(wholeOf(panel.view), true, () => choose("boxes", panel, index));
     panel.boxes[index] = button;
     group.append(button);
   }
@@ -297,7 +347,8 @@ function headsOf(panel) {
     });
     return make("tr", { role: "row" }, make("th", { scope: "row" }, titleOf(layer)), ...cells);
   });
-  const table = make("table", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
+  const isNamed = view.layers.some((layer) => layer.name !== "self");
+  const table = make("table", { class: isNamed ? "heads named" : "heads", role: "grid", "aria-label": "Layers and heads" });
   table.append(make("thead", {}, make("tr", { role: "row" }, make("th", { scope: "col", "aria-label": "layer" }), ...named)));
   table.append(make("tbody", {}, ...rows));
   roving(table, panel.cells.map((cell) => cell.button), columns.length);
@@ -330,7 +381,8 @@ function panelOf(number) {
   const left = make("div", { class: "stage" });
   if (pair.photo) left.append(photoOf(pair, panel));
   if (panel.view.whole.length) left.append(wholesOf(panel));
-  left.append(wordsOf(panel), panel.legend, panel.said);
+  if (panel.view.words.length) left.append(wordsOf(panel));
+  left.append(panel.legend, panel.said);
   const right = make("div", {}, pickersOf(panel), headsOf(panel), ranksOf(panel));
   const name = data.models[number].name;
   panel.element = make(
@@ -369,8 +421,8 @@ function shade(button, share, most) {
 }
 
 function boxName(view, index) {
-  if (view.whole.includes(index)) return "the whole image";
-  return `box ${index}${view.names[index] ? ` (${view.names[index]})` : ""}`;
+  if (view.whole.includes(index)) return wholeOf(view);
+  return `${view.patches ? "patch" : "box"} ${index}${view.names[index] ? ` (${view.names[index]})` : ""}`;
 }
 
 function nameOf(view, pick) {
@@ -379,7 +431,8 @@ function nameOf(view, pick) {
 
 function legendOf(panel, one, mostBox, mostWord) {
   const parts = [make("span", { class: "bar", "aria-hidden": "true" })];
-  if (one.boxes !== null && panel.view.boxes.length) parts.push(make("span", {}, `darkest box: ${percent(mostBox)}`));
+  const box = panel.view.patches ? "patch" : "box";
+  if (one.boxes !== null && panel.view.boxes.length) parts.push(make("span", {}, `darkest ${box}: ${percent(mostBox)}`));
   if (one.words !== null) parts.push(make("span", {}, `darkest word: ${percent(mostWord)}`));
   panel.legend.replaceChildren(...(one.pick === null ? [] : parts));
 }
@@ -389,15 +442,15 @@ function say(panel, one) {
   const { view } = panel;
   const place = `layer ${titleOf(one.layer)}, ${one.head === MEAN ? "mean of all heads" : `head ${one.head}`}`;
   if (one.pick === null) {
-    panel.said.textContent = `Pick a word or a box (${place}).`;
+    panel.said.textContent = `Pick a word or a ${view.patches ? "patch" : "box"} (${place}).`;
     return;
   }
   const parts = [];
   if (one.boxes !== null && view.boxes.length) {
     const order = [...one.boxes.keys()].filter(isBox(view)).sort((a, b) => one.boxes[b] - one.boxes[a]);
     const best = order.slice(0, TOP).map((index) => `${boxName(view, index)} ${percent(one.boxes[index])}`);
-    parts.push(`${percent(sum(one.boxes, isBox(view)))} to boxes (${best.join(", ")})`);
-    if (view.whole.length) parts.push(`${percent(sum(one.boxes, (index) => !isBox(view)(index)))} to the whole image`);
+    parts.push(`${percent(sum(one.boxes, isBox(view)))} to ${boxesOf(view)} (${best.join(", ")})`);
+    if (view.whole.length) parts.push(`${percent(sum(one.boxes, (index) => !isBox(view)(index)))} to ${wholeOf(view)}`);
   }
   if (one.words !== null) {
     const order = [...one.words.keys()].filter(isWord(view)).sort((a, b) => one.words[b] - one.words[a]);
@@ -464,7 +517,8 @@ function shadeHeads(panel, one) {
     button.title = told;
   });
   stop(panel.cells.map((cell) => cell.button), at);
-  const what = pick === null ? "" : `share of ${nameOf(view, pick)} that goes to ${target.columns}`;
+  const side = target === null || target.columns === "words" ? "words" : boxesOf(view);
+  const what = pick === null ? "" : `share of ${nameOf(view, pick)} that goes to ${side}`;
   panel.about.replaceChildren(...(pick === null ? [] : [make("span", { class: "bar", "aria-hidden": "true" }), `${what}: 0 to ${percent(most)}`]));
 }
 
@@ -494,7 +548,8 @@ function show(number) {
   unpacked.clear();
   panels = data.models.map((_, index) => panelOf(index));
   document.getElementById("panels").replaceChildren(...panels.map((panel) => panel.element));
-  bestWord();
+  bestPick();
+  fitLayers();
   tools();
   update();
 }

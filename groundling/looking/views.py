@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from groundling.batch import Batch, Sample, collate, needed
-from groundling.data.samples import TextInput
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.models.attention import AttentionMap, Place, Places
@@ -24,13 +23,17 @@ SELF = "self"
 """What models of one stream call their maps."""
 BLOCKS = ((WORDS, WORDS), (WORDS, BOXES), (BOXES, WORDS))
 """Who reads whom, as far as the page shows it: what boxes make of each other would be most of its bytes."""
-IMAGE_PLACES = (Place.REGION, Place.WHOLE_IMAGE)
+OF_PATCHES = (*BLOCKS, (BOXES, BOXES))
+"""The same of boxes that are patches."""
+IMAGE_PLACES = (Place.REGION, Place.WHOLE_IMAGE, Place.IMAGE_CLASS)
 END = "[END]"
 """What a join's own places at the end are called."""
 STEPS = 255
 """A weight is told in steps of this share of the largest of its row."""
 LARGEST = 65535
 """The largest of a row is told in steps of this share of 1."""
+HEAVY = 20 * 2**20
+"""Characters from which a browser takes long to open a page."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,23 @@ class Boxes:
     places: np.ndarray
     """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height."""
     whole: np.ndarray
-    """(R,) bool: the whole image."""
+    """(R,) bool: the whole image; of patches, their class token."""
     names: Sequence[str] = ()
     """What each is, if anybody says."""
+    patches: bool = False
+    """They are a photo's patches; what these read of each other is shown, too."""
 
     @staticmethod
     def none() -> Boxes:
         """Of a model that reads texts alone."""
         return Boxes(np.zeros((0, 4), np.float32), np.zeros(0, bool))
+
+    def title(self, number: int) -> str:
+        """What a figure calls a region: its number, and its name if anybody says."""
+        if self.whole[number]:
+            return "class token" if self.patches else "whole image"
+        name = self.names[number] if self.names else ""
+        return f"{number} {name}".strip()
 
 
 @dataclass
@@ -95,6 +107,7 @@ class View:
             "boxes": np.round(self.boxes.places, 4).tolist(),
             "whole": np.flatnonzero(self.boxes.whole).tolist(),
             "names": list(self.boxes.names),
+            "patches": self.boxes.patches,
             "layers": [layer.packed() for layer in self.layers],
             "notes": self.notes,
         }
@@ -145,8 +158,7 @@ def view_of(
 
     Raises InputError if it gives no attention maps, or has no such layer.
     """
-    text, _ = student.inputs(max(1, len(needed(sample.text, "text", "look").ids)))
-    reading = _Reading(sample, needed(text, "text", "look"), boxes, layers)
+    reading = _Reading(sample, student, boxes, layers)
     batch: Batch = collate([sample]).to(device)
     with torch.no_grad():
         student(batch, attention=reading)
@@ -162,24 +174,26 @@ class _Reading:
     """Takes the maps of one row as they are made, and keeps them by words and boxes."""
 
     def __init__(
-        self, sample: Sample, text: TextInput, boxes: Boxes, layers: Collection[int]
+        self, sample: Sample, student: Student, boxes: Boxes, layers: Collection[int]
     ) -> None:
         self.words: list[Word] = []
         self.word_of: list[int] = []
-        for place, word in _words(sample, text):
+        for place, word in _words(sample, student):
             if place == len(self.words):
                 self.words.append(word)
             self.word_of.append(place)
         self.boxes = boxes
+        self.blocks = OF_PATCHES if boxes.patches else BLOCKS
         self.layers = layers
         self.told: list[Layer] = []
+        self.weights = 0
         self.seen: set[tuple[str, int]] = set()
 
     def __call__(self, one: AttentionMap) -> None:
         name = one.name
         reader, _, read = name.partition(" over ")
-        if read and read != reader:
-            name = "cross"  # both directions of a layer between two streams stand together
+        if read:  # both directions of a layer between two streams stand together
+            name = reader if read == reader else "cross"
         self.seen.add((name, one.layer))
         if self.layers and one.layer not in self.layers:
             return
@@ -188,14 +202,28 @@ class _Reading:
         columns = self._sides(one.columns)
         weights = one.weights[0].double().cpu().numpy()
         layer = self._layer(name, one.layer, len(weights))
-        for row, column in BLOCKS:
+        for row, column in self.blocks:
             of_row = rows[row]
             of_column = columns[column]
             if not of_row.any() or not of_column.any():
                 continue
             # From a word of several pieces: their mean; to it: their sum (Clark et al. 2019, Section 4.1).
             mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
-            layer.blocks[row, column] = mean @ weights @ of_column.T
+            block = _times(_times(weights, of_column).swapaxes(1, 2), mean).swapaxes(1, 2)
+            layer.blocks[row, column] = block
+            self.weights += block.size
+        self._check_weight()
+
+    def _check_weight(self) -> None:
+        """Raises InputError as soon as one pair alone would make a page too heavy."""
+        if self.weights * 4 // 3 <= HEAVY:
+            return
+        fit = len(self.told) - 1
+        some = f"pass --layers with at most {fit} of them" if fit else "one layer is too much"
+        told = f"{len(self.boxes.places)} {'patches' if self.boxes.patches else 'boxes'}"
+        raise InputError(
+            f"what {told} read of each other in these layers would make a page of more than {HEAVY >> 20} MB; {some}"
+        )
 
     def _layer(self, name: str, number: int, heads: int) -> Layer:
         for layer in self.told:
@@ -223,7 +251,7 @@ class _Reading:
     @property
     def first_added(self) -> int:
         """Number of the first word that stands for what a join adds."""
-        return max(self.word_of) + 1
+        return max(self.word_of, default=-1) + 1
 
     def _make_room(self, added: int) -> None:
         """Words for what a join adds behind the regions."""
@@ -231,9 +259,20 @@ class _Reading:
             self.words.append(Word(END))
 
 
-def _words(sample: Sample, text: TextInput) -> Iterator[tuple[int, Word]]:
+def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Weights (H, S, S') summed into (H, S, K) by `of` (K, S'), whose rows mostly pick one place each."""
+    if (of.sum(1) == 1).all() and (of.max(1) == 1).all():
+        return weights[:, :, of.argmax(1)]
+    summed: np.ndarray = weights @ of.T
+    return summed
+
+
+def _words(sample: Sample, student: Student) -> Iterator[tuple[int, Word]]:
     """For each piece of a row the number of its word on the page, and the word; special pieces are by themselves."""
-    row = needed(sample.text, "text", "look")
+    if sample.text is None:
+        return
+    row = sample.text
+    text = needed(student.inputs(max(1, len(row.ids)))[0], "text", "look")
     example = needed(sample.example, "example", "look")
     written = [example.text] if example.pair is None else [example.text, example.pair]
     raw = [part[start:stop] for part in written for start, stop in spans(part)]

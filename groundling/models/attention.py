@@ -27,6 +27,8 @@ class Place(IntEnum):
     WHOLE_IMAGE = 4
     ADDED = 5
     """What a join adds after the regions, such as VL-BERT's [END]."""
+    IMAGE_CLASS = 6
+    """A class token in front of an image's patches: no patch, and no word."""
 
 
 @documented
@@ -93,7 +95,16 @@ def places_of_windows(windows: Windows) -> Places:
 
 def places_of_regions(regions: Regions) -> Places:
     """The R places of the regions."""
-    inner = torch.where(regions.whole, int(Place.WHOLE_IMAGE), int(Place.REGION))
+    return _places_of_image(regions, Place.WHOLE_IMAGE)
+
+
+def places_of_patches(regions: Regions) -> Places:
+    """The R places of a photo's patches, of which a class token is the first."""
+    return _places_of_image(regions, Place.IMAGE_CLASS)
+
+
+def _places_of_image(regions: Regions, whole: Place) -> Places:
+    inner = torch.where(regions.whole, int(whole), int(Place.REGION))
     return _numbered(torch.where(regions.mask, inner, int(Place.PADDING)))
 
 

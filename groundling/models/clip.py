@@ -29,7 +29,13 @@ from groundling.data.samples import WindowInput
 from groundling.errors import InputError
 from groundling.models.attention import AttentionMap, Watch, places_of_windows, watching
 from groundling.models.kinds import Kind, Student
-from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
+from groundling.models.loading import (
+    load_config,
+    load_processor,
+    load_tokenizer,
+    load_weights,
+    model_type,
+)
 
 
 class ClipText(nn.Module):
@@ -360,9 +366,7 @@ class TwoTowers(nn.Module):
 
 
 def _is_tower(source: str) -> bool:
-    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
-        return False
-    return load_config(source).model_type in CLIP_LIKE
+    return model_type(source) in CLIP_LIKE
 
 
 TOWER = Kind("CLIP-like text tower", _is_tower, lambda source: ClipEncoder(*load_clip_text(source)))

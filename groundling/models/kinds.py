@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from torch import nn
 
@@ -38,6 +39,34 @@ class Student(nn.Module):
         raise NotImplementedError
 
 
+Source = Literal["features", "pixels", "patches"]
+"""Where looks are from: a store's features; photos, within a store's boxes; photos, within boxes of the model's own."""
+
+
+@documented
+class RegionReader(Student):
+    """A model that reads regions beside the text, or has patches in their place. Abstract."""
+
+    reads: Source = "features"
+    """Where the looks of its regions are from."""
+    whole: bool
+    """Whether a region of the whole image comes first."""
+    last_pixel: bool
+    """Whether boxes end at their last pixel."""
+    regions_from: Mapping[str, Any]
+    """What made the regions that it learned from; empty where nobody says."""
+
+    @property
+    def kind(self) -> str:
+        """What results call its design."""
+        raise NotImplementedError
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        raise NotImplementedError
+
+
 @documented
 @dataclass(frozen=True)
 class Kind:
@@ -49,3 +78,16 @@ class Kind:
     """Whether a hub id or folder holds one."""
     load: Callable[[str], Student]
     """The model of that hub id or folder."""
+
+
+@documented
+@dataclass(frozen=True)
+class Viewed:
+    """A kind of model folder that `groundling look` shows otherwise than a `Kind` loads it."""
+
+    name: str
+    """What messages call it."""
+    fits: Callable[[str], bool]
+    """Whether a hub id or folder holds one."""
+    load: Callable[[str], Student]
+    """What is shown of that hub id or folder."""

@@ -42,6 +42,16 @@ def load_config(source: str | Path) -> Any:
         raise InputError(f"{source}: no model found there ({first_line(error)})") from None
 
 
+def model_type(source: str | Path) -> str:
+    """What transformers calls the architecture of a hub id or folder; empty for a folder that is no model of its own.
+
+    Raises InputError where there is none.
+    """
+    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
+        return ""
+    return str(load_config(source).model_type)
+
+
 def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
     """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out."""
     before = hf_logging.get_verbosity()

@@ -22,8 +22,8 @@ from groundling.models.attention import (
     places_of_regions,
     places_of_text,
 )
-from groundling.models.kinds import Kind, Student
-from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.kinds import Kind, RegionReader
+from groundling.models.loading import load_tokenizer, load_weights, model_type
 from groundling.models.text import embedded_words
 
 TEXT, REGIONS = "text", "regions"
@@ -37,7 +37,7 @@ SIDES = {
 CROSS = "visual_attention"
 
 
-class Lxmert(Student):
+class Lxmert(RegionReader):
     """A stock `LxmertModel`: text and regions by themselves, then each reading the other.
 
     Boxes are read as LXMERT wants them, corners in shares of width and height. Its maps are named `text over text`,
@@ -71,6 +71,17 @@ class Lxmert(Student):
             pooled=width,
             regions=model.config.visual_feat_dim,
         )
+
+    @property
+    def kind(self) -> str:
+        """As transformers has it."""
+        return str(self.model.config.model_type)
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        ids: list[int] = self.tokenizer.all_special_ids
+        return ids
 
     def inputs(self, max_length: int) -> tuple[TextInput, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
@@ -181,8 +192,7 @@ def load_lxmert(source: str | Path) -> Lxmert:
 
 
 def _is_lxmert(source: str) -> bool:
-    has_config = (Path(source) / "config.json").exists()
-    return has_config and load_config(source).model_type == LxmertConfig.model_type
+    return model_type(source) == LxmertConfig.model_type
 
 
 LXMERT = Kind("LXMERT of transformers", _is_lxmert, load_lxmert)

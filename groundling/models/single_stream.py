@@ -30,11 +30,11 @@ from groundling.models.attention import (
     watching,
 )
 from groundling.models.join import Join, Joined, fresh
-from groundling.models.kinds import Student
+from groundling.models.kinds import RegionReader
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
-class SingleStream(Student):
+class SingleStream(RegionReader):
     """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
 
     With `early` off (VisualBERT "without early fusion", ablation C2 of Section 5.1), BERT reads the text alone, and
@@ -62,6 +62,17 @@ class SingleStream(Student):
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
         self.whole = join.whole
         self.last_pixel = join.last_pixel
+
+    @property
+    def kind(self) -> str:
+        """What its join is called."""
+        return self.join.kind
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of BERT's special pieces."""
+        ids: list[int] = self.text.tokenizer.all_special_ids
+        return ids
 
     @property
     def max_length(self) -> int:

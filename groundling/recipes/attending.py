@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
 
 from groundling.batch import Example
 from groundling.config import Attending
-from groundling.data.paired import RegionSamples, Seeing, Store
-from groundling.data.pictures import Pictured, pictures_of
+from groundling.data.paired import Mark, RegionSamples, Seeing, Store
+from groundling.data.pictures import Picture, Pictured, pictures_of
 from groundling.data.samples import Samples, TextSamples
-from groundling.data.several_stores import SeveralStores
 from groundling.data.shards import Part
 from groundling.errors import InputError
-from groundling.grounding.passes import (
-    Consumer,
-    OtherLooks,
-    partners,
-    stream,
-    stream_share,
-    untrained,
-)
+from groundling.grounding.entities import pointing
+from groundling.grounding.passes import OtherLooks, Pass, partners, read_here, untrained
 from groundling.jobs import Job, run_jobs
 from groundling.joins.end_to_end import EndToEnd
-from groundling.models.lxmert import Lxmert
+from groundling.models.kinds import RegionReader
+from groundling.models.patches import PatchReader, PatchStore
 from groundling.models.single_stream import SingleStream
 from groundling.recipes.regions_of import Shelf, check_regions, manifests
 from groundling.students import design_of, load_student
@@ -37,27 +31,37 @@ class Attended:
     """A model of text and regions, on its device, and the regions that it reads."""
 
     def __init__(self, config: Attending, device: torch.device) -> None:
-        """Raises InputError if the model reads no regions, or others than the stores have."""
+        """Raises InputError if the model reads no regions, or others than it is given."""
         self.config = config
         model = load_student(config.model, config.kind, config.join)
-        if not isinstance(model, SingleStream | Lxmert):
+        if not isinstance(model, RegionReader):
             raise InputError(
                 f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
-                "`groundling pretrain` leaves one, or a VisualBERT or LXMERT of transformers"
+                "`groundling pretrain` leaves one, or a VisualBERT, LXMERT or ViLT of transformers"
             )
-        reads_pixels = isinstance(model, EndToEnd)
-        if reads_pixels != bool(config.images):
-            told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
+        if (model.reads != "features") != bool(config.images):
+            told = "stored features, no pixels; leave out" if config.images else "pixels; pass"
             raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
-        self.store: SeveralStores = Shelf(config.regions, (), "part", not reads_pixels).of("")
-        if not reads_pixels:
-            check_regions(self.store, model, config.other_regions)
+        self.store: Store | None = None
+        if isinstance(model, PatchReader):
+            _refuse_regions(config)
+        elif not config.regions:
+            raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
+        else:
+            stores = Shelf(config.regions, (), "part", model.reads == "features").of("")
+            if model.reads == "features":
+                check_regions(stores, model, config.other_regions)
+            self.store = stores
         if config.untrained:
             untrained(model, config.seed)
         if isinstance(model, SingleStream):
             # A text alone or a pair is read as in pre-training.
             design_of(model, config.join).ready(model, (), True)
         self.model = model.to(device).eval()
+
+    def mark(self, usual: Mark) -> Mark:
+        """Which of its regions are right: a task's own rule, of patches `pointing`."""
+        return pointing if isinstance(self.model, PatchReader) else usual
 
     def samples(self, examples: Sequence[Example], others: bool = False) -> Samples:
         """Examples as the model reads them; `others`: beside the looks of other images, see `OtherLooks`.
@@ -66,7 +70,14 @@ class Attended:
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
-        store: Store = self.store
+        texts = TextSamples(examples, text, keep=0)  # each is read once
+        files: dict[str, Picture] = {}
+        if model.reads != "features":
+            files = pictures_of(texts, self.config.images, "a model that reads pixels")
+        store = self.store
+        if isinstance(model, PatchReader):
+            store = PatchStore(model, files)
+        assert store is not None  # only patches have none
         partner: dict[str, str] = {}
         if others:
             partner = partners(
@@ -74,19 +85,31 @@ class Attended:
             )
             store = OtherLooks(store, partner)
         seeing = Seeing(model.whole, model.last_pixel, self.config.most_regions)
-        texts = TextSamples(examples, text, keep=0)  # each is read once
         samples: Samples = RegionSamples(texts, store, seeing)
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
+            names = " ".join(self.config.regions)
             raise InputError(
-                f"{self.store.name}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make "
-                "a store in which every image has one, or leave these images out"
+                f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
+                "in which every image has one, or leave these images out"
             )
         if not isinstance(model, EndToEnd):
             return samples
-        files = pictures_of(samples, self.config.images, "a model that reads pixels")
         shown = {image: files[partner.get(image, image)] for image in files}
         return Pictured(samples, shown, model.side, model.long_side)
+
+
+def _refuse_regions(config: Attending) -> None:
+    """Raises InputError for settings of regions, which a model that reads patches has none of."""
+    for name, given in (
+        ("--regions", config.regions),
+        ("--most-regions", config.most_regions),
+        ("--other-regions", config.other_regions),
+    ):
+        if given:
+            raise InputError(
+                f"{config.model}: this model reads patches of photos, no regions; leave {name} out"
+            )
 
 
 def inputs_of(config: Attending) -> dict[str, str | Path]:
@@ -98,48 +121,34 @@ def inputs_of(config: Attending) -> dict[str, str | Path]:
 
 Config = TypeVar("Config")
 
-
-class Look(NamedTuple):
-    """One pass."""
-
-    samples: Samples
-    consumers: Sequence[Consumer]
+Plan = Callable[[Config, torch.device], Sequence[Pass]]
+"""A command's passes, from its settings and a device; a function of a module, as other processes are sent it."""
 
 
-Plan = Callable[[Config, Attended], Sequence[Look]]
-"""The passes of a command, from its settings and the model; a function of a module, as other processes are sent it."""
+def read_all(
+    passes: Sequence[Pass], plan: Plan[Config], config: Config, processes: int = 1
+) -> None:
+    """Do all passes of a command: by this process, by those of torchrun, or by so many that are started here.
 
-
-def looked(
-    config: Config, attending: Attending, plan: Plan[Config], processes: int = 1
-) -> Sequence[Look]:
-    """Every pass of a plan, done: consumers hold what they took of all samples.
-
-    By this process, by those of torchrun, or by so many that are started here. Raises InputError for both at once.
+    `plan` makes the same passes of `config` in these. Raises InputError for torchrun and `processes` at once.
     """
-    state = PartialState(cpu=attending.cpu)
-    if processes > 1 and state.num_processes > 1:
-        raise InputError("torchrun and --processes both start processes; leave one of them out")
-    attended = Attended(attending, state.device)
-    looks = plan(config, attended)
+    state = PartialState()
     if processes == 1:
-        for look in looks:
-            stream(attended.model, *look, attending.at_once)
-        return looks
+        read_here(passes)
+        return
+    if state.num_processes > 1:
+        raise InputError("torchrun and --processes both start processes; leave one of them out")
     parts = [Part(rank, processes) for rank in range(processes)]
-    jobs = [Job(f"part {one.rank + 1}", _share, (config, attending, plan, one)) for one in parts]
+    told = (plan, config, state.device.type)
+    jobs = [Job(f"part {one.rank + 1}", _share, (*told, one)) for one in parts]
     shares = run_jobs(jobs, processes, lambda line: None)
-    for number, look in enumerate(looks):
-        for place, consumer in enumerate(look.consumers):
-            consumer.merge([shares[job.name][number][place] for job in jobs])
-    return looks
+    for number, one in enumerate(passes):
+        one.merge([shares[job.name][number] for job in jobs])
 
 
-def _share(config: Config, attending: Attending, plan: Plan[Config], part: Part) -> list[list[Any]]:
-    """What the consumers of every pass keep of one process's share."""
-    device = PartialState(cpu=attending.cpu).device
-    attended = Attended(attending, device)
-    looks = plan(config, attended)
-    for look in looks:
-        stream_share(attended.model, *look, part, attending.at_once)
-    return [[consumer.kept() for consumer in look.consumers] for look in looks]
+def _share(plan: Plan[Config], config: Config, device: str, part: Part) -> list[Any]:
+    """What one process's share of every pass has said."""
+    passes = plan(config, PartialState(cpu=device == "cpu").device)
+    for one in passes:
+        one.read(part)
+    return [one.kept() for one in passes]

@@ -7,10 +7,12 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from groundling.batch import Example, needed
 from groundling.config import HeadsConfig, check_numbers, need
@@ -18,9 +20,11 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.grounding.entities import Grounding, Phrase, State
 from groundling.grounding.leaderboard import Board, halves
-from groundling.recipes.attending import Attended, Look, inputs_of, looked
+from groundling.grounding.passes import Look
+from groundling.models.weights import saved_sha256
+from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.report import TableRow, table
+from groundling.report import TableRow, counted, table
 from groundling.runs import disk_errors
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
@@ -63,7 +67,7 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
             part of its text, or no phrase is left.
     """
     need(config, "heads", "data")
-    need(config.attending, "heads", "model", "regions")
+    need(config.attending, "heads", "model")
     check_numbers(config)
     task = named("tasks", Task, config.task)
     settings = asdict(config)
@@ -73,7 +77,8 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
     result = run.result
     if result is None:
         texts = texts_of(config, task)
-        looks = looked((config, texts), config.attending, plan, config.processes)
+        looks = plan((config, texts), run.state.device)
+        read_all(looks, plan, (config, texts), config.processes)
         result = _result(config, texts, looks)
 
         def save(folder: Path) -> None:
@@ -144,17 +149,19 @@ def _by_text(
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(asked: tuple[HeadsConfig, Texts], attended: Attended) -> list[Look]:
+def plan(asked: tuple[HeadsConfig, Texts], device: torch.device) -> list[Look]:
     """The pass, and the one beside the looks of other images."""
     config, texts = asked
+    attended = Attended(config.attending, device)
     task = named("tasks", Task, config.task)
-    mark = needed(task.mark, "mark", task.name)
+    mark = attended.mark(needed(task.mark, "mark", task.name))
     halves_of = texts.halves(config.attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
     looks = []
     for others in (False, True)[: 1 + config.other_images]:
-        samples = attended.samples(texts.examples, others)
-        looks.append(Look(samples, [Grounding(texts.phrases, mark, half, config.query)]))
+        samples = partial(attended.samples, texts.examples, others)
+        grounding = Grounding(texts.phrases, mark, half, config.query)
+        looks.append(Look(attended.model, samples, [grounding], config.attending.at_once))
     return looks
 
 
@@ -187,6 +194,7 @@ def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[st
         "task": config.task,
         "split": config.split,
         "model": config.attending.model,
+        "weights": saved_sha256(config.attending.model),
         "untrained": config.attending.untrained,
         "counted": COUNTED,
         "query": config.query,
@@ -205,12 +213,14 @@ def _grounding(look: Look) -> Grounding:
 
 def _notes(counts: dict[str, Any]) -> list[str]:
     told = {
-        "cut_off": "were cut off with the end of a text, and are left out (--max-length)",
-        "without_pieces": "have no piece of the tokenizer's, and are left out",
-        "split_a_word": "begin or end within a word, and are left out",
-        "in_images_without_regions": "are of images without a region, and count as not found",
+        "cut_off": "left out: cut off with the end of a text (--max-length)",
+        "without_pieces": "left out: without a piece of the tokenizer's",
+        "split_a_word": "left out: beginning or ending within a word",
+        "in_images_without_regions": "counted as not found: in images without a region",
     }
-    return [f"{counts[name]:,} phrases {what}" for name, what in told.items() if counts[name]]
+    return [
+        f"{counted(counts[name], 'phrase')} {why}" for name, why in told.items() if counts[name]
+    ]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,17 @@ import numpy as np
 import torch
 
 from groundling.batch import Example, Sample
-from groundling.config import ModalityConfig, Targeted, check_numbers, need
+from groundling.config import Attending, ModalityConfig, Targeted, check_numbers, need
 from groundling.data.samples import Changed, Samples, thinned
 from groundling.errors import InputError
 from groundling.grounding import attribution, selected_words
+from groundling.grounding.attribution import Explained
 from groundling.grounding.inputs import (
     GIVEN,
     OWN,
     Given,
+    Measured,
     in_other_order,
-    measured,
     strangers,
     undefined,
     with_images,
@@ -39,21 +40,26 @@ from groundling.grounding.modality import (
     told,
 )
 from groundling.grounding.outcomes import Outcome
-from groundling.grounding.passes import partners, stream
+from groundling.grounding.passes import Consumer, Look, Pass, partners
 from groundling.models.clip import load_clip_image, load_clip_text
-from groundling.recipes.attending import inputs_of
+from groundling.models.single_stream import SingleStream
+from groundling.recipes.attending import inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.subjects import Subject, examples_of, reads_pixels, subject_of
 from groundling.recipes.teaching import teacher_inputs
-from groundling.report import TableRow, table
+from groundling.report import TableRow, counted, table
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
 
 COMPLETE = 0.05
 """Up to which share of the change in an answer attributions may miss it and count as complete."""
+CLOSE = 0.01
+"""Up to how much they may miss it anyhow: of a change of nearly nothing, a share says nothing."""
 MOSTLY = 0.9
 """Share of examples of which attributions ought to be complete."""
 COUNTED = "layers and heads count from 0"
+SHUFFLED = Given(image="shuffled")
+SWAPPED = Given(image="swapped")
 Told = dict[str, Any]
 
 
@@ -71,10 +77,14 @@ def modality(config: ModalityConfig, out: str | Path) -> dict[str, Any]:
     if config.teacher:
         need(config, "modality --teacher", "teacher_images")
     check_numbers(config)
-    run = Run(out, "modality", asdict(config), _inputs(config), config.attending.cpu)
+    settings = asdict(config)
+    del settings["processes"]  # results do not depend on them
+    run = Run(out, "modality", settings, _inputs(config), config.attending.cpu)
     result = run.result
     if result is None:
-        result = run.finish(_Analysis(config, run.state.device).result())
+        analysis = _Analysis(config, run.state.device)
+        read_all(analysis.passes, plan, config, config.processes)
+        result = run.finish(analysis.result())
     say_notes(result["notes"])
     if run.state.is_main_process:
         print(_tables(result))
@@ -90,6 +100,11 @@ def _inputs(config: ModalityConfig) -> dict[str, str | Path]:
     }
 
 
+def plan(config: ModalityConfig, device: torch.device) -> list[Pass]:
+    """Every pass of every model."""
+    return _Analysis(config, device).passes
+
+
 class _Analysis:
     """One model or two, and the examples that both read."""
 
@@ -97,48 +112,41 @@ class _Analysis:
         self.config = config
         self.device = device
         self.seed = config.attending.seed
-        self.sources = [config.attending.model, *([config.other] if config.other else [])]
         settings = [config.attending]
         if config.other:
             settings.append(replace(config.attending, model=config.other, untrained=False))
-        self.subjects = [subject_of(one, config.outcome, device) for one in settings]
-        every = examples_of(config, self.subjects[0])
+        subjects = [subject_of(one, config.outcome, device) for one in settings]
+        every = examples_of(config, subjects[0])
         self.examples = thinned(every, config.most_examples)
         self.images = images_of(self.examples)
-        self.notes = [note for subject in self.subjects for note in subject.notes]
+        self.few = thinned(self.examples, config.explained or len(self.examples))
+        """Those that are looked at word by word."""
+        self.notes = [note for subject in subjects for note in subject.notes]
         if len(self.examples) < len(every):
             self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
+        self.models = [
+            _Model(self, one, subject) for one, subject in zip(settings, subjects, strict=True)
+        ]
+
+    @property
+    def passes(self) -> list[Pass]:
+        """All that models are asked."""
+        return [one for model in self.models for one in model.passes]
 
     def result(self) -> Told:
-        """What `result.json` holds."""
+        """What `result.json` holds, once all passes are read."""
         config = self.config
-        drawn = [self._importance(subject) for subject in self.subjects]
-        few = _Few(self)
-        models = []
-        for number, (subject, one) in enumerate(zip(self.subjects, drawn, strict=True)):
-            told_of: Told = {"model": self.sources[number]}
-            told_of["kind"] = subject.model.join.kind
-            told_of |= one.numbers()
-            told_of["inputs"] = self._other_inputs(subject) if config.other_inputs else None
-            told_of["attribution"] = few.attribution(number) if config.explained else None
-            models.append(told_of)
+        drawn = [model.importance() for model in self.models]
+        told_of = [
+            model.about(one.numbers()) for model, one in zip(self.models, drawn, strict=True)
+        ]
         result: Told = {"data": config.data, "task": config.task, "query": config.query}
         result |= {"examples": len(self.examples), "images": len(set(self.images))}
-        result |= {"counted": COUNTED, "models": models}
+        result |= {"counted": COUNTED, "models": told_of}
         result["difference"] = self._difference(drawn)
-        result["selected_words"] = few.selected_words() if config.teacher else None
+        result["selected_words"] = _Words(self).about() if config.teacher else None
         result["notes"] = list(dict.fromkeys(self.notes))
         return result
-
-    def _importance(self, subject: Subject) -> Drawn:
-        consumer = Importance(self.config.query)
-        samples = subject.samples(self.examples)
-        stream(subject.model, samples, [consumer], self.config.attending.at_once)
-        if not consumer.layers.numbers:
-            raise InputError("no layer of this model attends to text and regions alike")
-        if consumer.dropped:
-            self.notes.append(f"{consumer.dropped:,} pieces of texts did not fit and were cut off")
-        return Drawn(consumer, self.images, self.seed)
 
     def _difference(self, drawn: Sequence[Drawn]) -> Told | None:
         if len(drawn) < 2:
@@ -151,160 +159,235 @@ class _Analysis:
             )
         return compared(one, other)
 
-    # -- other inputs --------------------------------------------------------------------------------------------------
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """Means of numbers of all examples with resamples, see `drawn_means`."""
+        return drawn_means(values, self.images, self.seed)
 
-    def _other_inputs(self, subject: Subject) -> Told:
-        """What becomes of a model's answers beside other inputs."""
-        outcome = subject.outcome
-        if outcome is None:
-            return {"undefined": "the model has no head that says how text and image match"}
-        self.check_labels(subject)
-        own = self._measured(subject, outcome, OWN)
-        rows = []
-        for given in GIVEN:
-            reason = undefined(given, outcome, subject.form, self.examples)
-            row: Told = {"given": given.name, "image": given.image, "text": given.text}
-            if reason:
-                rows.append(row | {"undefined": reason})
-                continue
-            values = own if given == OWN else self._measured(subject, outcome, given)
-            means = drawn_means(values, self.images, self.seed)
-            changes = drawn_means(values - own, self.images, self.seed)
-            row["values"] = [told(means[:, place]) for place in range(len(outcome.names))]
-            row["changes"] = [told(changes[:, place]) for place in range(len(outcome.names))]
-            rows.append(row)
-        without = int((~np.isfinite(own[:, 0])).sum())
-        return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
+    def means_of_few(self, values: np.ndarray) -> np.ndarray:
+        """The same of the few."""
+        return drawn_means(values, images_of(self.few), self.seed)
 
-    def check_labels(self, subject: Subject) -> None:
-        """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
-        labels = [example.label for example in self.examples]
-        picks = subject.form is not None and any(example.gold for example in self.examples)
-        if subject.form is not None and None in labels and not picks:
-            raise InputError(
-                f"{self.config.data}: examples have no labels; pass --no-other-inputs --explained 0, or labelled data"
-            )
-
-    def _measured(self, subject: Subject, outcome: Outcome, given: Given) -> np.ndarray:
-        samples = self._given(subject, outcome, given)
-        return measured(subject.model, outcome, samples, self.config.attending.at_once)
-
-    def _given(self, subject: Subject, outcome: Outcome, given: Given) -> Samples:
-        """The examples as the model is given them."""
-        examples = self.examples
-        partner: Mapping[str, str] | None = None
-        if given.image in ("shuffled", "swapped"):
-            partner = partners([name for one in examples for name in one.images], self.seed)
-        if given.image == "swapped" and partner is not None:
-            examples = with_images(examples, partner)
-        if given.text == "swapped":
-            examples = with_texts(examples, strangers(examples, self.seed))
-        shuffled = partner if given.image == "shuffled" else None
-        samples = outcome.put(subject.samples(examples, shuffled))
-        kept = subject.model.text.tokenizer.all_special_ids
-        if given.image == "blank":
-            samples = Changed(samples, without_looks(subject.model.sizes.regions))
-        if given.text == "blank":
-            samples = Changed(samples, without_words(kept))
-        if given.text == "shuffled":
-            samples = Changed(samples, in_other_order(kept, self.seed))
-        return samples
-
-
-@dataclass
-class _Few:
-    """The examples that are looked at word by word."""
-
-    whole: _Analysis
-
-    @cached_property
-    def examples(self) -> list[Example]:
-        """Some of all, evenly spaced."""
-        return thinned(self.whole.examples, self.whole.config.explained or len(self.whole.examples))
-
-    @cached_property
-    def images(self) -> list[str]:
-        """The image of each."""
-        return images_of(self.examples)
-
-    @cached_property
-    def seen(self) -> list[tuple[Looks, list[Sample]]]:
-        """Each model's attention, place by place, and the samples that it was read from."""
-        found = []
-        for subject in self.whole.subjects:
-            samples = subject.samples(self.examples)
-            looks = Looks()
-            stream(subject.model, samples, [looks], self.whole.config.attending.at_once)
-            found.append((looks, samples.get(range(len(samples)), ())))
-        return found
-
-    def _by_layer(self, values: np.ndarray, layers: Sequence[int]) -> Told:
-        """Means of numbers (N, layers + 1), the last one of the mean of layers."""
-        drawn = drawn_means(values, self.images, self.whole.seed)
+    def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> Told:
+        """Means of numbers (few, layers + 1), the last one of the mean of layers."""
+        drawn = self.means_of_few(values)
         rows = [{"layer": layer, **told(drawn[:, place])} for place, layer in enumerate(layers)]
         known = int(np.isfinite(values[:, -1]).sum())
         return {"by_layer": rows, "mean_of_layers": told(drawn[:, -1]), "examples": known}
 
-    def attribution(self, number: int) -> Told:
-        """Integrated gradients of a model, whether they are complete, and whether attention agrees with them."""
-        subject = self.whole.subjects[number]
-        if subject.outcome is None:
-            return {"undefined": "the model has no head whose answer could be explained"}
-        if reads_pixels(subject):
-            return {"undefined": "the model reads pixels, and only stored features are explained"}
-        self.whole.check_labels(subject)
-        config = self.whole.config
-        samples = subject.outcome.put(subject.samples(self.examples))
-        found = attribution.attributions(
-            subject.model, subject.outcome, samples, config.attending.at_once, config.line_points
+
+class _Model:
+    """One model, and all that it is asked; its numbers are there once `passes` are read."""
+
+    def __init__(self, whole: _Analysis, attending: Attending, subject: Subject) -> None:
+        self.whole = whole
+        self.source = attending.model
+        self.untrained = attending.untrained
+        self.subject = subject
+        self.config = whole.config
+        self.masses = Importance(self.config.query)
+        self.looks = Looks()
+        self.answers: dict[Given, Measured] = {}
+        self.why_not: dict[Given, str] = {}
+        self.explained: Explained | None = None
+        outcome = subject.outcome
+        if self.config.other_inputs and outcome is not None:
+            self._ask_beside_other_inputs(outcome)
+        explains = self.config.explained and outcome is not None and not reads_pixels(subject)
+        if explains and outcome is not None:
+            self._explain(outcome)
+
+    @property
+    def passes(self) -> list[Pass]:
+        """All of them."""
+        passes: list[Pass] = [self._look(self.masses, self.whole.examples), *self.answers.values()]
+        if self.explained is not None:
+            passes.append(self.explained)
+        if self.explained is not None or self.config.teacher:
+            passes.append(self._look(self.looks, self.whole.few))
+        return passes
+
+    def _look(self, consumer: Consumer, examples: Sequence[Example]) -> Look:
+        samples = partial(self.subject.samples, examples)
+        return Look(self.subject.model, samples, [consumer], self.config.attending.at_once)
+
+    def about(self, numbers: Told) -> Told:
+        """What `result.json` says of it; `numbers` are those of its attention."""
+        return {
+            "model": self.source,
+            "untrained": self.untrained,
+            "kind": self.subject.model.kind,
+            **numbers,
+            "inputs": self._other_inputs() if self.config.other_inputs else None,
+            "attribution": self._attribution() if self.config.explained else None,
+        }
+
+    def importance(self) -> Drawn:
+        """Its masses, with resamples."""
+        if not self.masses.layers.numbers:
+            raise InputError("no layer of this model attends to text and regions alike")
+        if self.masses.dropped:
+            pieces = counted(self.masses.dropped, "piece")
+            self.whole.notes.append(f"{pieces} cut off from texts that did not fit (--max-length)")
+        return Drawn(self.masses, self.whole.images, self.whole.seed)
+
+    # -- other inputs --------------------------------------------------------------------------------------------------
+
+    def _ask_beside_other_inputs(self, outcome: Outcome) -> None:
+        self._check_labels()
+        model = self.subject.model
+        for given in GIVEN:
+            reason = undefined(given, outcome, self.subject.form, self.whole.examples)
+            if reason:
+                self.why_not[given] = reason
+                continue
+            samples = partial(self._given, outcome, given)
+            at_once = self.config.attending.at_once
+            self.answers[given] = Measured(model, outcome, samples, at_once)
+
+    def _other_inputs(self) -> Told:
+        """What becomes of its answers beside other inputs."""
+        outcome = self.subject.outcome
+        if outcome is None:
+            return {"undefined": "the model has no head that says how text and image match"}
+        values = {given: answers.values for given, answers in self.answers.items()}
+        own = values[OWN]
+        rows = []
+        for given in GIVEN:
+            row: Told = {"given": given.name, "image": given.image, "text": given.text}
+            if given in self.why_not:
+                rows.append(row | {"undefined": self.why_not[given]})
+                continue
+            means = self.whole.means(values[given])
+            changes = self.whole.means(values[given] - own)
+            row["values"] = [told(means[:, place]) for place in range(len(outcome.names))]
+            row["changes"] = [told(changes[:, place]) for place in range(len(outcome.names))]
+            rows.append(row)
+        self._note_same_images(values)
+        without = int((~np.isfinite(own[:, 0])).sum())
+        return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
+
+    def _note_same_images(self, values: Mapping[Given, np.ndarray]) -> None:
+        """Says why two rows are equal that are asked apart."""
+        shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
+        if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
+            self.whole.notes.append(
+                f"{self.source}: {SHUFFLED.name} and {SWAPPED.name} are the same input to this model, as images "
+                "differ in nothing but looks: all have as many regions, and their boxes are equal (as in a grid), or "
+                "the model reads no boxes"
+            )
+
+    def _check_labels(self) -> None:
+        """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
+        form = self.subject.form
+        labels = [example.label for example in self.whole.examples]
+        picks = form is not None and any(example.gold for example in self.whole.examples)
+        if form is not None and None in labels and not picks:
+            raise InputError(
+                f"{self.config.data}: examples have no labels; pass --no-other-inputs --explained 0, or labelled data"
+            )
+
+    def _given(self, outcome: Outcome, given: Given) -> Samples:
+        """The examples as the model is given them."""
+        examples = self.whole.examples
+        seed = self.whole.seed
+        partner: Mapping[str, str] | None = None
+        if given.image in ("shuffled", "swapped"):
+            partner = partners([name for one in examples for name in one.images], seed)
+        if given.image == "swapped" and partner is not None:
+            examples = with_images(examples, partner)
+        if given.text == "swapped":
+            examples = with_texts(examples, strangers(examples, seed))
+        shuffled = partner if given.image == "shuffled" else None
+        model = self.subject.model
+        samples = outcome.put(self.subject.samples(examples, shuffled))
+        kept = model.special
+        if given.image == "blank":
+            samples = Changed(samples, without_looks(model.sizes.regions))
+        if given.text == "blank":
+            samples = Changed(samples, without_words(kept))
+        if given.text == "shuffled":
+            samples = Changed(samples, in_other_order(kept, seed))
+        return samples
+
+    # -- attribution ---------------------------------------------------------------------------------------------------
+
+    def _explain(self, outcome: Outcome) -> None:
+        self._check_labels()
+
+        def samples() -> Samples:
+            return outcome.put(self.subject.samples(self.whole.few))
+
+        model, config = self.subject.model, self.config
+        assert isinstance(model, SingleStream)  # no other has an outcome
+        self.explained = Explained(
+            model, outcome, samples, config.attending.at_once, config.line_points
         )
-        looks, rows = self.seen[number]
+
+    @cached_property
+    def rows(self) -> list[Sample]:
+        """The few as the model reads them."""
+        samples = self.subject.samples(self.whole.few)
+        return list(samples.get(range(len(samples)), ()))
+
+    def _attribution(self) -> Told:
+        """Integrated gradients, whether they are complete, and whether attention agrees with them."""
+        outcome = self.subject.outcome
+        if outcome is None:
+            return {"undefined": "the model has no head whose answer could be explained"}
+        if self.explained is None:
+            return {"undefined": "the model reads pixels, and only stored features are explained"}
+        found = self.explained.attributions
+        looks = self.looks.by_sample.rows
         agreeing = np.stack(
             [
-                attribution.agreement(looks.by_sample.rows[place], one, row)
-                for place, (one, row) in enumerate(zip(found, rows, strict=True))
+                attribution.agreement(looks[place], one, row)
+                for place, (one, row) in enumerate(zip(found, self.rows, strict=True))
             ]
         )
-        change = np.array([one.change for one in found])
-        rest = np.abs([one.rest for one in found])
-        shares = drawn_means(text_share(found), self.images, self.whole.seed)
-        complete = float((rest <= COMPLETE * np.abs(change)).mean())
-        if complete < MOSTLY:
-            self.whole.notes.append(
-                f"{self.whole.sources[number]}: integrated gradients miss more than {COMPLETE:.0%} of the change in "
-                f"{1 - complete:.0%} of examples; raise --line-points"
-            )
+        layers = self.looks.layers.numbers
         return {
-            "explains": subject.outcome.explains,
+            "explains": outcome.explains,
             "examples": len(found),
-            "line_points": config.line_points,
-            "complete": round(complete, 6),
-            "rest_median": round(float(np.median(rest)), 6),
-            "rest_worst": round(float(rest.max()), 6),
-            "change_mean_size": round(float(np.abs(change).mean()), 6),
-            "text_share": told(shares),
+            "line_points": self.config.line_points,
+            **self._completeness(found),
+            "text_share": told(self.whole.means_of_few(text_share(found))),
             "agreement": {
-                "words": self._by_layer(agreeing[..., 0], looks.layers.numbers),
-                "regions": self._by_layer(agreeing[..., 1], looks.layers.numbers),
+                "words": self.whole.by_layer(agreeing[..., 0], layers),
+                "regions": self.whole.by_layer(agreeing[..., 1], layers),
             },
         }
 
-    def selected_words(self) -> Told:
-        """Whether attention goes to the words that CLIP-TD's teacher selects."""
-        config = self.whole.config
-        _, rows = self.seen[0]
-        teacher = self._teacher(self.whole.subjects[0].samples(self.examples))
-        worths = selected_words.worths(teacher, rows, config.attending.at_once)
-        attentions = []
-        for looks, samples in self.seen:
-            attentions.append(
-                [
-                    selected_words.attention_of_words(
-                        looks.by_sample.rows[place], sample, len(worth.words)
-                    )
-                    for place, (sample, worth) in enumerate(zip(samples, worths, strict=True))
-                ]
+    def _completeness(self, found: Sequence[attribution.Attribution]) -> Told:
+        """How much attributions miss."""
+        change = np.abs([one.change for one in found])
+        rest = np.abs([one.rest for one in found])
+        complete = float((rest <= np.maximum(COMPLETE * change, CLOSE)).mean())
+        if complete < MOSTLY:
+            self.whole.notes.append(
+                f"{self.source}: integrated gradients miss more than {COMPLETE:.0%} of the change, and more than "
+                f"{CLOSE}, in {1 - complete:.0%} of examples; raise --line-points"
             )
+        return {
+            "complete": round(complete, 6),
+            "rest_median": round(float(np.median(rest)), 6),
+            "rest_worst": round(float(rest.max()), 6),
+            "change_mean_size": round(float(change.mean()), 6),
+        }
+
+
+@dataclass
+class _Words:
+    """Whether attention goes to the words that CLIP-TD's teacher selects."""
+
+    whole: _Analysis
+
+    def about(self) -> Told:
+        """What `result.json` says of it."""
+        config = self.whole.config
+        models = self.whole.models
+        teacher = self._teacher(models[0].subject.samples(self.whole.few))
+        worths = selected_words.worths(teacher, models[0].rows, config.attending.at_once)
+        attentions = [_attention_of_words(model, worths) for model in models]
         scores = [
             np.stack(
                 [
@@ -319,25 +402,22 @@ class _Few:
             "words": config.words,
             "relevance": config.relevance,
         }
-        result["examples"] = len(rows)
+        result["examples"] = len(worths)
         result["models"] = [
             {
-                "ranks": self._by_layer(one[..., 0], looks.layers.numbers),
-                "overlap": self._by_layer(one[..., 1], looks.layers.numbers),
+                "ranks": self.whole.by_layer(one[..., 0], model.looks.layers.numbers),
+                "overlap": self.whole.by_layer(one[..., 1], model.looks.layers.numbers),
             }
-            for one, (looks, _) in zip(scores, self.seen, strict=True)
+            for one, model in zip(scores, models, strict=True)
         ]
-        result["overlap_by_chance"] = told(self._mean(scores[0][:, -1, 2]))
+        result["overlap_by_chance"] = told(self.whole.means_of_few(scores[0][:, -1, 2]))
         result["difference"] = None
         if len(scores) == 2:
-            change = self._mean(scores[1][:, -1, :2] - scores[0][:, -1, :2])
+            change = self.whole.means_of_few(scores[1][:, -1, :2] - scores[0][:, -1, :2])
             result["difference"] = {"ranks": told(change[:, 0]), "overlap": told(change[:, 1])}
         place = _worth_showing(worths)
         result["shown"] = selected_words.shown(worths[place], [each[place] for each in attentions])
         return result
-
-    def _mean(self, values: np.ndarray) -> np.ndarray:
-        return drawn_means(values, self.images, self.whole.seed)
 
     def _teacher(self, samples: Samples) -> ClipTeacher:
         config = self.whole.config
@@ -347,6 +427,15 @@ class _Few:
             teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
         )
         return ClipTeacher(towers, {"clip_words"}, options).to(self.whole.device).fit(samples)
+
+
+def _attention_of_words(model: _Model, worths: Sequence[selected_words.Worth]) -> list[np.ndarray]:
+    """A model's attention to each word of each of the few."""
+    looks = model.looks.by_sample.rows
+    return [
+        selected_words.attention_of_words(looks[place], sample, len(worth.words))
+        for place, (sample, worth) in enumerate(zip(model.rows, worths, strict=True))
+    ]
 
 
 def images_of(examples: Sequence[Example]) -> list[str]:
@@ -381,8 +470,14 @@ def _tables(result: Told) -> str:
     if result["difference"]:
         parts += _of_difference(result)
     if result["selected_words"]:
-        parts += _of_words(result["selected_words"])
+        names = [_name(model) for model in result["models"]]
+        parts += _of_words(result["selected_words"], names)
     return "\n\n".join(parts)
+
+
+def _name(model: Told) -> str:
+    """What tables call a model."""
+    return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
 def _cell(number: Told) -> str:
@@ -417,7 +512,7 @@ def _of_model(model: Told, query: str) -> list[str]:
     rows.append({"layer": "all / even"} | ratio | {"gap": ""})
     asked = "[CLS]" if query == "cls" else "all places"
     parts = [
-        f"{model['model']}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"
+        f"{_name(model)}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"
     ]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
@@ -456,7 +551,7 @@ def _of_attribution(found: Told) -> str:
     return "\n".join(
         [
             f"{title} of the {found['explains']}, {found['examples']:,} examples, {found['line_points']} points",
-            f"  complete within {100 * COMPLETE:.0f} %: {100 * found['complete']:.1f} % of examples",
+            f"  complete within {100 * COMPLETE:.0f} % or {CLOSE}: {100 * found['complete']:.1f} % of examples",
             f"  share of the text: {_percent(found['text_share'])} %",
             f"  rank correlation with [CLS]'s attention, words: {_cell(words)}, regions: {_cell(regions)}",
         ]
@@ -469,7 +564,7 @@ def _of_difference(result: Told) -> list[str]:
     names = [*KINDS, "gap"]
     rows = _layer_rows(found.get("by_layer", ()), names)
     rows.append({"layer": "all"} | {name: _percent(found["overall"][name]) for name in names})
-    one, other = (model["model"] for model in result["models"])
+    one, other = (_name(model) for model in result["models"])
     relative = found["relative"]
     lines = [
         f"{other} less {one}, percentage points",
@@ -481,14 +576,12 @@ def _of_difference(result: Told) -> list[str]:
     return ["\n".join(lines)]
 
 
-def _of_words(found: Told) -> list[str]:
+def _of_words(found: Told, names: Sequence[str]) -> list[str]:
     """Attention to words against the teacher's scores, and one text."""
     rows: list[TableRow] = []
-    for number, model in enumerate(found["models"]):
+    for source, model in zip(names, found["models"], strict=True):
         ranks, overlap = (model[name]["mean_of_layers"] for name in ("ranks", "overlap"))
-        rows.append(
-            {"": f"model {number}", "rank correlation": _cell(ranks), "overlap": _percent(overlap)}
-        )
+        rows.append({"": source, "rank correlation": _cell(ranks), "overlap": _percent(overlap)})
     chance = _percent(found["overlap_by_chance"])
     rows.append({"": "by chance", "rank correlation": "0.0", "overlap": chance})
     shown = []
@@ -496,8 +589,8 @@ def _of_words(found: Told) -> list[str]:
         cells = {"word": word["word"], "score": "-"}
         if word["score"] is not None:
             cells["score"] = f"{word['score']:.3f}"
-        for number, attention in enumerate(word["attention"]):
-            cells[f"attention {number}, %"] = f"{100 * attention:.2f}"
+        for source, attention in zip(names, word["attention"], strict=True):
+            cells[f"attention of {source}, %"] = f"{100 * attention:.2f}"
         shown.append(cells)
     title = f"[CLS]'s attention to words against the scores by which {found['teacher']} selects {found['words']}"
     return [f"{title}\n\n{table(rows)}", f"{found['shown']['text']}\n\n{table(shown)}"]

@@ -10,8 +10,7 @@ from typing import Any
 from groundling.data.regions import RegionStore
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
-from groundling.models.lxmert import Lxmert
-from groundling.models.single_stream import SingleStream
+from groundling.models.kinds import RegionReader
 
 NAMED = re.compile(r"([^=/\\]+)=(.*)")
 """NAME=STORE."""
@@ -89,7 +88,7 @@ def made_by(store: SeveralStores) -> dict[str, Any]:
     return {"identity": store.identity, "made_by": store.made_by}
 
 
-def check_regions(stores: SeveralStores, model: SingleStream | Lxmert, accept: bool) -> None:
+def check_regions(stores: SeveralStores, model: RegionReader, accept: bool) -> None:
     """Raises InputError if a store's features have another width, or come from another detector or backbone.
 
     `accept` lets the latter pass. A model or a store that does not say what its regions are fits any.

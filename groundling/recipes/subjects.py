@@ -18,7 +18,8 @@ from groundling.find import named
 from groundling.forms import Form
 from groundling.grounding.outcomes import HiddenWords, Match, Outcome, RightAnswer
 from groundling.grounding.passes import OtherLooks, untrained
-from groundling.joins.end_to_end import EndToEnd
+from groundling.models.kinds import RegionReader
+from groundling.models.lxmert import Lxmert
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.masked_lm import MaskedLM
@@ -36,7 +37,7 @@ Asked = Literal["best", "match", "words"]
 class Subject(Protocol):
     """A model and what it reads."""
 
-    model: SingleStream
+    model: RegionReader
     form: Form | None
     """Shape of a fine-tuned model's answers."""
     outcome: Outcome | None
@@ -70,12 +71,12 @@ class PreTrained:
     def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
         """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
         self.attended = Attended(config, device)
-        if not isinstance(self.attended.model, SingleStream):
+        if isinstance(self.attended.model, Lxmert):
             raise InputError(
                 f"{config.model}: the importance of modalities is not defined for a model of two streams: "
                 "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
             )
-        self.model: SingleStream = self.attended.model
+        self.model: RegionReader = self.attended.model
         self.form: Form | None = None
         self.notes: list[str] = []
         folder = Path(config.model)
@@ -97,6 +98,8 @@ class PreTrained:
         return Match(head.to(device).eval())
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWords | None:
+        if not isinstance(self.model, SingleStream):  # a guest's own heads are not read
+            return None
         mask = self.model.text.tokenizer.mask_token_id
         if mask is None:
             return None
@@ -130,7 +133,7 @@ class FineTuned:
         )
         if config.untrained:
             untrained(student, config.seed)
-        self.model: SingleStream = student.to(device).eval()
+        self.model: RegionReader = student.to(device).eval()
         self.form: Form | None = self.fitted.form
         self.task = self.fitted.task()
         self.outcome: Outcome | None = RightAnswer(self.fitted.objective, self.task.metrics)
@@ -153,7 +156,7 @@ class FineTuned:
 
 def reads_pixels(subject: Subject) -> bool:
     """Whether a model makes its features from photos."""
-    return isinstance(subject.model, EndToEnd)
+    return subject.model.reads != "features"
 
 
 def examples_of(config: ModalityConfig, subject: Subject) -> list[Example]:

@@ -7,18 +7,21 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from groundling.batch import needed
 from groundling.config import SyntaxConfig, check_numbers, need
 from groundling.data.conllu import Parse, read_parses, written
 from groundling.data.parsers import PARSERS, parses_by
 from groundling.errors import InputError
-from groundling.grounding.entities import State
+from groundling.grounding.entities import POINTING, State
 from groundling.grounding.leaderboard import Board
+from groundling.grounding.passes import Look
 from groundling.grounding.syntax import (
     PROTOCOL,
     TABLE_2,
@@ -28,9 +31,9 @@ from groundling.grounding.syntax import (
     matched,
     questions,
 )
-from groundling.recipes.attending import Attended, Look, inputs_of, looked
+from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.report import TableRow, table
+from groundling.report import TableRow, counted, table
 from groundling.runs import disk_errors, write_whole
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions
 
@@ -70,7 +73,7 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
     if config.write_captions:
         return _write_captions(config)
     need(config, "syntax", "parses")
-    need(config.attending, "syntax", "model", "regions")
+    need(config.attending, "syntax", "model")
     source = _file(config)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them
@@ -81,7 +84,9 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
         # A parser is asked once, and what it said is then the file of parses.
         parsed = replace(config, parses=str(source or _ask_parser(config, run)))
         read = read_arcs(parsed)
-        looks = looked((config, read.questions), config.attending, plan, config.processes)
+        asked = (config, read.questions)
+        looks = plan(asked, run.state.device)
+        read_all(looks, plan, asked, config.processes)
         arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
         result = _result(config, read, arcs)
 
@@ -143,7 +148,8 @@ def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> 
     """The parses of captions as a CoNLL-U file that names them."""
     lines = []
     for parse, caption in zip(parses, of, strict=True):
-        lines += written(replace(parse, id=caption.id))
+        if parse.words:  # a sentence without any is none
+            lines += written(replace(parse, id=caption.id))
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -167,16 +173,18 @@ def read_arcs(config: SyntaxConfig) -> Read:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(told: tuple[SyntaxConfig, Questions], attended: Attended) -> list[Look]:
+def plan(told: tuple[SyntaxConfig, Questions], device: torch.device) -> list[Look]:
     """The pass, and the one beside the looks of other images."""
     config, asked = told
+    attended = Attended(config.attending, device)
     half_of = asked.halves(config.attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
-    mark = needed(FLICKR30K.mark, "mark", "syntax")
+    mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
     looks = []
     for others in (False, True)[: 1 + config.other_images]:
-        samples = attended.samples(asked.examples, others)
-        looks.append(Look(samples, [Arcs(asked.phrases, mark, half, asked.relations)]))
+        samples = partial(attended.samples, asked.examples, others)
+        arcs = Arcs(asked.phrases, mark, half, asked.relations)
+        looks.append(Look(attended.model, samples, [arcs], config.attending.at_once))
     return looks
 
 
@@ -275,15 +283,15 @@ def _counts(read: Read, look: Arcs) -> dict[str, int]:
 
 
 TOLD_OF = {
-    "unparsed": "captions have no parse, and are left out",
-    "phrases_of_several_heads": "phrases have several words whose parent lies outside, and are left out",
-    "arcs_to_other_phrases": "arcs lead to another phrase with boxes, and are left out (--other-phrases)",
-    "cut_off": "words were cut off with the end of a caption, and are left out (--max-length)",
-    "without_pieces": "words have no piece of the tokenizer's, and are left out",
-    "split_a_word": "words begin or end within another, and are left out",
-    "in_images_without_regions": "arcs are of images without a region, and count as not found",
+    "unparsed": ("caption", "left out: without a parse"),
+    "phrases_of_several_heads": ("phrase", "left out: several words have their parent outside"),
+    "arcs_to_other_phrases": ("arc", "left out: to another phrase with boxes (--other-phrases)"),
+    "cut_off": ("word", "left out: cut off with the end of a caption (--max-length)"),
+    "without_pieces": ("word", "left out: without a piece of the tokenizer's"),
+    "split_a_word": ("word", "left out: beginning or ending within another"),
+    "in_images_without_regions": ("arc", "counted as not found: in images without a region"),
 }
-"""Counts that a reader of the result must know."""
+"""Counts that a reader of the result must know: of what, and why."""
 
 
 def _notes(
@@ -292,10 +300,14 @@ def _notes(
     matched: Matched,
     relations: Sequence[dict[str, Any]],
 ) -> list[str]:
-    notes = [f"{counts[name]:,} {what}" for name, what in TOLD_OF.items() if counts[name]]
+    notes = [
+        f"{counted(counts[name], noun)} {why}"
+        for name, (noun, why) in TOLD_OF.items()
+        if counts[name]
+    ]
     if matched.unaligned:
         notes.append(
-            f"{len(matched.unaligned):,} sentences are not the words of the caption they name, and are left out; "
+            f"{counted(len(matched.unaligned), 'sentence')} left out: not the words of the caption named; first "
             f"{matched.unaligned[0]}"
         )
     if all(one["confidence"] is None for one in relations):
@@ -303,6 +315,8 @@ def _notes(
             "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
             "region drawn at random"
         )
+    if any(one["measure"] == "pointing" for one in relations):
+        notes.append(POINTING)
     if not any(one["active_heads"] for one in relations):
         notes.append(
             f"no head sends more than {config.active:.0%} of its attention from any relation's words to regions; "
