@@ -23,7 +23,7 @@ SMALLER = {
     "regions": ["--cpu"],
     "pretrain": FEW,
     "finetune": FEW,
-    "probe": FEW,
+    "probe": [*FEW, "--seeds", "1"],
     "compare": [
         *("--train.steps", "1", "--train.batch", "4", "--train.cpu"),
         *("--tune.steps", "1", "--tune.batch", "4", "--tune.cpu"),

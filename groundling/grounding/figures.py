@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from groundling.charts import BLUE, GREEN, GREY, ORANGE
 from groundling.errors import InputError
 from groundling.report import new_figure
 from groundling.runs import disk_errors, write_whole
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "#000000"
-"""Okabe and Ito's, and grey."""
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
 """Colour and mark of each modality."""
 SHADES = "cividis"
