@@ -65,11 +65,11 @@ class Boxes:
         return Boxes(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
-        """What a figure calls a region: its number, and its name if anybody says."""
+        """What a figure calls a region: its number, in which the whole image does not count, and its name."""
         if self.whole[number]:
             return "class token" if self.patches else "whole image"
         name = self.names[number] if self.names else ""
-        return f"{number} {name}".strip()
+        return f"{number - int(self.whole[:number].sum())} {name}".strip()
 
 
 @dataclass
