@@ -754,6 +754,15 @@ def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> N
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
 
 
+def test_settings_that_were_never_whole_are_as_good_as_none(
+    control: AdaptConfig, whole: dict, tmp_path: Path
+) -> None:
+    """A run was killed while it wrote them."""
+    put(tmp_path / "out/config.json.partial", "{")
+    adapt(control, STEPS, tmp_path / "out")
+    assert same(tmp_path / "out", whole)
+
+
 def test_an_empty_folder_is_as_good_as_none(
     control: AdaptConfig, whole: dict, tmp_path: Path
 ) -> None:

@@ -222,6 +222,12 @@ class Looked:
         if store is not None and sample.regions is not None:
             boxes = self._boxes(example.images[0], store, sample.regions)
         view = view_of(self.student, sample, boxes, layers, self.device)
+        for layer in view.layers:
+            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
+                raise InputError(
+                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
+                    "be damaged"
+                )
         view.notes += notes
         return view
 

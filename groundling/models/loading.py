@@ -82,7 +82,7 @@ def load_processor(source: str | Path) -> Any:
     """
     try:
         return AutoImageProcessor.from_pretrained(source, backend="pil")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{source}: no image processor there, preprocessor_config.json is missing ({first_line(error)})"
+            f"{source}: no image processor there, preprocessor_config.json is missing or damaged ({first_line(error)})"
         ) from None
