@@ -347,6 +347,9 @@ def test_a_mistake_is_one_line(
     [
         ({"accuracy": float("nan")}, "each with an accuracy of 0 to 100"),
         ({"layer": float("inf")}, "OverflowError"),
+        ({"layer": -1}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0.5}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0}, "expected whole numbers of layers and heads, each head once"),
         (None, "expected heads, each"),
     ],
 )
@@ -354,7 +357,7 @@ def test_damaged_heads_are_refused(
     change: dict[str, float] | None, message: str, tmp_path: Path
 ) -> None:
     head = {"active": True, "attention": "self", "layer": 0, "head": 1, "accuracy": 50.0}
-    heads = [] if change is None else [head | change]
+    heads = [] if change is None else [head | {"head": 0}, head | change]
     path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
     with pytest.raises(InputError, match=message) as caught:
         Ranked.read(tmp_path)
