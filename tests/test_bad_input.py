@@ -385,7 +385,10 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
         ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
         ([*TUNE, "--most-regions", "3"], "--most-regions is about regions; pass --regions STORE"),
         (["probe"], "needs --model"),
-        (["probe", "--model", "STUDENT", "--data", "GLUE"], "no rendered world"),
+        (
+            ["probe", "--model", "STUDENT", "--data", "GLUE"],
+            "nothing to ask; expected a folder `probes`",
+        ),
         (["compare", "--arms", "mlm"], "needs --tasks and --data"),
         (
             ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],

@@ -321,7 +321,7 @@ OWN = {"text": "", "image": ""}
         ({"only": "7"}, "--only 7: names examples of a --task"),
         (
             {"grid": "17"},
-            "--grid 17: expected at most 16 boxes per side; of smaller ones none can be",
+            "--grid 17: expected 1 to 16 boxes per side, 0 for none",
         ),
         ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
         ({"per-page": "0"}, "--per-page 0: expected at least 1"),

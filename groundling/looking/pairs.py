@@ -129,8 +129,8 @@ def _check(config: LookConfig) -> None:
         raise InputError(f"--only {config.only}: names examples of a --task")
     if not 0 <= config.grid <= MOST_BOXES:
         raise InputError(
-            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be picked "
-            "on a telephone's page, and what words read of each is kept in it"
+            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be "
+            "picked on a telephone's page, and what words read of each is kept in it"
         )
     if len(config.heads) > len(config.model):
         raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
