@@ -12,8 +12,6 @@ __version__ = "0.1.0"
 # What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
 FUNCTIONS = (
     "adapt",
-FUNCTIONS = (
-    "adapt",
     "figures",
     "finetune",
     "heads",
@@ -26,7 +24,6 @@ FUNCTIONS = (
     "syntax",
     "teach",
     "verdict",
-)
 )
 """Commands that are functions, too."""
 MODULES = ("evaluate", "train")

@@ -114,6 +114,14 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
 
+def figures(
+    *,
+    results: Texts = (),
+    formats: Texts = ("svg", "pdf", "png"),
+    out: Text = "runs/figures",
+) -> dict[str, Any]:
+    """Figures for papers from what `heads`, `syntax` and `modality` wrote."""
+
 def finetune(
     *,
     model: Text = "",
@@ -230,6 +238,71 @@ def finetune(
     out: Text = "runs/finetune",
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
+
+def heads(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    task: Text = "flickr30k",
+    data: Text = "",
+    split: Text = "val",
+    query: Literal["last", "mean"] = "last",
+    active: float = 0.2,
+    unrelated: bool = True,
+    other_images: bool = True,
+    processes: int = 1,
+    out: Text = "runs/heads",
+) -> dict[str, Any]:
+    """Which attention heads look where a phrase's own thing is: every head as a classifier."""
+
+def modality(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    other: Text = "",
+    data: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    task: Text = "",
+    split: Text = "",
+    text: Text = "",
+    image: Text = "",
+    choices: Text = "",
+    label: Text = "",
+    most_examples: int = 1000,
+    query: Literal["cls", "all"] = "cls",
+    outcome: Literal["best", "match", "words"] = "best",
+    other_inputs: bool = True,
+    explained: int = 100,
+    line_points: int = 64,
+    teacher: Text = "",
+    teacher_images: Text = "",
+    words: int = 2,
+    relevance: Literal["contextual", "isolated"] = "contextual",
+    processes: int = 1,
+    out: Text = "runs/modality",
+) -> dict[str, Any]:
+    """How much a model looks at, and depends on, text and image; before and after distillation."""
 
 def pairs(
     *,
@@ -420,6 +493,35 @@ def retrieve(
     out: Text = "runs/retrieve",
 ) -> dict[str, Any]:
     """Image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+
+def syntax(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    data: Text = "",
+    split: Text = "val",
+    parses: Text = "",
+    labels: Literal["stanford", "ud", "as-is"] = "stanford",
+    other_phrases: bool = False,
+    active: float = 0.2,
+    least_arcs: int = 50,
+    unrelated: bool = True,
+    other_images: bool = True,
+    processes: int = 1,
+    write_captions: Text = "",
+    out: Text = "runs/syntax",
+) -> dict[str, Any]:
+    """Which attention heads look from a word to the thing of its syntactic neighbour."""
 
 def teach(
     *,

@@ -114,7 +114,11 @@ def test_what_the_readme_shows_is_printed(title: str, walked: Callable[[str], Ra
         rest = [masked(line) for line in said.splitlines()]
         for line in lines:
             wanted, dots, _ = masked(line).partition("...")
-            found = [n for n, one in enumerate(rest) if one == wanted or dots and one.startswith(wanted)]
+            found = [
+                n
+                for n, one in enumerate(rest)
+                if one == wanted or (dots and one.startswith(wanted))
+            ]
             assert found, (typed, line, said)
             rest = rest[found[0] + bool(wanted) :]
 
