@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,12 @@ from groundling.config import (
 from groundling.data.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError, first_line, in_one_line
-from groundling.models.loading import load_tokenizer
+from groundling.models.loading import (
+    load_config,
+    load_processor,
+    load_tokenizer,
+    load_weights,
+)
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
@@ -327,6 +333,43 @@ def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., st
         )
     )
     assert f"{tmp_path / 't'}: no tokenizer" in line
+
+
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+from transformers import BertConfig as Evil
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "said"),
+    [
+        ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}, "custom"),
+        ("config.json", {"model_type": "bert", "auto_map": {"AutoModel": "evil.Evil"}}, ""),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}}, ""),
+        ("preprocessor_config.json", {"auto_map": {"AutoImageProcessor": "evil.Evil"}}, "custom"),
+    ],
+)
+def test_e11_code_that_a_folder_brings_is_never_run(
+    file: str, kind: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stock class is taken where there is one; else one line, and nobody is asked anything."""
+    monkeypatch.setattr("builtins.input", never)
+    folder = homes.student(tmp_path / "evil")
+    put(folder / "evil.py", EVIL)
+    old = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    old.pop("tokenizer_class", None)
+    put(folder / file, json.dumps(old | kind))
+    told = []
+    for load in (load_config, load_tokenizer, partial(load_weights, AutoModel), load_processor):
+        try:
+            load(folder)
+        except InputError as error:
+            told.append(str(error))
+    assert not list(tmp_path.rglob("ran"))
+    assert not [line for line in told if "\n" in line or str(folder) not in line]
+    assert any("contains custom code" in line for line in told) == bool(said)
 
 
 def test_the_same_command_works_once_the_input_is_mended(
