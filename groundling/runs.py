@@ -79,6 +79,15 @@ def _name(partial: Path, path: Path) -> None:
         os.replace(partial, path)
 
 
+def synced(path: Path) -> None:
+    """Let a file's bytes, or a folder's names, be on the disk before anything else is: a rename must not be earlier."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     """Turn a full disk or a forbidden folder into an InputError of one line; what was there before stays."""
 

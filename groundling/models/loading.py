@@ -14,7 +14,7 @@ from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
 
 NO_CODE = {"trust_remote_code": False}
-"""Of every `from_pretrained`: nothing that a folder brings along is run; without it, transformers asks at a terminal."""
+"""Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
