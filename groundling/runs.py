@@ -21,6 +21,8 @@ LARGEST_HASHED = 64 * 2**20
 """Bytes from which a file in a folder counts by name and size too, whatever its ending."""
 NOT_LOCAL = "not a local path"
 """What stands in place of a hash for a hub id, or what else is no file here."""
+RESULT = "result.json"
+"""What a run writes last of all."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -257,7 +259,7 @@ def difference(theirs: object, mine: object, name: str) -> str:
 
 def finished(out: Path) -> dict[str, Any] | None:
     """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
-    path = out / "result.json"
+    path = out / RESULT
     if not path.exists():
         return None
     result = read_json(path)

@@ -920,3 +920,27 @@ def test_an_empty_folder_is_as_good_as_none(
     assert same(tmp_path / "out", whole)
     shutil.rmtree(tmp_path / "out" / "checkpoints", ignore_errors=True)
     AutoModel.from_pretrained(tmp_path / "out" / "model")
+
+
+@pytest.mark.parametrize(
+    ("command", "made"), [(adapting_with, "model"), (tuning_with, "seed-0/model")]
+)
+def test_e9_a_finished_run_whose_model_is_gone_says_how_to_make_it_again(
+    command: Callable[..., list[object]], made: str, given: Path, tmp_path: Path, capsys: Any
+) -> None:
+    out = tmp_path / "out"
+    changes: dict[str, object] = {"arm": "mlm"} if command is adapting_with else {}
+    arguments = [str(one) for one in command(given, out, **changes)]
+    assert main(arguments) == 0
+    before = digests(out / made)
+    shutil.rmtree(out / made)
+    capsys.readouterr()
+    assert main(arguments) == 0
+    result = (out / made).with_name("result.json")
+    said = (
+        f"finished earlier, but {out / made} is gone since; delete {result}, and the same command"
+    )
+    assert said in capsys.readouterr().err
+    result.unlink()
+    assert main(arguments) == 0
+    assert digests(out / made) == before

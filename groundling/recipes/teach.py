@@ -42,7 +42,7 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     _check_start(config)
     settings = {**asdict(config), "train": asdict(training)}
     inputs = {"captions": config.captions, "images": config.images, "start": config.start}
-    run = Run(out, "teach", settings, inputs, training.cpu)
+    run = Run(out, "teach", settings, inputs, training.cpu, ["model"])
     if run.result is not None:
         return run.result
 
