@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +55,28 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def _partial(path: Path) -> Path:
     """Where `write_whole` writes what is to be a file."""
     return path.with_name(path.name + ".partial")
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write to, whose content is in the folder `path` all at once when it is whole, name by name.
+
+    Folders and files of the same names are replaced, others stay. Raises InputError as `write_json`.
+    """
+    with disk_errors(path):
+        partial = path / ".partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        for file in partial.rglob("*"):
+            synced(file)
+        for made in sorted(partial.iterdir()):
+            target = path / made.name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            os.replace(made, target)
+        partial.rmdir()
+        synced(path)
 
 
 def write_new(path: Path, text: str) -> None:

@@ -766,6 +766,27 @@ def test_a_full_disk_is_one_line_on_the_command_line(
     assert "cannot be written (No space left on device); earlier checkpoints are intact" in line
 
 
+def test_e12_a_model_folder_is_there_as_a_whole_or_not_at_all(
+    control: AdaptConfig, whole: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill after the weights, before the tokenizer; what an earlier try left is replaced."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise homes.Killed
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(BertTokenizer, "save_pretrained", killed)
+        with pytest.raises(homes.Killed):
+            adapt(control, STEPS, out)
+    assert not (out / "model").exists()
+    put(out / "model" / "old.bin", "of an earlier version")
+    adapt(control, STEPS, out)
+    assert same(out, whole)
+    assert not (out / "model" / "old.bin").exists()
+    assert not list(out.glob(".partial"))
+
+
 # -- checkpoints that were damaged -----------------------------------------------------------------------------------
 
 

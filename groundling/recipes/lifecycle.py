@@ -16,10 +16,10 @@ from groundling.find import is_outside, source_of
 from groundling.runs import (
     RESULT,
     difference,
-    disk_errors,
     finished,
     open_run,
     read_json,
+    whole_folder,
     write_json,
 )
 
@@ -102,8 +102,8 @@ def write_result(
     state = PartialState()
     if state.is_main_process:
         if save is not None:
-            with disk_errors(folder):
-                save(folder)
+            with whole_folder(folder) as partial:
+                save(partial)
         write_json(folder / RESULT, result)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
