@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from groundling.errors import InputError, first_line
 
@@ -214,12 +217,55 @@ def _commit() -> str:
     return answer.stdout.strip()
 
 
+class Held:
+    """A folder held by this process until the object is gone, or the process is, however it ends.
+
+    A file system without such locks (some networks') holds nothing, and nobody is refused there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError if another process holds the folder."""
+        self.handle = os.open(folder, os.O_RDONLY)
+        self.close = weakref.finalize(self, os.close, self.handle)
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InputError(
+                f"{folder}: another process is writing there now; wait for its end, or choose another --out"
+            ) from None
+        except OSError:
+            self.close()
+
+
+_HELD: WeakValueDictionary[Path, Held] = WeakValueDictionary()
+"""What this process holds: whoever asks for the same folder again shares it."""
+
+
+def hold(folder: Path) -> Held:
+    """Hold a folder for this process; raises InputError if another one does."""
+    key = folder.resolve()
+    held = _HELD.get(key) or Held(key)
+    _HELD[key] = held
+    return held
+
+
+def _let_go() -> None:
+    """In a forked child, such as a data loader's worker: what the parent holds would outlive it there."""
+    for held in list(_HELD.values()):
+        held.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 def open_run(
     out: str | Path,
     kind: str,
     config: Mapping[str, object],
     inputs: Mapping[str, str | Path],
     writes: bool = True,
+    ready: Callable[[Path], object] = Path.resolve,
 ) -> Path:
     """The folder of a run, new or to be resumed.
 
@@ -229,9 +275,10 @@ def open_run(
         config: every setting on which the result depends.
         inputs: the files and folders it depends on, by name; their hashes decide whether they are the same.
         writes: whether this process starts a new run's folder; of several, one does and the others only compare.
+        ready: called when there is a folder that may be written to, before anything is.
 
     Raises:
-        InputError: the folder holds another run, or something that is no run.
+        InputError: the folder holds another run, or something that is no run, or as `ready` does.
     """
     out = Path(out)
     mine: dict[str, Any] = {
@@ -248,6 +295,7 @@ def open_run(
             if theirs.get(part) != value:
                 differing = difference(theirs.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({differing}); choose another --out")
+        ready(out)
         return out
     # Settings that are not whole yet are none: their run was killed over them.
     half = _partial(settings)
@@ -258,6 +306,7 @@ def open_run(
         return out
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+    ready(out)
     write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})
     return out
 

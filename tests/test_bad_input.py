@@ -3,6 +3,8 @@
 import errno
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -922,6 +924,33 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"out: taken by another run .*seed: 1 there, 0 now"):
         first.finish({"from": 0})
     assert second.finish({"from": 1}) == second.result
+
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from groundling.runs import hold
+held = hold(Path(sys.argv[1]))
+if os.fork():
+    print("held", flush=True)
+sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent
+"""
+
+
+def test_e12_a_folder_is_held_by_one_process_until_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    arguments = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="out: another process is writing there now"):
+            Run(tmp_path / "out", "test", {}, {}, cpu=True)
+        assert not list((tmp_path / "out").iterdir())
+        other.kill()
+        other.wait()
+        first = Run(tmp_path / "out", "test", {}, {}, cpu=True)
+        assert Run(tmp_path / "out", "test", {}, {}, cpu=True).folder == first.folder
 
 
 def test_settings_that_were_never_whole_are_as_good_as_none(

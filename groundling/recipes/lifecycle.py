@@ -17,6 +17,7 @@ from groundling.runs import (
     RESULT,
     difference,
     finished,
+    hold,
     open_run,
     read_json,
     whole_folder,
@@ -46,13 +47,15 @@ class Run:
         """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
 
         So do the files of modules that settings name (MODULE:NAME). `makes` names what it leaves beside its result.
-        Raises InputError if `out` holds another run, or there is no such module or object.
+        Raises InputError if `out` holds another run, or another process writes there, or there is no such module or
+        object.
         """
         self.makes = makes
         inputs = {**_named(inputs), **_modules(settings)}
         self.state = PartialState(cpu=cpu)
         with self.state.main_process_first():
-            self.folder = open_run(out, kind, settings, inputs, self.state.is_main_process)
+            is_main = self.state.is_main_process
+            self.folder = open_run(out, kind, settings, inputs, is_main, self._hold)
         self._opened = self._settings()
 
     @cached_property
@@ -73,6 +76,11 @@ class Run:
             note = f"finished earlier, but {lost[0]} is gone since; delete {lost[0].with_name(RESULT)}, "
             note += "and the same command makes it again"
         print(f"note: {self.folder}: {note}", file=sys.stderr)
+
+    def _hold(self, folder: Path) -> None:
+        """Keep other commands out of the folder; processes of one command share it, the first one holds it."""
+        if self.state.is_main_process:
+            self._held = hold(folder)
 
     def _settings(self) -> object:
         """What the folder says it is, as the process that writes there finds it."""
