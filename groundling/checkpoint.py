@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.errors import InputError, first_line
+from groundling.hashing import sha256_of
 from groundling.progress import is_first
-from groundling.runs import disk_errors, read_json, sha256_of, synced
+from groundling.runs import disk_errors, read_json, synced
 
 STATE = "state.safetensors"
 """Weights and the optimizer's state."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -19,13 +18,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from groundling.errors import InputError, first_line
+from groundling.hashing import data_hash
 
-HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
-"""Endings of the files in a folder whose contents count; of other files only the name and size do."""
-LARGEST_HASHED = 64 * 2**20
-"""Bytes from which a file in a folder counts by name and size too, whatever its ending."""
-NOT_LOCAL = "not a local path"
-"""What stands in place of a hash for a hub id, or what else is no file here."""
 RESULT = "result.json"
 """What a run writes last of all."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
@@ -157,35 +151,6 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError):
         raise InputError(f"{path}: nested too deep, or a number of too many digits") from None
-
-
-def data_hash(path: str | Path) -> str:
-    """SHA-256 of a file's contents, or of a folder's file names and sizes, with the contents of small text files.
-
-    What is neither (a hub id, say) is called `not a local path`.
-    """
-    path = Path(path)
-    if path.is_file():
-        return sha256_of(path)
-    if not path.is_dir():
-        return NOT_LOCAL
-    digest = hashlib.sha256()
-    files = [entry for entry in path.rglob("*") if entry.is_file()]
-    for file in sorted(files, key=lambda file: file.parts):
-        size = file.stat().st_size
-        digest.update(f"{file.relative_to(path)}\t{size}\n".encode())
-        if file.suffix in HASHED and size < LARGEST_HASHED:
-            digest.update(sha256_of(file).encode())
-    return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file; raises InputError if it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 @cache  # runs may be many and short: to look them up takes longer than a small step
