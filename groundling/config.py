@@ -269,8 +269,8 @@ class RegionInput:
 alone. An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task (in \
 `pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
     images: str = ""
-    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending; of the \
-store only boxes and classes are read."""
+    """VL-BERT and VisualBERT end to end: folder of the images, whose ids in the store are paths there without the \
+ending; of the store only boxes, classes and segments are read."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     budget: int = 0
@@ -280,9 +280,25 @@ in pre-training."""
     """Accept regions made by another detector or backbone than the model was trained with."""
     tags: bool = True
     """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
+    mentioned: bool = False
+    """VCR: see no objects but those that question, answers or rationales of an item name (VisualBERT's code)."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
+
+
+@documented
+@dataclass(frozen=True)
+class Joining:
+    """How a new VisualBERT, made of a plain BERT, joins text and regions; one that is there stays as it is."""
+
+    early_fusion: bool = True
+    """A new VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
+    region_boxes: bool = False
+    """A new VisualBERT: add corners, width and height of its box to each region's features (its code on Flickr30k)."""
+    object_classes: bool = False
+    """A new VisualBERT: regions as R2C has them (its code on VCR): the whole image first, and of each its class \
+embedded beside its features; with --images its segment, too."""
 
 
 @documented
@@ -623,9 +639,10 @@ step reads one of several files, drawn by weight, or, where none has one, by its
 VCR; e.g. vqa."""
     data: str = ""
     """Folder with that task's official files."""
-    task_answers: Literal["right", "any"] = "right"
-    """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
-any, a question that has no choices (vqa) stands alone."""
+    task_answers: Literal["right", "any", "judged"] = "right"
+    """--task: the right choice with each question; or any, drawn anew in every epoch, so that no label is told (a \
+question that has no choices, as in vqa, stands alone); or judged, any too, and VisualBERT predicts whether it is \
+right, or an NLVR2 statement true (its code)."""
     partition: str = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
     step_mix: tuple[float, ...] = ()
@@ -643,8 +660,10 @@ papers), or no classes."""
     """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
     related: bool = False
     """VL-BERT: predict whether caption and image are related (first version; the release leaves it out)."""
-    early_fusion: bool = True
-    """VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
+    grounded: bool = True
+    """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
+the model is made for)."""
+    joining: Joining = field(default_factory=Joining)
     random_start: bool = False
     """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
     objectives: tuple[str, ...] = ()
@@ -703,6 +722,7 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     join: str = ""
     """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
+    joining: Joining = field(default_factory=Joining)
     kind: str = ""
     """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
     plain_head: bool = False

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from groundling.config import Joining
 from groundling.data.paired import Seeing
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.find import instances, is_outside, named, outside
 from groundling.forms import Form
@@ -113,6 +115,7 @@ def seeing_of(
     most: int = 0,
     budget: int = 0,
     apart: bool = False,
+    mentioned: bool = False,
     blind: bool = False,
 ) -> Seeing:
     """How a model's paper wants regions put for answers of a form; keywords as in `Seeing`."""
@@ -123,9 +126,40 @@ def seeing_of(
         budget=budget,
         phrases=form.reads == "phrase",
         apart=apart,
+        mentioned=mentioned,
         blind=blind,
         width=student.sizes.regions,
     )
+
+
+def join_options(
+    start: Student, design: str, joining: Joining, store: SeveralStores
+) -> dict[str, Any]:
+    """What `joining` says of a new model, as options of the design's `build`.
+
+    Raises InputError if nothing new is made, the design has no such options, or the store no classes.
+    """
+    if joining == Joining():
+        return {}
+    flags = {
+        "--no-early-fusion": not joining.early_fusion,
+        "--region-boxes": joining.region_boxes,
+        "--object-classes": joining.object_classes,
+    }
+    flag = next(name for name, given in flags.items() if given)
+    if isinstance(start, SingleStream):
+        raise InputError(
+            f"{flag} is about a new VisualBERT; this {start.join.kind} model stays as it is; leave it out"
+        )
+    if design != "visualbert":
+        raise InputError(f"{flag} is about a new VisualBERT, not {design}; leave it out")
+    if joining.object_classes and not store.classes:
+        raise InputError(
+            f"--object-classes: the regions of {store.name} have no classes; make the store with "
+            "`groundling regions --boxes` or a detector, or leave it out"
+        )
+    classes = store.classes if joining.object_classes else 0
+    return {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
 
 
 def join_to(start: Student, design: str, width: int, **options: Any) -> SingleStream:
