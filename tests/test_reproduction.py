@@ -584,6 +584,87 @@ def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
     assert variant.scores[column] == score
 
 
+CAPTIONS = 566747
+"""Of Karpathy's train and restval."""
+PHASES = {
+    # batch, rate, warm-up, steps of pre-training on COCO, on the task, and of fine-tuning: Appendix B and
+    # uclanlp/visualbert, visualbert/configs. VCR's phase: 8 texts of each question once.
+    "VQA": ((48, "5e-5", "0.1", 10 * CAPTIONS // 48), (64, "5e-5", "0.1", 69337)),
+    "VCR": ((128, "0.0001", "0.1", 10 * CAPTIONS // 128), (32, "5e-5", "0.1879", 8 * 212923 // 32)),
+    "NLVR2": ((64, "5e-5", "0.1", 10 * CAPTIONS // 64), (64, "5e-5", "0.1", 13495)),
+    "Flickr30k": ((32, "5e-5", "0.1", 10 * CAPTIONS // 32), (32, "5e-5", "0.1", 46535)),
+}
+TUNED = {
+    # batch, steps, regions of an image
+    "VQA--VisualBERT: VQA": ("64", 69337, ""),
+    "VCR--VisualBERT: VCR Q-A": ("32", 8 * 212923 // 32, ""),
+    "VCR--VisualBERT: VCR QA-R": ("32", 12 * 212923 // 32, ""),
+    "NLVR2--VisualBERT: NLVR2": ("64", 13495, "144"),
+    "C--VisualBERT: NLVR2 with 36 regions": ("64", 13495, "36"),
+    "Flickr30k--VisualBERT: Flickr30k": ("92", 5 * 427193 // 92, ""),
+}
+ABLATIONS = {
+    # which setting of pre-training on COCO, and nothing else, tells an ablation from the full model (Table 7)
+    "C1, COCO's texts": "grounded",
+    "C2, COCO": "early_fusion",
+    "C3, COCO": "random_start",
+    "C4, COCO": "sentence_image",
+}
+
+
+def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -> None:
+    plan = plan_of("visualbert.toml", tmp_path)
+    for task, phases in PHASES.items():
+        for phase, (batch, rate, warmup, steps) in zip(("COCO", "task"), phases, strict=True):
+            job = plan[f"pretrain {task}, {phase}"]
+            assert told(job, "batch", "lr", "warmup") == [str(batch), rate, warmup]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        for kind in ("task", "task, late", "task alone"):
+            settings = plan[f"pretrain {task}, {kind}"]["settings"]
+            assert ("student" in settings) and settings["task_answers"]["here"] == "right"
+    for name, (batch, steps, most) in TUNED.items():
+        job = plan[name]
+        assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
+        assert job["settings"].get("most_regions", {"here": ""})["here"] == most
+    for job in plan.values():
+        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_each")
+        assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
+    for name in plan:
+        pixels = "images" in plan[name]["settings"]
+        fixed = "fixed" in name or "alone" in name or "w-o-COCO" in name
+        assert pixels == ("VCR" in name and not fixed), name
+    answers = {name: plan[name]["settings"].get("task_answers", {}) for name in plan}
+    judged = {name for name, row in answers.items() if row.get("here") == "judged"}
+    assert judged == {"pretrain Code, VCR, task", "pretrain Code, NLVR2, task"}
+    assert told(plan["pretrain Flickr30k, COCO"], "region_boxes") == ["yes"]
+    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned", "tags") == ["yes", "yes"]
+
+
+def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, but for what it leaves out."""
+    plan = plan_of("visualbert.toml", tmp_path, "--table", "Table 7")
+
+    def here(name: str) -> dict[str, str]:
+        rows = plan[name]["settings"]
+        return {key: row["here"] for key, row in rows.items() if key not in ("model", "student")}
+
+    full = here("pretrain C, COCO")
+    for name, setting in ABLATIONS.items():
+        ablated = here(f"pretrain {name}")
+        changed_ones = {key for key in full.keys() | ablated if full.get(key) != ablated.get(key)}
+        assert changed_ones == {setting}, name
+        assert plan[f"pretrain {name}"]["optimizer_steps"] == 10 * CAPTIONS // 64
+    phases = [here(name) for name in plan if name.startswith("pretrain") and "task" in name]
+    tuned = [here(name) for name in plan if not name.startswith("pretrain")]
+    assert (len(phases), len(tuned)) == (6, 6)
+    assert all(one == phases[0] for one in phases) and all(one == tuned[0] for one in tuned)
+    what = read_sweep(SWEEPS / "visualbert.toml")
+    (table,) = [one for one in what.tables if one.name == "Table 7"]
+    rows = {one.name: one for one in what.variants}
+    printed = [rows[name].scores["NLVR2 with 36 regions"] for name in table.rows]
+    assert printed == [66.7, 63.9, 62.9, 61.4, 64.7, 64.9]
+
+
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
 @pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_papers_miniature_runs_every_job(

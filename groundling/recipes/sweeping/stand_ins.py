@@ -70,7 +70,10 @@ SMALL: dict[str, Callable[[Any], Any]] = {
     "precision": lambda _: "fp32",
     "cpu": lambda _: True,
     "max_length": lambda length: min(length, LENGTH),
-    # The rendered questions have no categories of VCR's.
+    "side": lambda _: SIDE,
+    "long_side": lambda _: 0,
+    # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
+    "caption_splits": lambda _: (),
     "per": lambda number: min(number, 4),
     "by": lambda _: "total",
 }
