@@ -14,6 +14,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Encoded, Example, needed
 from groundling.config import PretrainConfig
+from groundling.errors import InputError
 from groundling.joins import Design, Phase
 from groundling.models.join import Join, Look, fresh
 from groundling.models.kinds import Kind
@@ -100,6 +101,11 @@ class VisualBertJoin(Join):
         features = self.features(batch, regions)
         if self.r2c is not None:
             classes = needed(regions.classes, "regions.classes", "a VisualBERT made for classes")
+            expected = len(self.r2c.classes)
+            if classes.shape[-1] != expected:
+                raise InputError(
+                    f"regions have {classes.shape[-1]} classes; this visualbert model embeds {expected}"
+                )
             features = self.r2c(features, classes)
         if self.boxes:
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
