@@ -29,8 +29,8 @@ class Command:
     """MODULE:NAME of the function that takes the settings and the run folder, in this order."""
     settings: Mapping[str, Any]
     """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
-    positional: str = ""
-    """The flag that the first bare word means, as in `groundling regions my_photos`."""
+    positional: tuple[str, ...] = ()
+    """The flags that the first bare words mean, as in `groundling regions my_photos`."""
     out: bool = True
     """Whether it has a run folder, or writes a file."""
     file: str = ""
@@ -87,7 +87,7 @@ COMMANDS = {
         "regions of your own images, or of others' region files, as a store",
         "groundling.recipes.regions:regions",
         {"_own": config.RegionsConfig()},
-        positional="--images",
+        positional=("--images",),
     ),
     "pretrain": Command(
         "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
@@ -115,7 +115,7 @@ COMMANDS = {
         "put what a run saved on Hugging Face's hub, with a card of how it was made",
         "groundling.recipes.push:push",
         {"_own": config.PushConfig()},
-        positional="--run",
+        positional=("--run",),
         out=False,
     ),
     "probe": Command(
@@ -172,7 +172,7 @@ COMMANDS = {
         "several finished runs' probabilities, averaged and scored as one",
         "groundling.recipes.ensemble:ensemble",
         {"_own": config.EnsembleConfig()},
-        positional="--runs",
+        positional=("--runs",),
     ),
     "zero-shot": Command(
         "what a CLIP, or a pre-trained model's match head, answers without training on a task",
@@ -222,14 +222,14 @@ COMMANDS = {
         "figures for papers from what `heads`, `syntax` and `modality` wrote",
         "groundling.recipes.figures:figures",
         {"_own": config.FiguresConfig()},
-        positional="--results",
+        positional=("--results",),
         writes="Folder of the figures; older ones of the same names are replaced.",
     ),
     "look": Command(
         "a page to look at: which regions a model's words attend to, head by head, on your own photo",
         "groundling.recipes.look:look",
         {"_own": config.LookConfig()},
-        positional="--model",
+        positional=("--model",),
         file="look.html",
         writes="HTML page to write; an older page is replaced, any other file is left alone.",
     ),
@@ -237,7 +237,7 @@ COMMANDS = {
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",
         {"_own": config.InfoConfig()},
-        positional="--name",
+        positional=("--name",),
         out=False,
         speaks=True,
     ),
@@ -245,9 +245,17 @@ COMMANDS = {
         "what is wrong with a folder of data, before any training",
         "groundling.recipes.check:data_check",
         {"_own": config.CheckConfig()},
-        positional="--folder",
+        positional=("--folder",),
         out=False,
         speaks=True,
+    ),
+    "data show": Command(
+        "a photo with the boxes that a region store has of it",
+        "groundling.recipes.show:data_show",
+        {"_own": config.ShowConfig()},
+        positional=("--store", "--image"),
+        file="regions.png",
+        writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
     ),
     "data world": Command(
         "render a world whose nouns have looks that only images show",
@@ -354,9 +362,7 @@ def _no_command(words: Sequence[str]) -> int:
 
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
-    if command.positional and arguments and not arguments[0].startswith("-"):
-        arguments = [command.positional, *arguments]
-    values = _parse(name, command, arguments)
+    values = _parse(name, command, _with_flags(command, arguments))
     command.function()
     _quiet()
     result = command.call(values)
@@ -365,6 +371,17 @@ def _run(name: str, arguments: list[str]) -> int:
     if is_first():
         print(result if isinstance(result, str) else json.dumps(result, indent=2))
     return 0
+
+
+def _with_flags(command: Command, arguments: Sequence[str]) -> list[str]:
+    """The arguments, with their flags before the first bare words."""
+    named = []
+    rest = list(arguments)
+    for flag in command.positional:
+        if not rest or rest[0].startswith("-"):
+            break
+        named += [flag, rest.pop(0)]
+    return [*named, *rest]
 
 
 def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:

@@ -320,6 +320,18 @@ texts of tasks whose paper does that."""
 
 @documented
 @dataclass(frozen=True)
+class CaptionColumns:
+    """Which columns of a table hold captions and image files."""
+
+    caption_column: str = ""
+    """Captions in a csv, tsv, json or jsonl file: column of the caption, or several by comma; empty: told by the \
+columns' names, or by what they hold."""
+    image_column: str = ""
+    """Captions in such a file: column of the image's file name; empty: told likewise."""
+
+
+@documented
+@dataclass(frozen=True)
 class OwnFile:
     """Which columns of your own csv, tsv or json file (--data) make a task."""
 
@@ -537,15 +549,21 @@ class TeachConfig:
     """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay, so that \
 --size, --patch, --vision, --text, --projection, --vocabulary and --window are left out; empty: a new one."""
     captions: str = ""
-    """Captions: COCO json, Flickr8k token.txt, or a tsv of caption and image file."""
+    """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
+json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     images: str = ""
-    """Folder of the images."""
+    """Folder of the images, which may be in folders below it."""
     listing: str = ""
     """File that lists the training images, one name a line; empty: all."""
     eval_listing: str = ""
     """File that lists the images on which retrieval is reported; empty: none."""
     eval_captions: str = ""
     """Captions of other images on which retrieval is reported (instead of `eval_listing`)."""
+    eval_splits: tuple[str, ...] = ()
+    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count them."""
     size: int = 64
@@ -580,7 +598,10 @@ class AdaptConfig:
     teacher: str = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: tuple[str, ...] = ()
-    """Files to adapt on: plain text, COCO captions json, Flickr8k token.txt."""
+    """Files to adapt on: plain text, or captions in any file or folder that `teach` reads."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
@@ -624,8 +645,10 @@ vision-language model as --student, its own."""
     regions: RegionInput = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
     captions: tuple[str, ...] = ()
-    """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt. A \
-step reads one of several files, drawn by weight, or, where none has one, by its number of samples."""
+    """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
+own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
+none has one, by its number of samples."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     listing: str = ""
@@ -856,12 +879,18 @@ class EvaluateConfig:
 @documented
 @dataclass(frozen=True)
 class ProbeConfig:
-    """How an encoder is asked what it knows of a rendered world's nouns."""
+    """How an encoder is asked what it knows of a world's nouns."""
 
     model: str = ""
     """Text encoder: hub id or folder."""
     data: str = ""
-    """Folder of a rendered world."""
+    """Folder of a rendered world, or of your own: its `probes` hold attribute.tsv, questions, or both."""
+    seeds: int = 3
+    """Times that each question is fine-tuned on; each time draws its head and the order of its examples anew."""
+    questions: tuple[str, ...] = ()
+    """Questions that are fine-tuned on, each NAME of a file NAME_train.tsv; empty: all that are there."""
+    columns: tuple[str, ...] = ()
+    """Columns of attribute.tsv that linear probes ask for; empty: all."""
     max_length: int = 32
     """Pieces per sentence."""
     kind: str = ""
@@ -880,7 +909,8 @@ class CompareConfig:
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
     data: str = ""
-    """Folder with the tasks' official files."""
+    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
+    own: OwnFile = field(default_factory=OwnFile)
     seeds: int = 3
     """Fine-tuning runs per arm and task."""
     max_train: int = 0
@@ -897,7 +927,8 @@ class SweepConfig:
     """A list of runs over variants, tasks and seeds, from a TOML file."""
 
     file: str = ""
-    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers."""
+    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers. A task \
+of your own file has `data`, `text` and `label` in its table, as `finetune` has them as flags."""
     table: str = ""
     """Only this table of the file's, e.g. "Table 2"; empty: all."""
     rows: tuple[str, ...] = ()
@@ -992,7 +1023,9 @@ class RetrieveConfig:
     model: str = ""
     """CLIP-like model with both sides: hub id or folder."""
     captions: str = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt."""
+    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or \
+a folder (docs/vision.md)."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `test`."""
     images: str = ""
@@ -1333,8 +1366,9 @@ class ModalityConfig:
     other: str = ""
     """A second model, compared with the first on the same examples, such as the same one after distillation."""
     data: str = ""
-    """File of captions (COCO, Karpathy, Flickr8k, tsv) of images; with --task, or of a fine-tuned model, the task's \
-official files or your own file with labels, as for `evaluate`."""
+    """File or folder of captions of images, as `pretrain` reads them; with --task, or of a fine-tuned model, the \
+task's official files or your own file with labels, as for `evaluate`."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
     task: str = ""
     """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions; a fine-tuned model's own."""
     split: str = ""
@@ -1373,7 +1407,10 @@ class CountsConfig:
     """Which captions are counted."""
 
     captions: tuple[str, ...] = ()
-    """COCO captions json, Flickr8k token.txt, or tsv; the paper uses MSCOCO's."""
+    """Files or folders of captions, as `teach` reads them; the paper uses MSCOCO's."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to count, e.g. `train restval`."""
     tokenizer: str = ""
     """Tokenizer whose pieces are counted: hub id or folder."""
 
@@ -1408,7 +1445,23 @@ class CheckConfig:
     """Which folder is looked through."""
 
     folder: str = ""
-    """Folder of data in any layout that the library reads."""
+    """Folder of data in any layout that the library reads; nothing in it is changed. Exit status 1 if anything is \
+wrong with it."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    own: OwnFile = field(default_factory=OwnFile)
+
+
+@documented
+@dataclass(frozen=True)
+class ShowConfig:
+    """Which image of a region store is shown."""
+
+    store: str = ""
+    """Region store: the folder that `groundling regions` wrote."""
+    image: str = ""
+    """The image's id in the store, its file name, or its file."""
+    images: str = ""
+    """Folder of the photos; empty: the one that the store was made of."""
 
 
 @documented
@@ -1571,8 +1624,8 @@ TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_
 PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
 """Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
 
-PROBING = TrainConfig(steps=200, lr=5e-4, warmup=0.1, weight_decay=0.0)
-"""Fine-tuning on a rendered world's questions."""
+PROBING = TrainConfig(steps=1000, lr=5e-4, warmup=0.1, weight_decay=0.0, log_every=50)
+"""Fine-tuning on a world's questions: at 250 steps the odd one out was in mid-rise, and moved by .18 with the seed."""
 
 
 DEV_IMAGES = 10**9

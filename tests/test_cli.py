@@ -93,8 +93,7 @@ def test_every_command_leads_to_a_function_of_its_settings(command: str) -> None
     passed = sum(not isinstance(one, Sharing) for one in every) + COMMANDS[command].out
     assert len(wanted) >= passed
     assert all(one.default is not one.empty for one in wanted[passed:])
-    if COMMANDS[command].positional:
-        assert COMMANDS[command].positional in flags_of(command)
+    assert set(COMMANDS[command].positional) <= set(flags_of(command))
 
 
 def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

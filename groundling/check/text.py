@@ -97,5 +97,5 @@ def count_lines(folder: Path, report: Report) -> int:
             report.error(error)
             continue
         full = sum(count > 0 for count in words)
-        report.fact(f"{path}: {len(words):,} lines, {full:,} with text, {sum(words):,} words")
+        report.fact(path, f"{len(words):,} lines, {full:,} with text, {sum(words):,} words")
     return len(paths)

@@ -44,8 +44,6 @@ RULES = {
     "images": "skipped and named: unreadable, no box left, an id that occurred before, features that are not finite, "
     "or a confidence or a share of a class outside 0..1",
 }
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
-"""Endings of image files."""
 CELLS = 14
 """Cells a side of the grid over a box in which an object's segment is kept."""
 PACKED = -(-CELLS * CELLS // 8)
@@ -167,12 +165,6 @@ def inside(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     cut = boxes.clip(0, 1).astype(np.float32)
     near = ((boxes >= -SLACK) & (boxes <= 1 + SLACK)).all(1)
     return cut, np.asarray(near & (cut[:, 2:] > cut[:, :2]).all(1))
-
-
-def stem(file: str) -> str:
-    """An image's id in a region store: its file without the ending of a picture; another dot is part of the name."""
-    base, dot, ending = file.rpartition(".")
-    return base if base and f"{dot}{ending}".lower() in PICTURES else file
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

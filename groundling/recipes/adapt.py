@@ -13,6 +13,7 @@ from torch import nn
 
 from groundling.analysis.retention import Pairs, Retention, read_pairs
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
+from groundling.data.captions import Wanted
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.errors import InputError, nearest
@@ -123,7 +124,10 @@ def _adapted(
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     max_length = min(config.max_length, text.max_length)
-    examples = corpus(config.text, config.form, text.tokenizer, max_length, config.max_texts)
+    wanted = Wanted(config.caption_splits, config.columns)
+    examples = corpus(
+        config.text, config.form, text.tokenizer, max_length, config.max_texts, wanted
+    )
     model, windows = _model(config, arm, text, training.seed)
     samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
     given = replace(_given(config, model, text), distilling=distilling)

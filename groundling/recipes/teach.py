@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.analysis.retrieval import retrieval
 from groundling.config import TEACHING, TeachConfig, TrainConfig, check_training, need
+from groundling.data.caption_images import find_images
 from groundling.data.caption_samples import CaptionSamples, Cut
-from groundling.data.captions import Captioned, keep_listed, present, read_captions
+from groundling.data.captions import Captioned, Captions, has_splits, keep_listed
 from groundling.data.samples import WindowInput
 from groundling.errors import InputError
 from groundling.keyed import seed_of
@@ -45,7 +46,10 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     if run.result is not None:
         return run.result
 
-    images, held_out, gaps = _images(config)
+    data = _data(config)
+    images = data.images
+    notes = [*data.notes, *_of_start(config, training)]
+    say_notes(notes)
     model, cut = _model(run, images, config, training)
     window = model.clip.config.text_config.max_position_embeddings
     size = model.clip.config.vision_config.image_size
@@ -55,14 +59,17 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     parameters = sum(parameter.numel() for parameter in model.parameters())
     result: dict[str, Any] = {
         "images": len(images),
-        "missing_images": gaps,
+        "missing_images": data.missing,
         "parameters": parameters,
-        **_continued(config, training),
     }
+    if config.start:
+        result["start"] = config.start
+    if notes:
+        result["notes"] = notes
     if not config.untrained:
         result |= train(model, [Contrast(model.sizes)], samples, training, run.folder)
-    if held_out:
-        result["retrieval"] = retrieval(model, seen(held_out, augment=False))
+    if data.held_out:
+        result["retrieval"] = retrieval(model, seen(data.held_out, augment=False))
     return run.finish(result, lambda folder: model.export(folder / "model"))
 
 
@@ -78,18 +85,14 @@ def _check_start(config: TeachConfig) -> None:
             )
 
 
-def _continued(config: TeachConfig, training: TrainConfig) -> dict[str, Any]:
-    """What is reported of a CLIP that is trained on; nothing of a new one."""
-    if not config.start:
-        return {}
-    told: dict[str, Any] = {"start": config.start}
-    if training.lr >= TEACHING.lr:
-        told["notes"] = [
-            f"--start {config.start}: a rate of {training.lr:g} is for a CLIP from scratch and undoes what this one "
-            "knew; --lr 1e-5 is a gentle one"
-        ]
-        say_notes(told["notes"])
-    return told
+def _of_start(config: TeachConfig, training: TrainConfig) -> list[str]:
+    """What to say of settings for an existing CLIP; nothing of a new one."""
+    if not config.start or training.lr < TEACHING.lr:
+        return []
+    return [
+        f"--start {config.start}: a rate of {training.lr:g} is for a CLIP from scratch and undoes what this one knew; "
+        "--lr 1e-5 is a gentle one"
+    ]
 
 
 def _model(
@@ -104,18 +107,39 @@ def _model(
     return TwoTowers(small_clip(config, tokenizer), tokenizer), None
 
 
-def _images(config: TeachConfig) -> tuple[list[Captioned], list[Captioned], int]:
-    """Images to train on, images to evaluate on (none unless asked for), and how many of the former are missing."""
-    described = read_captions(config.captions)
-    images = keep_listed(described, config.listing) if config.listing else described
-    images, gaps = present(images, config.images, config.skip_missing)
-    if not config.eval_listing and not config.eval_captions:
-        return images, [], gaps
-    held_out = read_captions(config.eval_captions) if config.eval_captions else described
-    if config.eval_listing:
-        held_out = keep_listed(held_out, config.eval_listing)
-    held_out, _ = present(held_out, config.images, config.skip_missing)
-    return images, held_out, gaps
+@dataclass(frozen=True)
+class _Data:
+    """What a teacher is trained and evaluated on."""
+
+    images: list[Captioned]
+    missing: int
+    """Captioned images that are not there, of those to train on."""
+    held_out: list[Captioned]
+    """To evaluate on; none unless asked for."""
+    notes: list[str]
+
+
+def _data(config: TeachConfig) -> _Data:
+    """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
+    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    images = keep_listed(told.images, config.listing) if config.listing else told.images
+    there = find_images(images, config.images, told.path)
+    images = there.kept(config.skip_missing, config.images)
+    missing = len(there.missing)
+    notes = [*told.notes, *there.notes]
+    if not config.eval_listing and not config.eval_captions and not config.eval_splits:
+        return _Data(images, missing, [], notes)
+    if config.eval_captions or config.eval_splits:
+        file = config.eval_captions or config.captions
+        splits = config.eval_splits or config.caption_splits
+        told = Captions(file, splits if has_splits(file) else config.eval_splits, config.columns)
+        told.sound()
+    held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
+    there = find_images(held_out, config.images, told.path)
+    held_out = there.kept(config.skip_missing, config.images)
+    return _Data(
+        images, missing, held_out, list(dict.fromkeys([*notes, *told.notes, *there.notes]))
+    )
 
 
 def _tokenizer(

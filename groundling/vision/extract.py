@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
+from groundling.data.image_files import PICTURES, is_picture, stem, unread_images
 from groundling.data.pictures import Picture, read_picture
-from groundling.data.regions import PICTURES, Found, RegionWriter, stem
+from groundling.data.regions import Found, RegionWriter
 from groundling.data.shards import Part
 from groundling.data.vcr_objects import metadata
 from groundling.errors import InputError
@@ -151,7 +152,7 @@ def listing(
     if config.boxes:
         paths = sorted(folder / file for file in files)
     else:
-        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+        paths = sorted(path for path in folder.rglob("*") if is_picture(path.name))
     there = []
     gaps = []
     for path in paths:
@@ -168,7 +169,8 @@ def listing(
         if first != path:
             gaps.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
     if not kept:
-        raise InputError(f"{folder}: no images to read ({', '.join(sorted(PICTURES))})")
+        unread = "".join(f"; {line}" for line in unread_images(folder))
+        raise InputError(f"{folder}: no images to read ({', '.join(sorted(PICTURES))}){unread}")
     return list(kept.items()), gaps
 
 
