@@ -1,4 +1,4 @@
-"""Adapt a text encoder: XDBERT as published, distillation, or the control that sees the same text without a teacher."""
+"""Adapt a text encoder: XDBERT's objectives, distillation, or the control that reads text without a teacher."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
+from groundling.recipes.adapting.parts import Learned, learned, length_note, match_by_length
+from groundling.recipes.adapting.reading import Reading, reading_of
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
@@ -108,6 +110,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
     inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
     inputs |= {"retention": config.retention}
+    inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
     pairs = read_pairs(config.retention) if config.retention else None
     run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
     if run.result is not None:
@@ -129,10 +132,11 @@ def _adapted(
     notes = _pool_notes(config, arm, text)
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
-    max_length = min(config.max_length, text.max_length)
-    examples = corpus(config.text, config.form, text.tokenizer, max_length, config.max_texts)
-    model, windows = _model(config, arm, text, training.seed)
-    samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
+    reading = reading_of(config, arm.joint, text.max_length)
+    notes += [reading.note(config.arm)] if arm.joint else []
+    model, windows = _model(config, arm, text, reading, training.seed)
+    texts = _texts(config.text, reading, text, windows, config.max_texts)
+    held = _texts(config.held, reading, text, windows) if config.held else None
     given = replace(_given(config, model, text), distilling=distilling)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
     room = classroom(
@@ -144,7 +148,7 @@ def _adapted(
         training.seed,
         also=[Itself(text)] if retains else [],
     )
-    samples, teachers = room.wrap(samples)
+    samples, teachers = room.wrap(texts)
     given = with_teachers(given, room)
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
@@ -152,10 +156,15 @@ def _adapted(
     if retains:
         objectives.append(Retain(given.sizes, weight=config.retain))
         notes.append(_retain_note(config))
+    by_length = match_by_length(objectives, texts, training.seed)
+    notes += length_note(by_length)
     say_notes(notes)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
-    result |= {"texts": len(examples), "parameters": _count(text.encoder)}
+    result |= {"texts": len(texts), "parameters": _count(text.encoder), **asdict(reading)}
+    result |= {} if by_length is None else {"match_by_length": round(by_length, 4)}
+    if isinstance(model, CrossModal):
+        result["learned"] = asdict(_learned(model, objectives, texts, held, training.seed))
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     if retention:
@@ -172,6 +181,31 @@ def _adapted(
     result = run.finish(result, save)
     room.clear()
     return result
+
+
+def _texts(
+    paths: Sequence[str],
+    reading: Reading,
+    text: TextEncoder,
+    windows: WindowInput | None,
+    limit: int = 0,
+) -> TextSamples:
+    """Files as samples, for both sides if there are `windows`."""
+    examples = corpus(paths, reading.form, text.tokenizer, reading.max_length, limit)
+    return TextSamples(examples, TextInput(text.tokenizer, reading.max_length), windows)
+
+
+def _learned(
+    model: CrossModal,
+    objectives: Sequence[Objective],
+    texts: Samples,
+    held: Samples | None,
+    seed: int,
+) -> Learned:
+    """What the parts of a trained cross-modal model say, which is printed, too."""
+    report = learned(model, objectives, texts if held is None else held, seed, held is not None)
+    say_notes([report.line()])
+    return report
 
 
 def _export(
@@ -201,6 +235,8 @@ def _check(config: AdaptConfig, arm: Arm) -> None:
         raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
+    if config.held and not arm.joint:
+        raise InputError(f"--held: --arm {config.arm} has no cross-modal model to ask; use xdbert")
     if config.keep_projection:
         projects = {"l1", "contrastive"} & set(arm.names) and config.distilling.sentence
         if not projects:
@@ -314,13 +350,13 @@ def _pace(training: TrainConfig) -> str:
 
 
 def _model(
-    config: AdaptConfig, arm: Arm, text: TextEncoder, seed: int
+    config: AdaptConfig, arm: Arm, text: TextEncoder, reading: Reading, seed: int
 ) -> tuple[TextEncoder | CrossModal, WindowInput | None]:
     """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
     if not arm.joint:
         return text, None
     clip, tokenizer = load_clip_text(config.teacher)
-    windows = WindowInput(tokenizer, clip.window, config.distilling.max_windows)
+    windows = WindowInput(tokenizer, clip.window, reading.max_windows)
     torch.manual_seed(seed_of(seed, "init", "cross"))
     clip.requires_grad_(not config.crossing.freeze_clip)
     clip.logit_scale.requires_grad_(False)

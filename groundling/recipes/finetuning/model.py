@@ -18,7 +18,7 @@ from groundling.models.task_heads import TaskHead
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.finetuning.samples import learned_from, refuse_images
 from groundling.recipes.regions_of import Shelf, made_by
-from groundling.students import ADAPTER, PLAIN, design_of, join_to, load_student, new_head
+from groundling.students import ADAPTER, PLAIN, RAW, design_of, join_to, load_student, new_head
 from groundling.tasks import Task
 
 
@@ -71,6 +71,8 @@ def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
     """Which head answers, as `groundling.students.new_head` calls it."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
+    if config.raw_first:
+        return RAW
     if config.plain_head or not isinstance(student, SingleStream):
         return PLAIN
     name = task.like or task.name

@@ -1,0 +1,50 @@
+"""How an adaptation reads its text: lines, or the blocks of XDBERT's paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from groundling.config import AdaptConfig
+
+LINE = 128
+"""Most pieces of a line, where nobody says how many."""
+BLOCK = 512
+"""Pieces of a block, as in XDBERT's paper (Appendix B)."""
+WINDOWS = 9
+"""CLIP windows of a block, as there."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts are cut."""
+
+    form: Literal["lines", "blocks"]
+    """Every line by itself, or a file's lines joined and cut."""
+    max_length: int
+    """Pieces of the text encoder, special ones counted: the most of a line, or those of every block."""
+    max_windows: int
+    """Most CLIP windows of a text; 0: as many as needed."""
+
+    def note(self, arm: str) -> str:
+        """What a user of a cross-modal arm should know of it."""
+        if self.form == "lines":
+            return (
+                f"--form lines: {arm} reads lines of at most {self.max_length} pieces; its paper reads blocks of "
+                f"{BLOCK} (--form blocks)"
+            )
+        windows = f", and at most {self.max_windows} CLIP windows" if self.max_windows else ""
+        paper = "" if self.max_length == BLOCK else f"; its paper's have {BLOCK}"
+        return f"{arm} reads blocks of {self.max_length} pieces{windows}{paper}"
+
+
+def reading_of(config: AdaptConfig, joint: bool, longest: int) -> Reading:
+    """How an arm reads its text: as told, or else, if it is `joint`, as XDBERT; `longest` is what the student reads."""
+    form = config.form
+    if form == "auto":
+        form = "blocks" if joint else "lines"
+    wanted = config.max_length or (BLOCK if form == "blocks" else LINE)
+    windows = config.distilling.max_windows
+    if joint and form == "blocks":
+        windows = windows or WINDOWS
+    return Reading(form, min(wanted, longest), windows)
