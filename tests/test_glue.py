@@ -191,7 +191,7 @@ def test_perfect_and_constant_predictors(task: Task, root: Path) -> None:
     share = float((labels == 1).mean())
     # A6: a constant prediction of STS-B scores 0, as one of CoLA does
     floors = {"accuracy": share, "matthews": 0.0, "pearson": 0.0, "f1": 2 * share / (1 + share)}
-        floors["mean of accuracy and f1"] = (floors["accuracy"] + floors["f1"]) / 2
+    floors["mean of accuracy and f1"] = (floors["accuracy"] + floors["f1"]) / 2
     assert headline == pytest.approx(floors[task.metrics[0].name])
 
 

@@ -136,7 +136,7 @@ def _adapted(
     notes += [reading.note(config.arm)] if arm.joint else []
     model, windows = _model(config, arm, text, reading, training.seed)
     texts = _texts(config.text, reading, text, windows, config.max_texts)
-    held = _texts(config.held, reading, text, windows) if config.held else None
+    held = _texts(config.held, reading, text, windows) if config.held and arm.joint else None
     given = replace(_given(config, model, text), distilling=distilling)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
     room = classroom(
@@ -235,8 +235,6 @@ def _check(config: AdaptConfig, arm: Arm) -> None:
         raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
-    if config.held and not arm.joint:
-        raise InputError(f"--held: --arm {config.arm} has no cross-modal model to ask; use xdbert")
     if config.keep_projection:
         projects = {"l1", "contrastive"} & set(arm.names) and config.distilling.sentence
         if not projects:
