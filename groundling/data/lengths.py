@@ -23,7 +23,7 @@ def told_by_length(one: np.ndarray, other: np.ndarray, same: np.ndarray) -> floa
     wrong = len(same) - right
     if not right or not wrong:
         return float("nan")
-    ratio = np.log(np.maximum(one, 1)) - np.log(np.maximum(other, 1))
+    ratio = np.log(np.maximum(one, 1) / np.maximum(other, 1))
     mismatch = np.abs(ratio - np.median(ratio[same]))
     ranks = stats.rankdata(-mismatch)
     return float((ranks[same].sum() - right * (right + 1) / 2) / (right * wrong))
