@@ -631,12 +631,12 @@ def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
             assert (told(job, "lr")[0], job["seeds"], job["examples"]) == (base, seeds, examples)
             assert job["optimizer_steps"] == 3 * examples // 32
         for row in ("ELECTRA-l", "XDELECTRA-l", "XELECTRA-l"):
-            job = plan[f"{row}: {task}--large"]
+            job = plan[f"{row}: {task}, large"]
             assert (*told(job, "lr", "max_length"), job["seeds"]) == (large, "128", seeds)
     assert plan["XBERT-b: RTE"]["settings"]["model"]["here"].endswith("XDBERT-b/adapt/joint")
-    assert told(plan["2-epochs: CoLA--rate-1e-4"], "lr") == ["0.0001"]
-    assert told(plan["XDBERT-b--released: RTE--released"], "raw_first", "lr") == ["yes", "0.0001"]
-    assert "ELECTRA-l: READ--large" in plan and "BERT-b: READ" not in plan
+    assert told(plan["2-epochs: CoLA, rate 1e-4"], "lr") == ["0.0001"]
+    assert told(plan["XDBERT-b--released: RTE, released"], "raw_first", "lr") == ["yes", "0.0001"]
+    assert "ELECTRA-l: READ, large" in plan and "BERT-b: READ" not in plan
 
 
 def test_xdberts_scores_are_the_published_ones() -> None:

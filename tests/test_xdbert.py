@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import homes
@@ -46,6 +45,8 @@ from groundling.students import RAW, new_head
 from groundling.tasks.glue import RTE
 
 TWO = TrainConfig(steps=2, batch=4, cpu=True)
+WINDOWS = math.ceil(693 / toys.WINDOW)
+"""Of the toy tower, as many places as nine windows of 77 have."""
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
@@ -81,21 +82,21 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
     plain = AdaptConfig()
     assert reading_of(plain, True, 512) == reading_of(plain, True, 8192)
     found = [reading_of(plain, joint, longest) for joint in (True, False) for longest in (512, 32)]
-    assert [(one.form, one.max_length, one.max_windows) for one in found] == [
-        ("blocks", 512, 9),
-        ("blocks", 32, 9),
-        ("lines", 128, 0),
-        ("lines", 32, 0),
+    assert [(one.form, one.max_length, one.windows(77), one.windows(20)) for one in found] == [
+        ("blocks", 512, 9, 35),
+        ("blocks", 32, 9, 35),
+        ("lines", 128, 0, 0),
+        ("lines", 32, 0, 0),
     ]
-    told = configured(AdaptConfig, form="lines", max_length=40, max_windows=3)
-    assert reading_of(told, True, 512) == replace(
-        found[0], form="lines", max_length=40, max_windows=3
+    told = reading_of(
+        configured(AdaptConfig, form="lines", max_length=40, max_windows=3), True, 512
     )
+    assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
-        found[0].note("xdbert") == "xdbert reads blocks of 512 pieces, and at most 9 CLIP windows"
+        found[0].note("xdbert", 9) == "xdbert reads blocks of 512 pieces, in at most 9 CLIP windows"
     )
-    assert found[1].note("xdbert").endswith("9 CLIP windows; its paper's have 512")
-    assert "--form blocks" in reading_of(told, True, 512).note("xdbert")
+    assert found[1].note("xdbert", 9).endswith("9 CLIP windows; its paper's have 512")
+    assert "--form blocks" in told.note("xdbert", 3)
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         max_length=24,
     )
     result = adapt(config, TWO, tmp_path / "out")
-    assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, 9)
+    assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
     assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err

@@ -133,8 +133,8 @@ def _adapted(
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     reading = reading_of(config, arm.joint, text.max_length)
-    notes += [reading.note(config.arm)] if arm.joint else []
     model, windows = _model(config, arm, text, reading, training.seed)
+    notes += [reading.note(config.arm, windows.max_windows)] if windows else []
     texts = _texts(config.text, reading, text, windows, config.max_texts)
     held = _texts(config.held, reading, text, windows) if config.held and arm.joint else None
     given = replace(_given(config, model, text), distilling=distilling)
@@ -161,7 +161,9 @@ def _adapted(
     say_notes(notes)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
-    result |= {"texts": len(texts), "parameters": _count(text.encoder), **asdict(reading)}
+    result |= {"texts": len(texts), "parameters": _count(text.encoder)}
+    result |= {"form": reading.form, "max_length": reading.max_length}
+    result |= {"max_windows": windows.max_windows} if windows else {}
     result |= {} if by_length is None else {"match_by_length": round(by_length, 4)}
     if isinstance(model, CrossModal):
         result["learned"] = asdict(_learned(model, objectives, texts, held, training.seed))
@@ -354,7 +356,7 @@ def _model(
     if not arm.joint:
         return text, None
     clip, tokenizer = load_clip_text(config.teacher)
-    windows = WindowInput(tokenizer, clip.window, reading.max_windows)
+    windows = WindowInput(tokenizer, clip.window, reading.windows(clip.window))
     torch.manual_seed(seed_of(seed, "init", "cross"))
     clip.requires_grad_(not config.crossing.freeze_clip)
     clip.logit_scale.requires_grad_(False)

@@ -77,9 +77,9 @@ ARMS = {
 }
 """Each arm's objectives, teacher, and weight of what it distils.
 
-XDBERT reads blocks, as in its paper: of 32 pieces here, which is what the encoder reads (512 there), in at most 9 of the
-teacher's windows. The others read the same text by lines, of which a block holds about four. The blind teacher saw the
-same scenes with every noun's looks redrawn.
+XDBERT reads blocks, as in its paper: of exactly 32 pieces here, which is what the encoder reads (512 there). The others
+read the same text by lines, of which a block holds about four. The blind teacher saw the same scenes with every noun's
+looks redrawn.
 """
 
 VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}

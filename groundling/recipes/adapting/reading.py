@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +12,8 @@ LINE = 128
 """Most pieces of a line, where nobody says how many."""
 BLOCK = 512
 """Pieces of a block, as in XDBERT's paper (Appendix B)."""
-WINDOWS = 9
-"""CLIP windows of a block, as there."""
+SLOTS = 9 * 77
+"""Places of a block's CLIP side, as there: nine windows, or as many places in windows of another size."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +24,24 @@ class Reading:
     """Every line by itself, or a file's lines joined and cut."""
     max_length: int
     """Pieces of the text encoder, special ones counted: the most of a line, or those of every block."""
-    max_windows: int
-    """Most CLIP windows of a text; 0: as many as needed."""
+    told_windows: int = 0
+    """Most CLIP windows of a text, as a user says; 0: nobody does."""
 
-    def note(self, arm: str) -> str:
-        """What a user of a cross-modal arm should know of it."""
+    def windows(self, size: int) -> int:
+        """Most CLIP windows of `size` pieces of a text; 0: as many as needed."""
+        if self.told_windows or self.form == "lines":
+            return self.told_windows
+        return math.ceil(SLOTS / size)
+
+    def note(self, arm: str, windows: int) -> str:
+        """What a user of a cross-modal arm, which reads so many CLIP windows at most, should know of it."""
         if self.form == "lines":
             return (
                 f"--form lines: {arm} reads lines of at most {self.max_length} pieces; its paper reads blocks of "
                 f"{BLOCK} (--form blocks)"
             )
-        windows = f", and at most {self.max_windows} CLIP windows" if self.max_windows else ""
         paper = "" if self.max_length == BLOCK else f"; its paper's have {BLOCK}"
-        return f"{arm} reads blocks of {self.max_length} pieces{windows}{paper}"
+        return f"{arm} reads blocks of {self.max_length} pieces, in at most {windows} CLIP windows{paper}"
 
 
 def reading_of(config: AdaptConfig, joint: bool, longest: int) -> Reading:
@@ -44,7 +50,4 @@ def reading_of(config: AdaptConfig, joint: bool, longest: int) -> Reading:
     if form == "auto":
         form = "blocks" if joint else "lines"
     wanted = config.max_length or (BLOCK if form == "blocks" else LINE)
-    windows = config.distilling.max_windows
-    if joint and form == "blocks":
-        windows = windows or WINDOWS
-    return Reading(form, min(wanted, longest), windows)
+    return Reading(form, min(wanted, longest), config.distilling.max_windows)
