@@ -72,7 +72,10 @@ SECTIONS: dict[str, dict[str, str]] = {
     "A fine-tuned model, asked again": {
         "groundling.predicting": "load Fitted Prediction Candidate",
     },
-    "A page to look at": {"groundling.looking": "look Look"},
+    "To look at": {
+        "groundling.looking": "look Look",
+        "groundling.vision.show": "show_regions Shown",
+    },
     "Data": {
         "groundling.data.regions": "RegionStore RegionWriter Found",
         "groundling.data.samples": "TextSamples TextInput WindowInput",

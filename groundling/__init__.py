@@ -6,12 +6,25 @@ Importing the package costs nothing: what a name stands for is imported when the
 """
 
 import importlib
-from difflib import get_close_matches
 
 __version__ = "0.1.0"
 
 # What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
-FUNCTIONS = ("adapt", "finetune", "pretrain", "predict", "regions", "teach")
+FUNCTIONS = (
+    "adapt",
+    "figures",
+    "finetune",
+    "heads",
+    "modality",
+    "pairs",
+    "predict",
+    "pretrain",
+    "regions",
+    "retrieve",
+    "syntax",
+    "teach",
+    "verdict",
+)
 """Commands that are functions, too."""
 MODULES = ("evaluate", "train")
 """Modules to be had without a second import."""
@@ -28,6 +41,7 @@ PLACES = {
     "TrainConfig": "groundling.config",
     "load": "groundling.predicting",
     "look": "groundling.looking",
+    "show_regions": "groundling.vision.show",
 }
 """Where the other names are."""
 
@@ -46,9 +60,9 @@ def __getattr__(name: str) -> object:
     elif name in PLACES:
         value = vars(importlib.import_module(PLACES[name]))[name]
     else:
-        near = get_close_matches(name, __all__, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(__all__))}"
+        errors = importlib.import_module(f"{__name__}.errors")
+        hint = errors.nearest(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
         # Told by name alone: with the module, too, Python would add a guess of its own.
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}", name=name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     globals()[name] = value
     return value

@@ -17,6 +17,7 @@ from groundling.objectives import Objective as Objective
 from groundling.predicting import load as load
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
+from groundling.vision.show import show_regions as show_regions
 
 __version__: str
 __all__: list[str]
@@ -26,6 +27,9 @@ def adapt(
     student: Text = "",
     teacher: Text = "",
     text: Texts = (),
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
     arm: Text = "contrastive",
     masked_lm: bool = True,
     form: Literal["lines", "blocks"] = "lines",
@@ -98,14 +102,25 @@ def adapt(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/adapt",
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
+
+def figures(
+    *,
+    results: Texts = (),
+    formats: Texts = ("svg", "pdf", "png"),
+    out: Text = "runs/figures",
+) -> dict[str, Any]:
+    """Figures for papers from what `heads`, `syntax` and `modality` wrote."""
 
 def finetune(
     *,
@@ -148,6 +163,9 @@ def finetune(
     adapter: Literal["none", "mlp", "attention"] = "none",
     adapter_layers: int = 1,
     fusion: Literal["concat", "cosine"] = "concat",
+    eval_every: float = 0.0,
+    keep: Literal["last", "best"] = "last",
+    patience: int = 0,
     objectives: Texts = (),
     teacher: Text = "",
     mask_rate: float = 0.15,
@@ -209,14 +227,98 @@ def finetune(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/finetune",
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
+
+def heads(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    task: Text = "flickr30k",
+    data: Text = "",
+    split: Text = "val",
+    query: Literal["last", "mean"] = "last",
+    active: float = 0.2,
+    unrelated: bool = True,
+    other_images: bool = True,
+    processes: int = 1,
+    out: Text = "runs/heads",
+) -> dict[str, Any]:
+    """Which attention heads look where a phrase's own thing is: every head as a classifier."""
+
+def modality(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    other: Text = "",
+    data: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    task: Text = "",
+    split: Text = "",
+    text: Text = "",
+    image: Text = "",
+    choices: Text = "",
+    label: Text = "",
+    most_examples: int = 1000,
+    query: Literal["cls", "all"] = "cls",
+    outcome: Literal["best", "match", "words"] = "best",
+    other_inputs: bool = True,
+    explained: int = 100,
+    line_points: int = 64,
+    teacher: Text = "",
+    teacher_images: Text = "",
+    words: int = 2,
+    relevance: Literal["contextual", "isolated"] = "contextual",
+    processes: int = 1,
+    out: Text = "runs/modality",
+) -> dict[str, Any]:
+    """How much a model looks at, and depends on, text and image; before and after distillation."""
+
+def pairs(
+    *,
+    model: Text = "",
+    data: Text = "",
+    other: Text = "",
+    pll: Literal["within-word", "original"] = "within-word",
+    reduce: Literal["sum", "mean"] = "sum",
+    most_pairs: int = 0,
+    max_length: int = 0,
+    skip_long: bool = False,
+    model_seed: int = 0,
+    cpu: bool = False,
+    out: Text = "runs/pairs",
+) -> dict[str, Any]:
+    """Which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own."""
 
 def predict(
     *,
@@ -254,6 +356,8 @@ def pretrain(
     long_side: int = 0,
     flip: bool = True,
     captions: Texts = (),
+    caption_column: Text = "",
+    image_column: Text = "",
     caption_splits: Texts = (),
     listing: Text = "",
     skip_missing: bool = False,
@@ -331,11 +435,14 @@ def pretrain(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/pretrain",
 ) -> dict[str, Any]:
     """Pre-train VisualBERT, VL-BERT or UNITER on captioned images."""
@@ -365,13 +472,69 @@ def regions(
 ) -> dict[str, Any]:
     """Regions of your own images, or of others' region files, as a store."""
 
+def retrieve(
+    *,
+    model: Text = "",
+    captions: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
+    images: Text = "",
+    listing: Text = "",
+    skip_missing: bool = False,
+    skip_bad: bool = False,
+    student: Text = "",
+    join_captions: int = 1,
+    windows: int = 1,
+    max_length: int = 0,
+    seed: int = 0,
+    teacher_cache: Text = "",
+    cpu: bool = False,
+    out: Text = "runs/retrieve",
+) -> dict[str, Any]:
+    """Image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+
+def syntax(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    data: Text = "",
+    split: Text = "val",
+    parses: Text = "",
+    labels: Literal["stanford", "ud", "as-is"] = "stanford",
+    other_phrases: bool = False,
+    active: float = 0.2,
+    least_arcs: int = 50,
+    unrelated: bool = True,
+    other_images: bool = True,
+    processes: int = 1,
+    write_captions: Text = "",
+    out: Text = "runs/syntax",
+) -> dict[str, Any]:
+    """Which attention heads look from a word to the thing of its syntactic neighbour."""
+
 def teach(
     *,
+    start: Text = "",
     captions: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
     images: Text = "",
     listing: Text = "",
     eval_listing: Text = "",
     eval_captions: Text = "",
+    eval_splits: Texts = (),
     skip_missing: bool = False,
     size: int = 64,
     patch: int = 8,
@@ -407,11 +570,22 @@ def teach(
     clip: float = 1.0,
     clip_each: bool = False,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     workers: int = 0,
     save_every: int = 500,
     log_every: int = 10,
     cpu: bool = False,
+    push_to_hub: Text = "",
+    private: bool = False,
     out: Text = "runs/teach",
 ) -> dict[str, Any]:
     """Train a small CLIP teacher on captioned images."""
+
+def verdict(
+    *,
+    runs: Texts = (),
+    published: Texts = (),
+    out: Text = "runs/verdict",
+) -> dict[str, Any]:
+    """Judge runs against a control's: intervals, permutation, one plain sentence each."""

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groundling.errors import InputError
+from groundling.errors import InputError, first_line
 from groundling.runs import disk_errors
 
 
@@ -32,6 +33,8 @@ class Counters:
     """Means of the latest line of the log."""
     scaler: dict[str, Any] | None = None
     """State of the loss scaler, in fp16."""
+    exams: list[dict[str, float]] = field(default_factory=list)
+    """Of every evaluation on the way: `step` and scores by name."""
 
 
 class Checkpoints:
@@ -41,8 +44,14 @@ class Checkpoints:
         """`folder` holds nothing else."""
         self.folder = folder
 
-    def save(self, module: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters) -> None:
-        """Write the state after `counters.step` optimizer steps."""
+    def save(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        counters: Counters,
+        best: int = 0,
+    ) -> None:
+        """Write the state after `counters.step` optimizer steps; of weights set aside, only those of `best` stay."""
         target = self.folder / f"step-{counters.step:09d}"
         partial = self.folder / "partial"
         with disk_errors(target):
@@ -56,6 +65,36 @@ class Checkpoints:
         for older in self.folder.glob("step-*"):
             if older != target:
                 shutil.rmtree(older, ignore_errors=True)
+        # Only now: the older state speaks of the older ones, if this process is killed before.
+        for aside in self.folder.glob("best-*.safetensors"):
+            if aside != self._aside(best):
+                aside.unlink(missing_ok=True)
+
+    def keep(self, module: nn.Module, step: int) -> None:
+        """Set the weights after `step` aside, the best so far."""
+        target = self._aside(step)
+        partial = self.folder / "partial.safetensors"
+        with disk_errors(target):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            weights = {name: _plain(value) for name, value in _weights(module).items()}
+            save_file(weights, partial)
+            partial.rename(target)
+
+    def bring_back(self, module: nn.Module, step: int) -> None:
+        """Load the weights that were set aside after `step`, in place; raises InputError if they are not readable."""
+        target = self._aside(step)
+        try:
+            stored = load_file(target)
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"{target}: the best weights cannot be read ({first_line(error)}); train again in another --out"
+            ) from None
+        with torch.no_grad():
+            for name, value in _weights(module).items():
+                value.copy_(stored[name])
+
+    def _aside(self, step: int) -> Path:
+        return self.folder / f"best-{step:09d}.safetensors"
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
         """Load the newest state in place and return its counters; None if there is none.

@@ -15,7 +15,8 @@ from typing import Annotated, Any, get_type_hints
 
 from groundling import __version__, config
 from groundling.documented import summary_of
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
+from groundling.progress import is_first
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Command:
     """MODULE:NAME of the function that takes the settings and the run folder, in this order."""
     settings: Mapping[str, Any]
     """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
-    positional: str = ""
-    """The flag that the first bare word means, as in `groundling regions my_photos`."""
+    positional: tuple[str, ...] = ()
+    """The flags that the first bare words mean, as in `groundling regions my_photos`."""
     out: bool = True
     """Whether it has a run folder, or writes a file."""
     file: str = ""
@@ -45,6 +46,25 @@ class Command:
         recipe: Callable[..., Any] = vars(importlib.import_module(module))[function]
         return recipe
 
+    def call(self, values: Sequence[Any]) -> Any:
+        """What the recipe returns for its settings and its `out`; what it saved goes to the hub, if it is to.
+
+        Raises InputError where the recipe does, or if what it saved cannot go there.
+        """
+        own = [value for value in values if not isinstance(value, config.Sharing)]
+        sharing = [one for one in values if isinstance(one, config.Sharing) and one.push_to_hub]
+        if not sharing or not is_first():
+            return self.function()(*own)
+        from groundling.recipes.push import check_sharing, share
+
+        check_sharing(sharing[0], own[:-1])
+        result = self.function()(*own)
+        share(own[-1], sharing[0])
+        return result
+
+
+SHARED = {"_share": config.Sharing()}
+"""Settings of commands that save a model."""
 
 COMMANDS = {
     "quickstart": Command(
@@ -56,28 +76,28 @@ COMMANDS = {
     "teach": Command(
         "train a small CLIP teacher on captioned images",
         "groundling.recipes.teach:teach",
-        {"_own": config.TeachConfig(), "_train": config.TEACHING},
+        {"_own": config.TeachConfig(), "_train": config.TEACHING, **SHARED},
     ),
     "adapt": Command(
         "adapt a text encoder with a CLIP-like teacher (or without: the control)",
         "groundling.recipes.adapt:adapt",
-        {"_own": config.AdaptConfig(), "_train": config.ADAPTING},
+        {"_own": config.AdaptConfig(), "_train": config.ADAPTING, **SHARED},
     ),
     "regions": Command(
         "regions of your own images, or of others' region files, as a store",
         "groundling.recipes.regions:regions",
         {"_own": config.RegionsConfig()},
-        positional="--images",
+        positional=("--images",),
     ),
     "pretrain": Command(
         "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
         "groundling.recipes.pretrain:pretrain",
-        {"_own": config.PretrainConfig(), "_train": config.PRETRAINING},
+        {"_own": config.PretrainConfig(), "_train": config.PRETRAINING, **SHARED},
     ),
     "finetune": Command(
         "fine-tune an encoder on a task, over seeds",
         "groundling.recipes.finetune:finetune",
-        {"_own": config.FinetuneConfig(), "_train": config.TUNING},
+        {"_own": config.FinetuneConfig(), "_train": config.TUNING, **SHARED},
     ),
     "predict": Command(
         "what a fine-tuned model answers to new data: your own file with its answers, best first",
@@ -89,6 +109,13 @@ COMMANDS = {
         "score a fine-tuned model on labelled data, without any training",
         "groundling.recipes.evaluate:evaluate",
         {"_own": config.EvaluateConfig()},
+        out=False,
+    ),
+    "push": Command(
+        "put what a run saved on Hugging Face's hub, with a card of how it was made",
+        "groundling.recipes.push:push",
+        {"_own": config.PushConfig()},
+        positional=("--run",),
         out=False,
     ),
     "probe": Command(
@@ -145,7 +172,7 @@ COMMANDS = {
         "several finished runs' probabilities, averaged and scored as one",
         "groundling.recipes.ensemble:ensemble",
         {"_own": config.EnsembleConfig()},
-        positional="--runs",
+        positional=("--runs",),
     ),
     "zero-shot": Command(
         "what a CLIP, or a pre-trained model's match head, answers without training on a task",
@@ -195,14 +222,14 @@ COMMANDS = {
         "figures for papers from what `heads`, `syntax` and `modality` wrote",
         "groundling.recipes.figures:figures",
         {"_own": config.FiguresConfig()},
-        positional="--results",
+        positional=("--results",),
         writes="Folder of the figures; older ones of the same names are replaced.",
     ),
     "look": Command(
         "a page to look at: which regions a model's words attend to, head by head, on your own photo",
         "groundling.recipes.look:look",
         {"_own": config.LookConfig()},
-        positional="--model",
+        positional=("--model",),
         file="look.html",
         writes="HTML page to write; an older page is replaced, any other file is left alone.",
     ),
@@ -210,7 +237,7 @@ COMMANDS = {
         "parameter counts of a preset or a model folder",
         "groundling.recipes.info:info",
         {"_own": config.InfoConfig()},
-        positional="--name",
+        positional=("--name",),
         out=False,
         speaks=True,
     ),
@@ -218,9 +245,17 @@ COMMANDS = {
         "what is wrong with a folder of data, before any training",
         "groundling.recipes.check:data_check",
         {"_own": config.CheckConfig()},
-        positional="--folder",
+        positional=("--folder",),
         out=False,
         speaks=True,
+    ),
+    "data show": Command(
+        "a photo with the boxes that a region store has of it",
+        "groundling.recipes.show:data_show",
+        {"_own": config.ShowConfig()},
+        positional=("--store", "--image"),
+        file="regions.png",
+        writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
     ),
     "data world": Command(
         "render a world whose nouns have looks that only images show",
@@ -319,23 +354,34 @@ def _no_command(words: Sequence[str]) -> int:
     if family:
         print(_usage(family), file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
-    print(f"groundling: no command {words[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+    hint = nearest(words[0], COMMANDS)
+    there = ", ".join(COMMANDS)
+    print(f"groundling: no command {words[0]!r}; there are: {there}{hint}", file=sys.stderr)
     return 2
 
 
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
-    if command.positional and arguments and not arguments[0].startswith("-"):
-        arguments = [command.positional, *arguments]
-    values = _parse(name, command, arguments)
-    recipe = command.function()
+    values = _parse(name, command, _with_flags(command, arguments))
+    command.function()
     _quiet()
-    result = recipe(*values)
+    result = command.call(values)
     if command.speaks:
         return result if isinstance(result, int) else 0
-    if int(os.environ.get("RANK", 0)) == 0:  # under torchrun, the first process speaks
+    if is_first():
         print(result if isinstance(result, str) else json.dumps(result, indent=2))
     return 0
+
+
+def _with_flags(command: Command, arguments: Sequence[str]) -> list[str]:
+    """The arguments, with their flags before the first bare words."""
+    named = []
+    rest = list(arguments)
+    for flag in command.positional:
+        if not rest or rest[0].startswith("-"):
+            break
+        named += [flag, rest.pop(0)]
+    return [*named, *rest]
 
 
 def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:

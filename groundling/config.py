@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.documented import documented
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 
 Settings = TypeVar("Settings")
 
@@ -46,7 +45,7 @@ def changed(config: Settings, /, **values: object) -> Settings:
     for name in values:
         if name not in names:
             raise InputError(
-                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}{nearest(name, names)}"
             )
     return _changed(config, values)
 
@@ -81,10 +80,8 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
     new: list[dict[str, object]] = [{} for _ in defaults]
     for name, value in values.items():
         if name not in holders:
-            near = get_close_matches(name, holders, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
             raise InputError(
-                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{hint}"
+                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{nearest(name, holders)}"
             )
         place, group = holders[name]
         _check_value(group, name, value, where)
@@ -290,10 +287,6 @@ in pre-training."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
-        for name in ("most_regions", "budget"):
-            value = self.__dict__[name]
-            if value < 0:
-                raise InputError(f"--{_flag(name)} {value}, expected at least 0")
 
 
 @documented
@@ -311,6 +304,18 @@ new one. VL-BERT: 1000, on VCR 1200."""
     flip: bool = True
     """--images: train on mirrored pictures in half of the draws, with boxes and segments, and left and right in the \
 texts of tasks whose paper does that."""
+
+
+@documented
+@dataclass(frozen=True)
+class CaptionColumns:
+    """Which columns of a table hold captions and image files."""
+
+    caption_column: str = ""
+    """Captions in a csv, tsv, json or jsonl file: column of the caption, or several by comma; empty: told by the \
+columns' names, or by what they hold."""
+    image_column: str = ""
+    """Captions in such a file: column of the image's file name; empty: told likewise."""
 
 
 @documented
@@ -412,6 +417,9 @@ counts."""
     """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward passes; weights stay fp32."""
+    gradient_checkpointing: bool = False
+    """Keep less of the forward pass and compute it again in the backward pass: less memory, more time (about 1.4 \
+times), the same numbers (docs/running.md)."""
     seed: int = 0
     """Seed of every random choice."""
     workers: int = 0
@@ -427,6 +435,26 @@ counts."""
     def batch_size(self) -> str:
         """What a batch is, in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+@documented
+@dataclass(frozen=True)
+class Examining:
+    """Evaluation on the development split while training, and what follows from it."""
+
+    eval_every: float = 0.0
+    """Epochs from one evaluation on the task's first development split to the next, such as 1 or 0.25; 0: none until \
+the end."""
+    keep: Literal["last", "best"] = "last"
+    """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
+on that split, whose score there is flattered by the choice."""
+    patience: int = 0
+    """--eval-every: stop after so many evaluations that were no better than the best one; 0: never."""
+
+    def __post_init__(self) -> None:
+        for flag, given in (("--keep best", self.keep != "last"), ("--patience", self.patience)):
+            if given and not self.eval_every:
+                raise InputError(f"{flag} needs --eval-every EPOCHS, more than 0")
 
 
 Numbers = Callable[[float], bool]
@@ -457,7 +485,8 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
-            *("most_examples", "explained", "most_regions"),
+            *("most_examples", "explained", "most_regions", "budget"),
+            *("eval_every", "patience"),
         ),
     ),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
@@ -502,18 +531,27 @@ def _spelt(value: object) -> str:
 @documented
 @dataclass(frozen=True)
 class TeachConfig:
-    """How a small CLIP teacher is built and trained from scratch; for testbeds and small studies."""
+    """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
 
+    start: str = ""
+    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay, so that \
+--size, --patch, --vision, --text, --projection, --vocabulary and --window are left out; empty: a new one."""
     captions: str = ""
-    """Captions: COCO json, Flickr8k token.txt, or a tsv of caption and image file."""
+    """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
+json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     images: str = ""
-    """Folder of the images."""
+    """Folder of the images, which may be in folders below it."""
     listing: str = ""
     """File that lists the training images, one name a line; empty: all."""
     eval_listing: str = ""
     """File that lists the images on which retrieval is reported; empty: none."""
     eval_captions: str = ""
     """Captions of other images on which retrieval is reported (instead of `eval_listing`)."""
+    eval_splits: tuple[str, ...] = ()
+    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count them."""
     size: int = 64
@@ -548,7 +586,10 @@ class AdaptConfig:
     teacher: str = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: tuple[str, ...] = ()
-    """Files to adapt on: plain text, COCO captions json, Flickr8k token.txt."""
+    """Files to adapt on: plain text, or captions in any file or folder that `teach` reads."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
@@ -600,8 +641,10 @@ vision-language model as --student, its own."""
     regions: RegionInput = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
     captions: tuple[str, ...] = ()
-    """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt. A \
-step reads one of several files, drawn by weight, or, where none has one, by its number of samples."""
+    """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
+own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
+none has one, by its number of samples."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""
     listing: str = ""
@@ -708,6 +751,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """Train what the model's paper trains beside a task's own loss: VL-BERT on VCR, the classes of regions."""
     own: OwnFile = field(default_factory=OwnFile)
     adapting: Adapting = field(default_factory=Adapting)
+    examining: Examining = field(default_factory=Examining)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: str = ""
@@ -718,6 +762,38 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     inner: str = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
+
+
+@documented
+@dataclass(frozen=True)
+class Sharing:
+    """Where on Hugging Face's hub a saved model goes."""
+
+    push_to_hub: str = ""
+    """OWNER/NAME: upload the saved model there after the run, with a card of how it was made, as `groundling push` \
+does; of several seeds the first; empty: nothing leaves this machine."""
+    private: bool = False
+    """--push-to-hub: make a new repository private; otherwise it is public, unless the owner's own default says \
+otherwise. One that is there stays as it is."""
+
+    def __post_init__(self) -> None:
+        if self.private and not self.push_to_hub:
+            raise InputError("--private needs --push-to-hub OWNER/NAME")
+
+
+@documented
+@dataclass(frozen=True)
+class PushConfig:
+    """Which run's model goes to Hugging Face's hub."""
+
+    run: str = ""
+    """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
+    to: str = ""
+    """OWNER/NAME of the repository there; made if it is not there."""
+    seed: int = -1
+    """Of a fine-tuning: which seed; -1: the first whose model was saved."""
+    private: bool = False
+    """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
 
 
 @documented
@@ -797,12 +873,18 @@ class EvaluateConfig:
 @documented
 @dataclass(frozen=True)
 class ProbeConfig:
-    """How an encoder is asked what it knows of a rendered world's nouns."""
+    """How an encoder is asked what it knows of a world's nouns."""
 
     model: str = ""
     """Text encoder: hub id or folder."""
     data: str = ""
-    """Folder of a rendered world."""
+    """Folder of a rendered world, or of your own: its `probes` hold attribute.tsv, questions, or both."""
+    seeds: int = 3
+    """Times that each question is fine-tuned on; each time draws its head and the order of its examples anew."""
+    questions: tuple[str, ...] = ()
+    """Questions that are fine-tuned on, each NAME of a file NAME_train.tsv; empty: all that are there."""
+    columns: tuple[str, ...] = ()
+    """Columns of attribute.tsv that linear probes ask for; empty: all."""
     max_length: int = 32
     """Pieces per sentence."""
     kind: str = ""
@@ -821,7 +903,8 @@ class CompareConfig:
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
     data: str = ""
-    """Folder with the tasks' official files."""
+    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
+    own: OwnFile = field(default_factory=OwnFile)
     seeds: int = 3
     """Fine-tuning runs per arm and task."""
     max_train: int = 0
@@ -838,7 +921,8 @@ class SweepConfig:
     """A list of runs over variants, tasks and seeds, from a TOML file."""
 
     file: str = ""
-    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers."""
+    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers. A task \
+of your own file has `data`, `text` and `label` in its table, as `finetune` has them as flags."""
     table: str = ""
     """Only this table of the file's, e.g. "Table 2"; empty: all."""
     rows: tuple[str, ...] = ()
@@ -933,7 +1017,9 @@ class RetrieveConfig:
     model: str = ""
     """CLIP-like model with both sides: hub id or folder."""
     captions: str = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt."""
+    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or \
+a folder (docs/vision.md)."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `test`."""
     images: str = ""
@@ -1280,8 +1366,9 @@ class ModalityConfig:
     other: str = ""
     """A second model, compared with the first on the same examples, such as the same one after distillation."""
     data: str = ""
-    """File of captions (COCO, Karpathy, Flickr8k, tsv) of images; with --task, or of a fine-tuned model, the task's \
-official files or your own file with labels, as for `evaluate`."""
+    """File or folder of captions of images, as `pretrain` reads them; with --task, or of a fine-tuned model, the \
+task's official files or your own file with labels, as for `evaluate`."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
     task: str = ""
     """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions; a fine-tuned model's own."""
     split: str = ""
@@ -1320,7 +1407,10 @@ class CountsConfig:
     """Which captions are counted."""
 
     captions: tuple[str, ...] = ()
-    """COCO captions json, Flickr8k token.txt, or tsv; the paper uses MSCOCO's."""
+    """Files or folders of captions, as `teach` reads them; the paper uses MSCOCO's."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to count, e.g. `train restval`."""
     tokenizer: str = ""
     """Tokenizer whose pieces are counted: hub id or folder."""
 
@@ -1355,7 +1445,23 @@ class CheckConfig:
     """Which folder is looked through."""
 
     folder: str = ""
-    """Folder of data in any layout that the library reads."""
+    """Folder of data in any layout that the library reads; nothing in it is changed. Exit status 1 if anything is \
+wrong with it."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    own: OwnFile = field(default_factory=OwnFile)
+
+
+@documented
+@dataclass(frozen=True)
+class ShowConfig:
+    """Which image of a region store is shown."""
+
+    store: str = ""
+    """Region store: the folder that `groundling regions` wrote."""
+    image: str = ""
+    """The image's id in the store, its file name, or its file."""
+    images: str = ""
+    """Folder of the photos; empty: the one that the store was made of."""
 
 
 @documented
@@ -1463,6 +1569,8 @@ Hugging Face's VisualBERT, ViLT or CLIP."""
     """--data is a folder with this task's official files."""
     split: str = ""
     """--task: which split; empty: the first that has labels."""
+    only: str = ""
+    """--task: only the examples of this image, this caption of Flickr30k (IMAGE#NUMBER) or this id."""
     first: int = 0
     """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
     regions: tuple[str, ...] = ()
@@ -1472,11 +1580,13 @@ Hugging Face's VisualBERT, ViLT or CLIP."""
     backbone: str = ""
     """Their image encoder: hub id or folder; empty: the one that the model learned with."""
     grid: int = 0
-    """Boxes per side of a regular grid, instead of a detector; 0: as the model learned."""
+    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as the model learned."""
     other_regions: bool = False
     """Accept regions that were made otherwise than those that the model learned from."""
     heads: tuple[str, ...] = ()
     """What `groundling heads` wrote about each of the models, in their order: ranks heads by what they find."""
+    other_heads: bool = False
+    """Accept what `groundling heads` found of another model of as many layers and heads."""
     predictions: tuple[str, ...] = ()
     """Two files that `groundling predict` wrote about one file: what became right or wrong from the first to the \
 second. Without --data, these are the pairs."""
@@ -1485,7 +1595,9 @@ second. Without --data, these are the pairs."""
     layers: tuple[int, ...] = ()
     """Only these layers, counted from 0; none: all."""
     heat_maps: tuple[str, ...] = ()
-    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG."""
+    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG; best: \
+the best active head of --heads in each of the six best layers. Where a --task knows the boxes that phrases mean, \
+regions are grouped by them."""
     per_page: int = 10
     """Pairs on a page; further ones are on pages of their own, with links."""
     most: int = 200
@@ -1512,8 +1624,8 @@ TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_
 PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
 """Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
 
-PROBING = TrainConfig(steps=200, lr=5e-4, warmup=0.1, weight_decay=0.0)
-"""Fine-tuning on a rendered world's questions."""
+PROBING = TrainConfig(steps=1000, lr=5e-4, warmup=0.1, weight_decay=0.0, log_every=50)
+"""Fine-tuning on a world's questions: at 250 steps the odd one out was in mid-rise, and moved by .18 with the seed."""
 
 
 DEV_IMAGES = 10**9

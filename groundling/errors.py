@@ -1,6 +1,7 @@
 """The one kind of error a user can mend."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 MOST_QUOTED = 160
 """Characters of a library's own error that a message quotes."""
@@ -34,3 +35,19 @@ def refuse(faults: Sequence[str]) -> None:
         return
     count = f" ({len(faults):,} such)" if len(faults) > 1 else ""
     raise InputError(faults[0] + count)
+
+
+def nearest(name: str, offered: Iterable[str]) -> str:
+    """`; did you mean glue/rte?` of a name that is not among those offered; empty if none is like it.
+
+    A name whose last part it is (`rte`) counts before one that is spelt alike (`glue/rtee`).
+    """
+    every = list(offered)
+    wanted = name.lower()
+    ends = [other for other in every if other.lower().rpartition("/")[2] == wanted]
+    spelt = {other.lower(): other for other in every}
+    parts = {other.rpartition("/")[2]: spelt[other] for other in spelt}
+    alike = [spelt[one] for one in get_close_matches(wanted, spelt, 1)]
+    alike += [parts[one] for one in get_close_matches(wanted, parts, 1)]
+    found = [*sorted(ends), *alike]
+    return f"; did you mean {found[0]}?" if found else ""

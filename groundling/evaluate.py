@@ -21,6 +21,7 @@ from groundling.data.samples import Samples
 from groundling.documented import documented
 from groundling.metrics import collapsed
 from groundling.objectives.supervised import Supervised
+from groundling.progress import followed
 from groundling.runs import disk_errors
 from groundling.tasks import Task
 
@@ -114,7 +115,8 @@ def evaluate(
     objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
     answers: list[_Answer] = []
-    for start in range(state.process_index * batch, len(order), batch * state.num_processes):
+    starts = range(state.process_index * batch, len(order), batch * state.num_processes)
+    for start in followed(starts, f"evaluating {task.name}", "batch"):
         chosen = [int(index) for index in order[start : start + batch]]
         answers += _answers(model, objective, chosen, samples.get(chosen, ()))
     model.train(training)

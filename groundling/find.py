@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.errors import InputError, first_line
+from groundling.errors import InputError, first_line, nearest
 
 T = TypeVar("T")
 OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -54,10 +54,9 @@ def named(folder: str, kind: type[T], name: str) -> T:
     offered = instances(folder, kind)
     if name not in offered:
         what = folder.rstrip("s").replace("_", " ")
-        near = [other for other in sorted(offered) if other.rpartition("/")[2] == name]
-        hint = f"; did you mean {near[0]}?" if near else ""
+        there = ", ".join(sorted(offered))
         raise InputError(
-            f"no {what} is called {name!r}; there are: {', '.join(sorted(offered))}{hint}"
+            f"no {what} is called {name!r}; there are: {there}{nearest(name, offered)}"
         )
     return offered[name]
 
@@ -84,9 +83,9 @@ def outside(name: str, kind: type[T]) -> T:
         ) from None
     if attribute not in vars(module):
         offered = [other for other in vars(module) if not other.startswith("_")]
-        raise InputError(
-            f"{name}: the module {path!r} has no {attribute!r}; it has: {', '.join(offered) or 'nothing'}"
-        )
+        there = ", ".join(offered) or "nothing"
+        hint = nearest(attribute, offered)
+        raise InputError(f"{name}: the module {path!r} has no {attribute!r}; it has: {there}{hint}")
     value = vars(module)[attribute]
     if not isinstance(value, kind):
         raise InputError(f"{name}: expected a {kind.__name__}, found {described(value)}")

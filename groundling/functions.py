@@ -34,7 +34,7 @@ def function_of(name: str) -> Callable[..., Any]:
         if not all(isinstance(place, str) for place in out):
             raise InputError(f"groundling.{name}: out = {out[0]!r}, expected a text or a path")
         configs = filled(list(command.settings.values()), given, f"groundling.{name}")
-        return command.function()(*configs, *out)
+        return command.call([*configs, *out])
 
     parameters = [
         Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)

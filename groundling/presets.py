@@ -18,7 +18,7 @@ from transformers import (
     ElectraModel,
 )
 
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 from groundling.joins.uniter import UniterJoin
 from groundling.joins.visualbert import VisualBertJoin
 from groundling.joins.vlbert import VLBertJoin
@@ -112,5 +112,5 @@ def _parts(name: str) -> dict[str, nn.Module]:
         if folder.is_dir():
             return dict(AutoModel.from_config(load_config(name)).named_children())
     raise InputError(
-        f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}"
+        f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}{nearest(name, PRESETS)}"
     )

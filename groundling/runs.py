@@ -19,6 +19,8 @@ HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
 """Endings of the files in a folder whose contents count; of other files only the name and size do."""
 LARGEST_HASHED = 64 * 2**20
 """Bytes from which a file in a folder counts by name and size too, whatever its ending."""
+NOT_LOCAL = "not a local path"
+"""What stands in place of a hash for a hub id, or what else is no file here."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -32,15 +34,23 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text so that the file is either the old one or the new one, never half of it.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a text, or bytes, so that the file is either the old one or the new one, never half of it.
 
     Raises InputError as `write_json`.
     """
     with disk_errors(path):
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
+        partial = _partial(path)
+        if isinstance(content, str):
+            partial.write_text(content, encoding="utf-8")
+        else:
+            partial.write_bytes(content)
         os.replace(partial, path)
+
+
+def _partial(path: Path) -> Path:
+    """Where `write_whole` writes what is to be a file."""
+    return path.with_name(path.name + ".partial")
 
 
 def write_new(path: Path, text: str) -> None:
@@ -120,7 +130,7 @@ def data_hash(path: str | Path) -> str:
     if path.is_file():
         return sha256_of(path)
     if not path.is_dir():
-        return "not a local path"
+        return NOT_LOCAL
     digest = hashlib.sha256()
     files = [entry for entry in path.rglob("*") if entry.is_file()]
     for file in sorted(files, key=lambda file: file.parts):
@@ -204,7 +214,9 @@ def open_run(
                 differing = difference(theirs.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({differing}); choose another --out")
         return out
-    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    # Settings that are not whole yet are none: their run was killed over them.
+    half = _partial(settings)
+    is_free = not out.exists() or (out.is_dir() and all(one == half for one in out.iterdir()))
     if not is_free and not settings.exists():
         raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
     if not writes:
@@ -219,7 +231,8 @@ def _has_results(out: Path, settings: Path) -> bool:
     """Whether a run has left more than its settings: else it stopped at a mistake that may be mended by now."""
     if not settings.exists():
         return False
-    return any(path.is_file() and path != settings for path in out.rglob("*"))
+    no_result = (settings, _partial(settings))
+    return any(path.is_file() and path not in no_result for path in out.rglob("*"))
 
 
 def difference(theirs: object, mine: object, name: str) -> str:

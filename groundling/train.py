@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -16,19 +17,21 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from groundling.batch import Batch, collate
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.config import TrainConfig, check_training
 from groundling.data.samples import Samples
 from groundling.errors import InputError
+from groundling.exams import Exam
 from groundling.feed import Feed, Source, Steps, planned, scores
 from groundling.find import described
 from groundling.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
 from groundling.keyed import generator, seed_of
+from groundling.models.recomputing import recomputing
 from groundling.objectives import Objective
 from groundling.optimizers import clip_each, optimizer_of, set_rates
+from groundling.progress import Progress
 from groundling.runs import disk_errors
 from groundling.teachers import Teacher, said
 
@@ -87,144 +90,245 @@ def train(
     *,
     teachers: Sequence[Teacher] = (),
     inner: InnerStep | None = None,
+    exam: Exam | None = None,
 ) -> dict[str, object]:
     """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
 
     `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are live ones, whose inputs
     the data carries (`Taught`); they are neither saved nor trained. `inner` runs each micro-batch's passes, such as
-    those of adversarial training. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the same
-    call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch` for
-    several processes. Raises InputError on a loss that is not a number.
+    those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step whose
+    weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the
+    same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch`
+    for several processes. Raises InputError on a loss that is not a number.
     """
-    out = Path(out)
-    inner = Once() if inner is None else inner
     check_training(config)
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
+    inner = Once() if inner is None else inner
+    training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
+    with recomputing(model) if config.gradient_checkpointing else nullcontext():
+        training.run()
+    return training.result()
 
-    # -- set-up ------------------------------------------------------------------------------------------------------
-    accelerator = _accelerator(config, out)
-    _check_names(objectives)
-    _check_needs(sources, objectives, config)
-    plan = planned(sources, objectives, config, accelerator.num_processes)
-    steps = len(plan)
-    module = Step(model, objectives).to(accelerator.device)
-    optimizer = optimizer_of(module, config)
-    checkpoints = Checkpoints(out / "checkpoints")
-    counters = checkpoints.restore(module, optimizer) or Counters()
-    wrapped, stepper = accelerator.prepare(module, optimizer)
-    if counters.scaler is not None and accelerator.scaler is not None:
-        accelerator.scaler.load_state_dict(counters.scaler)
-    for teacher in teachers:
-        teacher.to(accelerator.device)
-    log = _Log(out / "log.jsonl", accelerator, counters.step)
-    start = counters.step
-    feed = _batches(plan, objectives, config, accelerator, start)
-    module.train()
-    began = time.perf_counter() - counters.seconds
-    quiet = None if accelerator.is_main_process else True
-    bar = tqdm(total=steps, initial=start, disable=quiet, unit="step")
 
-    # -- the loop ----------------------------------------------------------------------------------------------------
-    for step in range(start, steps):
-        source = sources[plan.picks[step]]
-        active = [objective for objective in objectives if scores(source, objective)]
-        names = [objective.name for objective in active]
-        batches = [
-            next(feed).to(accelerator.device, non_blocking=True) for _ in range(config.accumulate)
-        ]
+class _Counts(NamedTuple):
+    """What is counted over a whole optimizer step, whatever the split into micro-batches and processes."""
+
+    terms: dict[str, Tensor]
+    """By term: what its sum is divided by, ()."""
+    heads: dict[str, Tensor]
+    """By objective: items that its head answers for, ()."""
+
+
+class _Training:
+    """What a call of `train` sets up once, and its optimizer steps."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objectives: Sequence[Objective],
+        sources: Sequence[Source],
+        config: TrainConfig,
+        out: Path,
+        teachers: Sequence[Teacher],
+        inner: InnerStep,
+        exam: Exam | None,
+    ) -> None:
+        """Arguments as those of `train`; begins where a killed run in `out` stopped."""
+        self.objectives = objectives
+        self.sources = sources
+        self.config = config
+        self.teachers = teachers
+        self.inner = inner
+        self.exam = exam
+        self.accelerator = _accelerator(config, out)
+        _check_names(objectives)
+        _check_needs(sources, objectives, config)
+        self.plan = planned(sources, objectives, config, self.accelerator.num_processes)
+        self.module = Step(model, objectives).to(self.accelerator.device)
+        self.optimizer = optimizer_of(self.module, config)
+        self.checkpoints = Checkpoints(out / "checkpoints")
+        self.counters = self.checkpoints.restore(self.module, self.optimizer) or Counters()
+        self.start = self.counters.step
+        self.wrapped, self.stepper = self.accelerator.prepare(self.module, self.optimizer)
+        if self.counters.scaler is not None and self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(self.counters.scaler)
         for teacher in teachers:
+            teacher.to(self.accelerator.device)
+        self.log = _Log(out / "log.jsonl", self.accelerator, self.start)
+
+    def run(self) -> None:
+        """All steps that are left."""
+        feed = _batches(self.plan, self.objectives, self.config, self.accelerator, self.start)
+        self.module.train()
+        began = time.perf_counter() - self.counters.seconds
+        progress = Progress("training", len(self.plan), "step", done=self.start)
+        for step in range(self.start, len(self.plan)):
+            if self.exam is not None and self.exam.is_over(self.counters.exams):
+                break
+            batches = self._taken(feed, step)
+            norm = self._learn(step, batches)
+            self.counters.step = step + 1
+            self.counters.seconds = time.perf_counter() - began
+            samples = sum(len(batch) for batch in batches) * self.accelerator.num_processes
+            self._record(norm, progress)
+            progress.step(samples=samples)
+        progress.close()
+        best = self._best_step()
+        if best:
+            self.checkpoints.bring_back(self.module, best)
+        # Not end_training(): it takes the process group down, and runs follow.
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
+    def _active(self, step: int) -> list[Objective]:
+        """The objectives that score the step's source."""
+        source = self.sources[self.plan.picks[step]]
+        return [objective for objective in self.objectives if scores(source, objective)]
+
+    def _taken(self, feed: Iterator[Batch], step: int) -> list[Batch]:
+        """The step's micro-batches, with what live teachers say of them."""
+        device = self.accelerator.device
+        batches = [next(feed).to(device, non_blocking=True) for _ in range(self.config.accumulate)]
+        for teacher in self.teachers:
             batches = [said(teacher, batch) for batch in batches]
-        if step == start:
-            for objective in active:
+        if step == self.start:
+            for objective in self._active(step):
                 batches[0].require(objective.needs, objective.name)
+        return batches
 
-        # A term's sum is divided by its count over the whole step, whatever the split into micro-batches and ranks.
-        counts = _counted([*active, inner], batches)
-        answered = [sum(one.answered(batch) for batch in batches) for one in active]
-        pieces = sum(batch.dropped for batch in batches)
-        regions = sum(batch.left_out for batch in batches)
-        every = [pieces, regions, *answered, *counts.values()]
-        totals = torch.tensor(every, device=accelerator.device)
-        dropped, left_out, *summed = accelerator.reduce(totals, "sum")
-        totals_by_head = dict(zip(names, summed, strict=False))
-        totals_by_term = dict(zip(counts, summed[len(names) :], strict=True))
-        counters.dropped += int(dropped)
-        counters.left_out += int(left_out)
-
-        def loss_of(
-            terms: Terms, step: int = step, totals: Mapping[str, Tensor] = totals_by_term
-        ) -> Tensor:
-            parts = [
-                module.weight(term, step) * value / _divisor(totals, term)
-                for term, value in terms.items()
-            ]
-            if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
-                return sum((p.sum() * 0 for p in module.parameters()), torch.zeros(()))
-            # DDP averages gradients over processes; the number of processes makes that a sum.
-            loss: Tensor = torch.stack(parts).sum() * accelerator.num_processes
-            return loss
-
-        set_rates(optimizer, config, step, steps, plan.per_epoch)
+    def _learn(self, step: int, batches: Sequence[Batch]) -> float:
+        """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm."""
+        active = self._active(step)
+        counts = self._counts(active, batches)
+        set_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
         for number, batch in enumerate(batches):
-            torch.manual_seed(
-                seed_of(config.seed, "dropout", step, number, accelerator.process_index)
-            )
-            micro = MicroStep(
-                batch,
-                lambda changed, names=names: wrapped(changed, names, inner.compares),  # type: ignore[misc]
-                loss_of,
-                accelerator.backward,
-                objectives[0].sizes,
-                totals_by_head,
-            )
-            last = number == config.accumulate - 1
-            with nullcontext() if last else accelerator.no_sync(wrapped), accelerator.autocast():
-                terms = inner(micro)
-            if not isinstance(terms, Mapping):
-                raise InputError(
-                    f"{type(inner).__name__}: an inner step returns its summed terms by name, not {described(terms)}"
-                )
-            log.add(terms, {term: module.weight(term, step) for term in terms})
-        log.count(totals_by_term)
-        norm = _clipped(accelerator, module, config)
-        if accelerator.scaler is None and not math.isfinite(norm):
+            terms = self._pass(step, number, batch, active, counts)
+            self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
+        self.log.count(counts.terms)
+        norm = _clipped(self.accelerator, self.module, self.config)
+        if self.accelerator.scaler is None and not math.isfinite(norm):
             raise InputError(
                 f"step {step + 1}: the gradient's norm is {norm}; the last checkpoint is intact, "
                 "lower --lr or use --precision fp32"
             )
-        stepper.step()
-        stepper.zero_grad(set_to_none=True)
+        self.stepper.step()
+        self.stepper.zero_grad(set_to_none=True)
+        return norm
 
-        # -- log and save ----------------------------------------------------------------------------------------
-        bar.update()
-        done = step + 1
-        counters.step = done
-        counters.seconds = time.perf_counter() - began
-        saving = done % config.save_every == 0 or done == steps
-        if saving or done % config.log_every == 0:
-            rate = optimizer.param_groups[0]["lr"]
-            counters.last = log.write(done, lr=rate, norm=norm, seconds=counters.seconds)
-            bar.set_postfix({term: f"{value:.3f}" for term, value in counters.last.items()})
+    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _Counts:
+        """Counts over all micro-batches and processes; what was cut off is added to the run's counters."""
+        counts = _counted([*active, self.inner], batches)
+        answered = [sum(one.answered(batch) for batch in batches) for one in active]
+        pieces = sum(batch.dropped for batch in batches)
+        regions = sum(batch.left_out for batch in batches)
+        every = [pieces, regions, *answered, *counts.values()]
+        totals = torch.tensor(every, device=self.accelerator.device)
+        dropped, left_out, *summed = self.accelerator.reduce(totals, "sum")
+        self.counters.dropped += int(dropped)
+        self.counters.left_out += int(left_out)
+        names = [objective.name for objective in active]
+        heads = dict(zip(names, summed, strict=False))
+        return _Counts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+
+    def _pass(
+        self,
+        step: int,
+        number: int,
+        batch: Batch,
+        active: Sequence[Objective],
+        counts: _Counts,
+    ) -> Terms:
+        """The inner step of one micro-batch; its summed terms."""
+        names = [objective.name for objective in active]
+        rank = self.accelerator.process_index
+        torch.manual_seed(seed_of(self.config.seed, "dropout", step, number, rank))
+        micro = MicroStep(
+            batch,
+            lambda changed: self.wrapped(changed, names, self.inner.compares),
+            lambda terms: self._loss(terms, step, counts.terms),
+            self.accelerator.backward,
+            self.objectives[0].sizes,
+            counts.heads,
+        )
+        last = number == self.config.accumulate - 1
+        waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
+        with waiting, self.accelerator.autocast():
+            terms: object = self.inner(micro)
+        if not isinstance(terms, Mapping):
+            raise InputError(
+                f"{type(self.inner).__name__}: an inner step returns its summed terms by name, not {described(terms)}"
+            )
+        return terms
+
+    def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of terms, each divided by its count."""
+        parts = [
+            self.module.weight(term, step) * value / _divisor(totals, term)
+            for term, value in terms.items()
+        ]
+        if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
+            return sum((p.sum() * 0 for p in self.module.parameters()), torch.zeros(()))
+        # DDP averages gradients over processes; the number of processes makes that a sum.
+        loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
+        return loss
+
+    def _record(self, norm: float, progress: Progress) -> None:
+        """Log, examine and save, as is due after a step."""
+        counters = self.counters
+        done = counters.step
+        steps = len(self.plan)
+        exam = self.exam
+        if exam is not None and not exam.is_due(done, steps, self.plan.per_epoch):
+            exam = None
+        saving = done % self.config.save_every == 0 or done == steps or exam is not None
+        if saving or done % self.config.log_every == 0:
+            rate = self.optimizer.param_groups[0]["lr"]
+            counters.last = self.log.write(done, lr=rate, norm=norm, seconds=counters.seconds)
+            progress.tell(counters.last)
+        if exam is not None:
+            self._examine(exam, progress)
         if saving:
-            if accelerator.scaler is not None:
-                counters.scaler = accelerator.scaler.state_dict()
-            if accelerator.is_main_process:
-                checkpoints.save(module, optimizer, counters)
-            accelerator.wait_for_everyone()
-    bar.close()
-    for tracker in (
-        accelerator.trackers
-    ):  # not end_training(): it takes the process group down, and runs follow
-        tracker.finish()
-    return {
-        "steps": steps,
-        "epochs": round(plan.covered(), 4),
-        "samples": sum(len(source.samples) for source in _different(sources)),
-        "dropped_pieces": counters.dropped,
-        "dropped_regions": counters.left_out,
-        "seconds": round(counters.seconds, 1),
-        "last": counters.last,
-    }
+            self._save()
+
+    def _examine(self, exam: Exam, progress: Progress) -> None:
+        """Take the exam and keep the weights if none were better before."""
+        counters = self.counters
+        taken = {"step": counters.step, **exam.measure()}
+        counters.exams = [*counters.exams, taken]
+        self.log.note(counters.step, {f"{exam.split} {k}": taken[k] for k in taken if k != "step"})
+        progress.say(exam.line(counters.exams))
+        if self._best_step() == counters.step and self.accelerator.is_main_process:
+            self.checkpoints.keep(self.module, counters.step)
+
+    def _best_step(self) -> int:
+        """The step whose weights the model is to have at the end; 0 for the last one's."""
+        if self.exam is None or self.exam.keep == "last" or not self.counters.exams:
+            return 0
+        return int(self.exam.best(self.counters.exams)["step"])
+
+    def _save(self) -> None:
+        """Write a checkpoint from the main process, and let the others wait for it."""
+        if self.accelerator.scaler is not None:
+            self.counters.scaler = self.accelerator.scaler.state_dict()
+        if self.accelerator.is_main_process:
+            self.checkpoints.save(self.module, self.optimizer, self.counters, self._best_step())
+        self.accelerator.wait_for_everyone()
+
+    def result(self) -> dict[str, object]:
+        """What is reported of the run."""
+        counters = self.counters
+        told: dict[str, object] = {
+            "steps": counters.step,
+            "epochs": round(self.plan.covered() * counters.step / len(self.plan), 4),
+            "samples": sum(len(source.samples) for source in _different(self.sources)),
+            "dropped_pieces": counters.dropped,
+            "dropped_regions": counters.left_out,
+            "seconds": round(counters.seconds, 1),
+            "last": counters.last,
+        }
+        if self.exam is not None:
+            told["exam"] = self.exam.told(counters.exams, counters.step, len(self.plan))
+        return told
 
 
 def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
@@ -394,10 +498,16 @@ class _Log:
                 "grad_norm": norm,
                 "seconds": round(seconds, 2),
             }
-            with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **measured}) + "\n")
-            self.accelerator.log(measured, step=step)
+            self.note(step, measured)
         self.sums = {}
         self.counts = {}
         self.steps = 0
         return {"loss": loss, **means}
+
+    def note(self, step: int, measured: Mapping[str, float]) -> None:
+        """Appends a line of what was measured after a step, by the main process."""
+        if not self.accelerator.is_main_process:
+            return
+        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **measured}) + "\n")
+        self.accelerator.log(dict(measured), step=step)

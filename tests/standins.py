@@ -58,6 +58,8 @@ def shelf(folder: Path) -> Path:
     store(papers / "store", COCO)
     store(papers / "nlvr2_store", [image["file_name"].rpartition(".")[0] for image in world])
     results = folder / "results.md/runs"
+    rows = [(f"{number}_f.jpg", "a dog waits") for number in range(1, 6)]
+    put(folder / "results.md/photos.csv", table(("image", "text"), *rows))
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
     quickstart(common, results / "quickstart")
@@ -196,6 +198,11 @@ def own_images(folder: Path) -> None:
         photo(folder / "my_photos" / f"{name}.jpg")
     captions = [f"a photo of a dog number {n}\t{name}.jpg" for n, name in enumerate(PHOTOS)]
     put(folder / "my_captions.tsv", "\n".join(captions) + "\n")
+    for number in range(6):
+        photo(folder / "my_data/photos" / f"{number}.jpg")
+    rows = [(f"{n}.jpg", f"a dog and {n} cats") for n in range(6)]
+    put(folder / "my_data/captions.csv", table(("photo", "says"), *rows))
+    put(folder / "my_data/README.md", "Photos and what they show.\n")
     rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
     photo(folder / "new_photos/pier.jpg")

@@ -13,14 +13,13 @@ from homes import coco, picture, put
 from PIL import Image
 
 from groundling.data import caption_samples as module
+from groundling.data.caption_images import present, with_store_ids
 from groundling.data.caption_samples import CaptionSamples, decode
 from groundling.data.captions import (
     Captioned,
     caption_lines,
     keep_listed,
-    present,
     read_captions,
-    with_store_ids,
 )
 from groundling.data.samples import WindowInput
 from groundling.errors import InputError

@@ -109,7 +109,6 @@ def test_what_write_tasks_wrote(written: tuple[Path, dict[str, int]]) -> None:
         ("snli_ve/snli_ve_dev.jsonl", "1"),
         ("refcoco+/refs(unc).p", "COCO_train2014_"),
         ("flickr30k/val.txt", "1"),
-        ("captions_val2014.json", "COCO_val2014_"),
     ],
 )
 def test_images_that_are_missing_or_corrupt(file: str, gone: str, data: Path) -> None:
@@ -120,6 +119,13 @@ def test_images_that_are_missing_or_corrupt(file: str, gone: str, data: Path) ->
         line for line in check(data).problems if line.startswith(f"{data / file}, image {gone}")
     ]
     assert len(told) == 1 and f"not in {data}/images (" in told[0] and " such)" in told[0]
+
+
+def test_captioned_images_that_are_missing(data: Path) -> None:
+    for path in (data / "images").glob("COCO_val2014_*"):
+        path.unlink()
+    gone = [line for line in check(data).problems if line.startswith(f"{data}/captions_val2014")]
+    assert len(gone) == 1 and "captioned images are missing, the first is COCO_val2014_" in gone[0]
 
 
 def test_a_data_sets_own_images_come_first(data: Path) -> None:

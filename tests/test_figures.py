@@ -10,10 +10,11 @@ import homes
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from PIL import Image
 
 from groundling.cli import main
-from groundling.grounding.figures import BLUE, GREEN, ORANGE, figures_of, heat_maps
+from groundling.grounding.figures import BLUE, GREEN, ORANGE, figures_of, heat_maps, write_figures
 
 
 def heads() -> dict[str, Any]:
@@ -25,6 +26,13 @@ def heads() -> dict[str, Any]:
         for head in range(3)
     ]
     return {"heads": rows, "confidence": {"value": 7.5}, "chance": {"value": 3.0}}
+
+
+def damaged(accuracy: float) -> dict[str, Any]:
+    """The same with a number that no accuracy is."""
+    told = heads()
+    told["heads"][4]["accuracy"] = accuracy
+    return told
 
 
 def syntax() -> dict[str, Any]:
@@ -76,7 +84,7 @@ def test_relations_share_their_scales() -> None:
 
 
 def test_modalities_by_layer_and_by_head() -> None:
-    lines, maps = figures_of(modality()).values()
+    lines, maps = figures_of(modality()).values()  # words only where a teacher selected some
     first, second = lines.axes
     assert first.get_ylim() == second.get_ylim() == (0, 100)
     drawn = {
@@ -91,13 +99,62 @@ def test_modalities_by_layer_and_by_head() -> None:
     }
     images = [axes.images[0] for axes in maps.axes if axes.images]
     assert len(images) == 4
-    assert {image.get_clim() for image in images} == {(0, 100)}
+    assert {image.get_clim() for image in images} == {(0, 70)}
+    assert maps.axes[-1].get_ylabel() == "attention, % (largest: 70.0)"
     np.testing.assert_allclose(images[1].get_array(), [[70, 35], [70, 35]])
+
+
+def test_attention_stands_above_the_words_that_a_teacher_selects() -> None:
+    told = [("a", None, [0.1, 0.2]), ("dog", 0.4, [0.3, 0.0]), ("runs", 0.4, [0.0, 0.1])]
+    told += [("fast", -0.2, [0.1, 0.1])]
+    names = ("word", "score", "attention")
+    words = [dict(zip(names, one, strict=True)) for one in told]
+    result = modality() | {"selected_words": {"words": 1, "shown": {"text": "", "words": words}}}
+    figure = figures_of(result)["selected_words"]
+    scores, *models = figure.axes
+    assert [axes.get_title(loc="left") for axes in models] == ["a: attention, %", "b: attention, %"]
+    heights = [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
+    np.testing.assert_allclose(heights[0], [np.nan, 0.4, 0.4, -0.2])
+    np.testing.assert_allclose(heights[1:], [[10, 30, 0, 10], [20, 0, 10, 10]])
+    assert models[0].get_ylim() == models[1].get_ylim()
+    # Of equal scores the earlier word is selected.
+    assert [text.get_text() for text in models[1].get_xticklabels()] == [
+        "a",
+        "dog *",
+        "runs",
+        "fast",
+    ]
+    assert [to_hex(bar.get_facecolor()).upper() == BLUE for bar in scores.patches] == [
+        *(False, True, False, False)
+    ]
+
+
+def test_a_file_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: Any) -> None:
+    (path,) = write_figures(figures_of(heads()), tmp_path, ["svg"])
+    before = path.read_bytes()
+
+    def dies(self: Figure, file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", dies)
+    with pytest.raises(KeyboardInterrupt):
+        write_figures(figures_of(heads()), tmp_path, ["svg"])
+    assert path.read_bytes() == before
+
+
+def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
+    maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which SVG knows by a name
+    for name in ("one", "other"):
+        drawn = figures_of(heads()) | {"maps": heat_maps(maps, ["a"], ["0", "1"], "box")}
+        write_figures(drawn, tmp_path / name, ["svg", "pdf", "png"])
+    assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
 
 
 def test_words_over_boxes_share_one_scale() -> None:
     maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
-    figure = heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"])
+    figure = heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
+    assert figure.get_supxlabel() == "box"
     images = [axes.images[0] for axes in figure.axes if axes.images]
     assert {image.get_clim() for image in images} == {(0, 50)}
     np.testing.assert_allclose(images[0].get_array(), 100 * maps["0-1"])
@@ -130,6 +187,10 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         ({"relations": []}, [], "no result of `groundling heads`"),
         ({"models": []}, [], "no result of `groundling heads`"),
         ([], [], "no result of `groundling heads`"),
+        (damaged(float("nan")), [], "expected accuracies of 0 to 100"),
+        (damaged(float("inf")), [], "expected accuracies of 0 to 100"),
+        (damaged(-1), [], "expected accuracies of 0 to 100"),
+        (heads() | {"chance": {"value": float("nan")}, "confidence": None}, [], "of 0 to 100"),
         (heads(), ["--formats", "gif"], "--formats gif: expected some of svg, pdf, png"),
         (heads(), ["--formats"], "--formats: none is named; expected some of svg, pdf, png"),
         (None, [], "result.json: no such file; expected the folder of a finished run"),
@@ -144,3 +205,10 @@ def test_a_mistake_is_one_line(
     assert main(line) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
+
+
+def test_a_file_that_is_no_json_is_named_once(tmp_path: Path, capsys: Any) -> None:
+    path = homes.put(tmp_path / "run/result.json", "{")
+    assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"groundling: {path}, line 1: not valid JSON") and said.count("\n") == 1

@@ -20,9 +20,10 @@ from groundling.batch import Example, collate
 from groundling.cli import main
 from groundling.data.regions import Found, RegionWriter
 from groundling.errors import InputError
-from groundling.looking.page import HEAVY, Look, Ranked
+from groundling.looking.page import Look
 from groundling.looking.pairs import Pair
-from groundling.looking.views import Boxes, Layer, View, Word, pack
+from groundling.looking.ranked import Ranked
+from groundling.looking.views import HEAVY, Boxes, Layer, View, Word, pack
 from groundling.models.attention import AttentionMap
 from groundling.models.single_stream import SingleStream
 from groundling.students import load_student
@@ -203,6 +204,14 @@ def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
     assert main(["regions", str(tmp_path / "photos"), *photos, "--out", str(grid)]) == 0
     again = groundling.look([place / "seer"], regions=grid, **settings)
     assert again.entries[0]["views"][0]["layers"] == entry["views"][0]["layers"]
+    # Other boxes get features of the store's own image encoder, and so beside a store of boxes from files.
+    (finer,) = groundling.look(place / "seer", regions=grid, grid=3, **settings).entries
+    assert len(finer["views"][0]["boxes"]) == 9
+    manifest = json.loads((grid / "manifest.json").read_text())
+    del manifest["made_with"]
+    homes.put(grid / "manifest.json", json.dumps(manifest))
+    (same,) = groundling.look(place / "seer", regions=grid, grid=3, **settings).entries
+    assert same["views"] == finer["views"]
     assert "srcdoc=" in again._repr_html_() and "<script" not in again._repr_html_()
 
 
@@ -309,6 +318,12 @@ OWN = {"text": "", "image": ""}
         ({"text": "  "}, "--text: holds nothing but spaces; expected words"),
         ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
         ({"split": "val"}, "--split val: only a --task has splits"),
+        ({"only": "7"}, "--only 7: names examples of a --task"),
+        (
+            {"grid": "17"},
+            "--grid 17: expected 1 to 16 boxes per side, 0 for none",
+        ),
+        ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
         ({"per-page": "0"}, "--per-page 0: expected at least 1"),
         ({"heads": "store|store"}, "--heads: 2 results for 1 models"),
         ({"out": "look.txt"}, "--out look.txt: expected a file that ends in .html"),
@@ -332,6 +347,9 @@ def test_a_mistake_is_one_line(
     [
         ({"accuracy": float("nan")}, "each with an accuracy of 0 to 100"),
         ({"layer": float("inf")}, "OverflowError"),
+        ({"layer": -1}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0.5}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0}, "expected whole numbers of layers and heads, each head once"),
         (None, "expected heads, each"),
     ],
 )
@@ -339,7 +357,7 @@ def test_damaged_heads_are_refused(
     change: dict[str, float] | None, message: str, tmp_path: Path
 ) -> None:
     head = {"active": True, "attention": "self", "layer": 0, "head": 1, "accuracy": 50.0}
-    heads = [] if change is None else [head | change]
+    heads = [] if change is None else [head | {"head": 0}, head | change]
     path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
     with pytest.raises(InputError, match=message) as caught:
         Ranked.read(tmp_path)

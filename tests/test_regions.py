@@ -25,8 +25,9 @@ from PIL import Image
 
 from groundling.check.folder import check
 from groundling.config import RegionsConfig
+from groundling.data.image_files import stem
 from groundling.data.region_imports import import_regions
-from groundling.data.regions import Found, RegionStore, RegionWriter, inside, stem
+from groundling.data.regions import Found, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
 from groundling.errors import InputError
 from groundling.models.roi_align import own_roi_align, roi_align

@@ -425,3 +425,66 @@ def test_seeds_that_would_be_ignored_are_refused(
     with pytest.raises(InputError, match=message) as error:
         read_sweep(tmp_path / "s.toml")
     assert "\n" not in str(error.value)
+
+
+# -- one's own file ----------------------------------------------------------------------------------------------------
+
+OWN = """
+[adapt]
+student = "student"
+text = ["text.txt"]
+[tune]
+label = "answer"
+data = "my.csv"
+[tasks."mine"]
+text = "question"
+image = "photo"
+[variants."control"]
+arm = "mlm"
+"""
+
+
+def own_csv(path: Path) -> Path:
+    rows = [
+        f"is it {word}?,{'yes' if n % 2 else 'no'},{n}.jpg\n"
+        for n, word in enumerate("abcdefghijkl")
+    ]
+    return homes.put(path, "question,answer,photo\n" + "".join(rows))
+
+
+def test_a_sweeps_file_names_columns_of_ones_own_file(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # F9
+    own_csv(place / "my.csv")
+    homes.put(place / "own.toml", OWN)
+    (tuning_of,) = read_sweep("own.toml").tunings
+    assert (tuning_of.name, tuning_of.finetune.task) == ("mine", "")
+    assert main(["sweep", "--file", "own.toml", "--out", "out", "--plan"]) == 0
+    told = capsys.readouterr().out
+    for name, value in (("text", "question"), ("label", "answer"), ("image", "photo")):
+        assert re.search(rf"^ *{name} +{value}\b", told, re.MULTILINE), told
+    homes.put(place / "own.toml", OWN.replace('"question"', '"frage"'))
+    assert main(["sweep", "--file", "own.toml", "--out", "out"]) == 2
+    assert "my.csv, line 1: no column 'frage'" in capsys.readouterr().err
+    homes.put(place / "own.toml", OWN.replace('"photo"', '"photo"\ntask = "glue/rte"'))
+    assert main(["sweep", "--file", "own.toml", "--out", "out"]) == 2
+    assert "makes a task of your own file; leave it or `task` out" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("in_process")
+def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
+    # F9
+    own_csv(place / "my.csv")
+    settings = configured(AdaptConfig, student="student", text=("text.txt",), max_length=64)
+    config = configured(
+        CompareConfig, arms=("mlm",), data="my.csv", text="question", label="answer", max_length=64
+    )
+    one = replace(STEPS, steps=1)
+    result = compare(changed(config, seeds=1), settings, one, one, "out")
+    assert list(result["scores"]["mlm"]) == ["my"]
+    assert trained[-1] == "out/mlm/my/seed-0"
+    with pytest.raises(
+        InputError, match="--label answer makes a task of your own file; leave it or --tasks out"
+    ):
+        compare(changed(config, tasks=("glue/rte",)), settings, one, one, "out")

@@ -12,6 +12,7 @@ from groundling.batch import Example, collate, needed
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder
+from groundling.progress import followed
 
 BATCH = 64
 """Texts in one forward pass."""
@@ -42,7 +43,7 @@ def sentence_vectors(
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
     dropped = np.zeros(len(order), np.int64)
     found = []
-    for start in range(0, len(order), BATCH):
+    for start in followed(range(0, len(order), BATCH), "sentences", "batch"):
         places = order[start : start + BATCH]
         some = samples.get([int(place) for place in places])
         dropped[places] = [sample.dropped for sample in some]

@@ -1,4 +1,4 @@
-"""Layouts of captioned images: COCO, Flickr8k, Conceptual Captions, and the rendered world, which is COCO's."""
+"""Layouts of captioned images, read as the commands read them, and COCO's boxes; a rendered world has both."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import numpy as np
 
 from groundling.check.examples import examples_of
 from groundling.check.images import try_images
-from groundling.check.places import Match, Place
-from groundling.check.report import EMPTY, OUTSIDE, Report
+from groundling.check.places import Match, Place, pictures_below
+from groundling.check.report import OUTSIDE, Report
 from groundling.check.text import count_lines
-from groundling.data.captions import file_of
-from groundling.data.regions import PICTURES, inside
-from groundling.data.tables import lines_of
+from groundling.data.caption_files import COCO, METADATA, layout_of
+from groundling.data.caption_images import find_images
+from groundling.data.captions import Captions
+from groundling.data.image_files import is_picture
+from groundling.data.regions import inside
 from groundling.errors import InputError
 from groundling.runs import read_json
 from groundling.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
 
-CAPTIONS = "COCO captions"
 BOXES = "COCO boxes"
-FLICKR8K = "Flickr8k captions"
-CONCEPTUAL = "Conceptual Captions"
 UNREADABLE = "an entry lacks a field, or has it in another type than COCO's"
 Record = dict[str, Any]
 """An object of a JSON file, of which nothing is certain."""
@@ -40,18 +39,18 @@ class _Contents:
 
     names: list[str] = field(default_factory=list)
     """The layouts that were seen."""
-    captioned: dict[Path, list[str]] = field(default_factory=dict)
-    """By file of captions, the image file of every caption."""
+    captioned: dict[Path, Captions] = field(default_factory=dict)
+    """By file of captions, what it says."""
     boxed: dict[Path, list[str]] = field(default_factory=dict)
     """By file of boxes, the image files that it lists."""
 
     def of(self, blind: bool) -> _Contents:
         """The part of it that belongs to a rendered world's control images, or to the others."""
-
-        def part(files: dict[Path, list[str]]) -> dict[Path, list[str]]:
-            return {p: images for p, images in files.items() if ("blind" in p.name) == blind}
-
-        return _Contents(self.names, part(self.captioned), part(self.boxed))
+        return _Contents(
+            self.names,
+            {p: told for p, told in self.captioned.items() if ("blind" in p.name) == blind},
+            {p: images for p, images in self.boxed.items() if ("blind" in p.name) == blind},
+        )
 
 
 def captions(place: Place, report: Report) -> Match | None:
@@ -62,7 +61,7 @@ def captions(place: Place, report: Report) -> Match | None:
         _world(place.folder, report)
     for path in _candidates(place):
         try:
-            _file(path, contents, report)
+            _file(path, place, contents, report)
         except InputError as error:
             report.error(error)
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -70,141 +69,59 @@ def captions(place: Place, report: Report) -> Match | None:
     if not contents.names:
         return None
     _images(place, contents, report)
-    taken = [*place.files, *place.image_folders]
+    taken = [*place.files, *place.image_folders, *contents.captioned]
     return Match(dict.fromkeys(taken, ()), tuple(contents.names))
 
 
 def _candidates(place: Place) -> list[Path]:
-    """Files that may hold captions or boxes: those of the folder, and JSON in COCO's own `annotations` folder."""
-    paths = [path for path in place.files if path not in place.taken]
-    paths += sorted((place.folder / "annotations").glob("*.json"))
-    return paths
+    """Files that may hold captions or boxes: the folder's own, JSON in COCO's `annotations`, the folder itself."""
+    taken = place.taken | place.root.taken
+    paths = [path for path in place.files if path not in taken]
+    if place is place.root:
+        paths += sorted((place.folder / "annotations").glob("*.json"))
+    if not any(path.name in METADATA for path in paths) and place.root.folder not in taken:
+        paths.append(place.folder)  # captions may stand beside images
+    return [path for path in paths if path not in taken]
 
 
 def _world(folder: Path, report: Report) -> None:
+    report.saw(folder / "world.json", folder / "probes")
     for task in (TRUTH, ODD, CATEGORY, ORDER):
         for split in ("train", "dev", "test"):  # a world has all, whichever its tasks report
             examples_of(task, folder, split, report)
     count_lines(folder / "corpus", report)
 
 
-def _file(path: Path, contents: _Contents, report: Report) -> None:
-    """Report on one file, if it is in one of the layouts."""
-    if path.name.endswith("token.txt"):
-        contents.names.append(FLICKR8K)
-        _captioned(path, _flickr8k(path, report), contents, report)
-    elif path.suffix == ".tsv":
-        if _is_conceptual(path, report):
-            contents.names.append(CONCEPTUAL)
-            _captioned(path, _conceptual(path, report), contents, report)
-    elif path.suffix == ".json":
-        _json(path, contents, report)
-
-
-def _captioned(path: Path, images: list[str], contents: _Contents, report: Report) -> None:
-    contents.captioned[path] = images
-    report.fact(f"{path}: {len(images):,} captions of {len(set(images)):,} images")
-
-
-# -- lines -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A line of tab-separated fields."""
-
-    at: str
-    """Its place, for messages."""
-    fields: list[str]
-    """At least one."""
-
-
-def _rows(path: Path) -> list[_Row]:
-    rows = []
-    for number, line in enumerate(lines_of(path), 1):
-        rows.append(_Row(f"line {number}", line.split("\t")))
-    return rows
-
-
-def _empty(rows: Sequence[_Row], column: int) -> list[str]:
-    """Places of the rows without text in a column."""
-    return [row.at for row in rows if not row.fields[column].strip()]
-
-
-def _flickr8k(path: Path, report: Report) -> list[str]:
-    """The image file of every caption; lines are `file#number<TAB>caption`."""
-    whole: list[_Row] = []
-    broken: list[str] = []
-    for row in _rows(path):
-        if len(row.fields) > 1:
-            whole.append(row)
-        if len(row.fields) < 2 or "#" not in row.fields[0]:
-            broken.append(row.at)
-    report.problem(path, "expected image#number<TAB>caption", broken)
-    report.problem(path, EMPTY, _empty(whole, column=1))
-    report.repeated(path, [row.fields[0] for row in whole])
-    return [row.fields[0].partition("#")[0] for row in whole]
-
-
-def _is_conceptual(path: Path, report: Report) -> bool:
-    """Whether the second column names images; a problem if the first one does instead."""
-    first_lines = [line.split("\t") for line in lines_of(path)[:5]]
-    rows = [fields for fields in first_lines if len(fields) > 1]
-    if any(_names_image(fields[1]) for fields in rows):
-        return True
-    if any(_names_image(fields[0]) for fields in rows):
-        what = "expected caption<TAB>image, found image<TAB>caption; exchange the columns"
-        report.problem(path, what, ["line 1"])
-    return False
-
-
-def _names_image(text: str) -> bool:
-    return text.startswith("http") or Path(text).suffix.lower() in PICTURES
-
-
-def _conceptual(path: Path, report: Report) -> list[str]:
-    """The image file of every caption; lines are `caption<TAB>image`."""
-    whole: list[_Row] = []
-    broken: list[str] = []
-    for row in _rows(path):
-        if len(row.fields) > 1:
-            whole.append(row)
-        else:
-            broken.append(row.at)
-    report.problem(path, "expected caption<TAB>image", broken)
-    report.problem(path, EMPTY, _empty(whole, column=0))
-    return [file_of(row.fields[1]) for row in whole]
-
-
-# -- COCO ------------------------------------------------------------------------------------------------------------
-
-
-def _json(path: Path, contents: _Contents, report: Report) -> None:
-    content = read_json(path)
-    if not isinstance(content, dict):
+def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None:
+    """Report on one file, or the folder, if it is in one of the layouts."""
+    content = read_json(path) if path.suffix == ".json" else None
+    if isinstance(content, dict) and {"images", "annotations", "categories"} <= set(content):
+        if place is place.root:  # in other folders they belong to a data set
+            contents.names.append(BOXES)
+            contents.boxed[path] = _boxes(path, content, report)
         return
-    if "images" not in content or "annotations" not in content:
-        _half(path, content, report)
-    elif "categories" in content:
-        contents.names.append(BOXES)
-        contents.boxed[path] = _boxes(path, content, report)
-    else:
-        contents.names.append(CAPTIONS)
-        _captioned(path, _coco_captions(path, content, report), contents, report)
-
-
-def _half(path: Path, content: Record, report: Report) -> None:
-    """A problem if this is COCO's json without its annotations or its images."""
-    if path.match(WITHOUT_ANNOTATIONS):
+    columns = place.root.flags.columns
+    layout = layout_of(path, columns, content) or _half(path, content)
+    if not layout:
         return
-    if _has_entries(content, "images", "file_name"):
-        report.problems.append(
-            f"{path}: expected the key `annotations` beside `images`, found none"
-        )
-    if _has_entries(content, "annotations", "caption"):
-        report.problems.append(
-            f"{path}: expected the key `images` beside `annotations`, found none"
-        )
+    told = Captions(path, None, columns)
+    contents.names.append(layout)
+    contents.captioned[told.path] = told
+    rows = told.reading.rows
+    images = {row.file for row in rows}
+    about = f"; {told.reading.about}" if told.reading.about else ""
+    report.fact(told.path, f"{len(rows):,} captions of {len(images):,} images{about}")
+    if path.is_dir():
+        report.saw(*told.reading.sidecars)
+    report.problems.extend([*told.faults, *told.notes])
+
+
+def _half(path: Path, content: object) -> str:
+    """COCO's captions, if this is their json without its annotations or its images; else empty."""
+    if not isinstance(content, dict) or path.match(WITHOUT_ANNOTATIONS):
+        return ""
+    whole = _has_entries(content, "images", "file_name")
+    return COCO if whole or _has_entries(content, "annotations", "caption") else ""
 
 
 def _has_entries(content: Record, key: str, field_name: str) -> bool:
@@ -213,6 +130,9 @@ def _has_entries(content: Record, key: str, field_name: str) -> bool:
     if not isinstance(entries, list) or not entries:
         return False
     return isinstance(entries[0], dict) and field_name in entries[0]
+
+
+# -- COCO's boxes ------------------------------------------------------------------------------------------------------
 
 
 def _notes(path: Path, content: Record, report: Report) -> list[_Note]:
@@ -224,21 +144,6 @@ def _notes(path: Path, content: Record, report: Report) -> list[_Note]:
     lost = [at for at, note in notes if note["image_id"] not in images]
     report.problem(path, "image_id is not among the images", lost)
     return notes
-
-
-def _coco_captions(path: Path, content: Record, report: Report) -> list[str]:
-    """The image file of every caption."""
-    notes = _notes(path, content, report)
-    files = _files(content)
-    images = []
-    empty = []
-    for at, note in notes:
-        if not note["caption"].strip():
-            empty.append(at)
-        if note["image_id"] in files:
-            images.append(files[note["image_id"]])
-    report.problem(path, EMPTY, empty)
-    return images
 
 
 def _files(content: Record) -> dict[Any, str]:
@@ -258,7 +163,7 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
     report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
     report.problem(path, OUTSIDE, _outside(notes, content["images"]))
     about = f"{len(notes):,} boxes in {len(categories):,} categories"
-    report.fact(f"{path}: {about}; {len(files):,} images listed")
+    report.fact(path, f"{about}; {len(files):,} images listed")
     return list(files.values())
 
 
@@ -289,23 +194,47 @@ def _outside(notes: Sequence[_Note], images: Sequence[Record]) -> list[str]:
 
 
 def _images(place: Place, contents: _Contents, report: Report) -> None:
-    folders = place.image_folders
+    inside_out = any(path.is_dir() or path.name in METADATA for path in contents.captioned)
+    folders = [] if inside_out else place.image_folders
+    folders = folders or _holder(place, inside_out)
     if not folders:
-        report.fact(f"{place.folder}: no images*/ folder, so no image was looked for")
+        report.fact(place.folder, "no images*/ folder, so no image was looked for")
         return
     # A rendered world's control captions belong to its control images, which have the same names.
     blind = [folder for folder in folders if folder.name == "images_blind"]
     if not blind:
-        _try(folders, contents, report)
+        _try(place, folders, contents, report)
         return
-    _try(blind, contents.of(blind=True), report)
+    _try(place, blind, contents.of(blind=True), report)
     others = [folder for folder in folders if folder not in blind]
     if others:
-        _try(others, contents.of(blind=False), report)
+        _try(place, others, contents.of(blind=False), report)
 
 
-def _try(folders: list[Path], contents: _Contents, report: Report) -> None:
-    captioned = None
-    if contents.captioned:
-        captioned = set[str]().union(*contents.captioned.values())
-    try_images(folders, report, contents.captioned | contents.boxed, captioned)
+def _holder(place: Place, inside_out: bool) -> list[Path]:
+    """The folder with all images below a place, if there are any: the place's own, or the only one in it with some.
+
+    `inside_out`: captions call their images by paths from the place.
+    """
+    holders = [folder for folder in place.folders if pictures_below(folder)]
+    if inside_out or any(is_picture(path.name) for path in place.files):
+        holders.append(place.folder)
+    return holders if len(holders) < 2 else [place.folder]
+
+
+def _try(place: Place, folders: list[Path], contents: _Contents, report: Report) -> None:
+    """Look for the images in one folder, or in all of several, such as COCO's train2014 and val2014."""
+    base = folders[0] if len(folders) == 1 else place.folder
+    there: set[Path] = set()
+    for path, told in contents.captioned.items():
+        try:
+            found = find_images(told.images, base, path)
+        except InputError as error:
+            report.error(error)
+            continue
+        there.update(base / image.file for image in found.images)
+        if found.fault:
+            report.problems.append(found.fault)
+        for note in found.notes:
+            report.lines.append(note)
+    try_images(folders, report, contents.boxed, there if contents.captioned else None)

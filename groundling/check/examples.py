@@ -30,7 +30,7 @@ def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Ex
     if isinstance(task.read, Reader) and task.read.skip_short:
         rows = len(lines_of(path)) - 1
         about += f"; {rows - len(examples):,} short rows skipped"
-    report.fact(f"{path}: {about}")
+    report.fact(path, f"{about}")
     report.repeated(path, [f"example {example.id}" for example in examples])
     report.problem(path, EMPTY, _empty_texts(examples))
     return examples

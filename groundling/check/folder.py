@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from groundling.check import captions, images, knowledge, regions, text, vision
-from groundling.check.places import Layout, Place
-from groundling.check.report import Report
+from groundling.check import captions, images, knowledge, own_files, regions, text, vision
+from groundling.check.places import Flags, Layout, Place
+from groundling.check.report import Report, kinds
+from groundling.data.caption_files import IMAGEFOLDER, TABLE
+from groundling.data.image_files import unread_images
 from groundling.errors import InputError
 
+OWN = "your own file"
 LAYOUTS = (
     Layout(
         "VQA v2",
@@ -51,10 +55,20 @@ LAYOUTS = (
         text.tables,
     ),
     Layout(
+        OWN,
+        "a *.csv, *.tsv, *.json or *.jsonl with columns of text and of labels, such as question, answer and image; "
+        "others: --text, --label and --image",
+        own_files.own_files,
+        below=True,
+    ),
+    Layout(
         "captions",
-        "COCO: *.json with images and annotations, also in annotations/; Flickr8k: *token.txt; "
-        "Conceptual Captions: *.tsv, caption<TAB>image; a rendered world: world.json",
+        "COCO: *.json with images and annotations, also in annotations/; Karpathy's *.json; Flickr8k: *token.txt; "
+        "Conceptual Captions: *.tsv, caption<TAB>image; a *.csv, *.tsv, *.json or *.jsonl with columns such as caption "
+        "and image, others: --caption-column and --image-column; an imagefolder: metadata.jsonl or metadata.csv; "
+        "images with *.txt or *.json beside them; a rendered world: world.json",
         captions.captions,
+        below=True,
     ),
     Layout("images", "*.jpg, ... in images*/ or in the folder itself", images.image_folders),
     Layout("plain text", "*.txt, *.raw, *.tokens", text.plain_text, last=True),
@@ -70,13 +84,16 @@ def known() -> str:
     return f"{'; '.join(below)}, these also in sub-folders; {'; '.join(others)}"
 
 
-def check(folder: Path) -> Report:
-    """Counts, labels and faults of a folder in one or more of the `LAYOUTS`; never raises for bad data."""
+def check(folder: Path, flags: Flags | None = None) -> Report:
+    """Counts, labels and faults of a folder in one or more of the `LAYOUTS`; never raises for bad data.
+
+    `flags`: which columns files of one's own have, where their names do not tell.
+    """
     folder = Path(folder)
     report = Report("unknown")
     if not folder.is_dir():
         return replace(report, problems=[f"{folder}: no such folder"])
-    root = Place(folder)
+    root = Place(folder, flags=flags)
     names: list[str] = []
     for layout in LAYOUTS:
         if not layout.last:
@@ -90,10 +107,32 @@ def check(folder: Path) -> Report:
         for layout in LAYOUTS:
             if layout.last:
                 names += _look(layout, root, report)
+    report.problems.extend(_in_vain(root, names))
+    report.count_files(folder)
+    report.problems.extend(unread_images(folder))
     if not names:
-        report.problems.append(f"{folder}: no layout is recognised; expected {known()}")
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        report.problems.append(
+            f"{folder}: no layout is recognised; it holds {kinds(files)}; expected {known()}"
+        )
         return report
     return replace(report, layout=" + ".join(dict.fromkeys(names)))
+
+
+def _in_vain(root: Place, names: Sequence[str]) -> list[str]:
+    """A line for columns that were told but that no file has."""
+    own = root.flags.own
+    columns = root.flags.columns
+    told = {
+        OWN: [*own.text.split(","), own.label, own.image, own.group],
+        TABLE: [*columns.caption_column.split(","), columns.image_column],
+    }
+    lines = []
+    for layout, asked in told.items():
+        given = [name.strip() for name in asked if name.strip()]
+        if given and layout not in names and not (layout == TABLE and IMAGEFOLDER in names):
+            lines.append(f"{root.folder}: no file was found with the columns {', '.join(given)}")
+    return lines
 
 
 def _look(layout: Layout, place: Place, report: Report) -> list[str]:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
-from groundling.data.regions import PICTURES
+from groundling.data.image_files import is_picture, teach_pillow
 from groundling.data.samples import thinned
 
 DECODED = 2000
@@ -20,11 +20,11 @@ def try_images(
     folders: Sequence[Path],
     report: Report,
     wanted: Mapping[Path, Collection[str]] | None = None,
-    captioned: Collection[str] | None = None,
+    captioned: Collection[Path] | None = None,
 ) -> None:
     """Count the images below some folders and try to decode them.
 
-    `wanted`: names below the folders that a file expects to be there, by that file. `captioned`: names that have a
+    `wanted`: names below the folders that a file expects to be there, by that file. `captioned`: images that have a
     caption; with it, those that have none are counted.
     """
     place = ", ".join(map(str, folders))
@@ -33,7 +33,8 @@ def try_images(
     for folder in folders:
         for path in pictures_below(folder):
             paths.append(path)
-            names.add(str(path.relative_to(folder)))
+            names.add(path.relative_to(folder).as_posix())
+    report.saw(*paths)
     for file, expected in (wanted or {}).items():
         absent = [f"image {name}" for name in dict.fromkeys(expected) if name not in names]
         report.problem(file, f"not in {place}", absent)
@@ -42,12 +43,13 @@ def try_images(
     report.problem(folders[0], "does not decode as an image", broken)
     about = f"{len(paths):,} images"
     if captioned is not None:
-        about += f"; {len(names.difference(captioned)):,} have no caption"
-    report.fact(f"{place}: {about}; {len(sample):,} tried, evenly spaced")
+        about += f"; {len(set(paths).difference(captioned)):,} have no caption"
+    report.fact(place, f"{about}; {len(sample):,} tried, evenly spaced")
 
 
 def _decodes(path: Path) -> bool:
     try:
+        teach_pillow(path.name)
         with Image.open(path) as image:
             # Fast for JPEG; `verify` would be faster, but takes one that is cut short for whole.
             image.draft("RGB", (64, 64))
@@ -74,13 +76,13 @@ def find_images(place: Place, wanted: Mapping[Path, Sequence[str]], report: Repo
         if holder is not place.root:  # the root's images are a layout of their own
             try_images(holder.image_folders, report)
         return
-    report.fact(f"{place.folder}: no images, so none was looked for")
+    report.fact(place.folder, "no images, so none was looked for")
 
 
 def image_folders(place: Place, report: Report) -> Match | None:
     """Folders of images, and images directly in the folder, that no captions speak of."""
     folders = [folder for folder in place.image_folders if folder not in place.taken]
-    loose = [path for path in place.files if path.suffix.lower() in PICTURES]
+    loose = [path for path in place.files if is_picture(path.name)]
     if loose and not place.taken.issuperset(loose):
         folders.append(place.folder)
     if not folders:

@@ -38,7 +38,8 @@ def minimal_pairs(place: Place, report: Report) -> Match | None:
         pairs = [pair for of_file in read for pair in of_file]
         groups = {pair.paradigm for pair in pairs}
         about = f"{len(pairs):,} minimal pairs ({name}) in {len(groups):,} groups"
-        report.fact(f"{folder}: {about}; {len(paths):,} files")
+        report.fact(folder, f"{about}; {len(paths):,} files")
+        report.saw(*paths)
         report.repeated(folder, [f"pair {pair.id}" for pair in pairs])
     if not kinds:
         return None
@@ -56,21 +57,25 @@ def visual_facts(place: Place, report: Report) -> Match | None:
         name = "ViComTe" if path.match(DISTRIBUTIONS) else _kind(path, FACTS)
         if name:
             kinds[path] = name
-    reads: list[Callable[[], str]] = [partial(_facts, path, kinds[path]) for path in kinds]
-    for line in report.readable(reads):
-        report.fact(line)
+    reads: list[Callable[[], tuple[Path, str]]] = [
+        partial(_facts, path, kinds[path]) for path in kinds
+    ]
+    for path, line in report.readable(reads):
+        report.fact(path, line)
+        if kinds[path] == "CoDa, raw":
+            report.saw(*path.parent.glob("coda_*"))
     names = dict.fromkeys(kinds.values())
     return Match(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
 
 
-def _facts(path: Path, name: str) -> str:
-    """A line on a file of facts."""
+def _facts(path: Path, name: str) -> tuple[Path, str]:
+    """A file of facts, and a line on it."""
     file = open_visual_facts(path)
     relations = Counter(fact.relation for fact in file.facts)
     counts = ", ".join(f"{relation}: {count:,}" for relation, count in relations.items())
     left_out = [f"{reason}: {count:,}" for reason, count in file.left_out.items() if count]
     out = f"; left out: {', '.join(left_out)}" if left_out else ""
-    return f"{path}: facts ({name}), {counts}{out}"
+    return path, f"facts ({name}), {counts}{out}"
 
 
 def _files(place: Place, endings: tuple[str, ...]) -> list[Path]:

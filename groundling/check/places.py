@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from groundling.check.report import Report
-from groundling.data.regions import PICTURES
+from groundling.config import CaptionColumns, OwnFile
+from groundling.data.image_files import is_picture
 
-IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d")
+IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d", re.IGNORECASE)
 """Names of folders of images."""
 HEAD = 4096
 """Bytes of a file by which its layout is told: region files have tens of gigabytes, too many to read them whole."""
@@ -19,13 +21,24 @@ WITH_HEAD = frozenset({".json", ".jsonl", ".tsv"})
 """Endings of files whose heads are read; the ending may be followed by a number, as in `.tsv.0`."""
 
 
+@dataclass(frozen=True)
+class Flags:
+    """What a user says of files whose columns nobody can know."""
+
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    """Of captions."""
+    own: OwnFile = field(default_factory=OwnFile)
+    """Of a task's examples."""
+
+
 class Place:
     """A folder that is looked through: the one to check, or a folder in it."""
 
-    def __init__(self, folder: Path, root: Place | None = None) -> None:
-        """`root`: the place of the folder to check; None if this is it."""
+    def __init__(self, folder: Path, root: Place | None = None, flags: Flags | None = None) -> None:
+        """`root`: the place of the folder to check; None if this is it. `flags`: what is told of one's own files."""
         self.folder = folder
         self.root = root or self
+        self.flags: Flags = self.root.flags if root else flags or Flags()
         self.taken: set[Path] = set()
         """Files and folders that a layout has explained."""
 
@@ -71,6 +84,17 @@ class Place:
                 heads[path] = file.read(HEAD).decode("utf-8", "replace")
         return heads
 
+    def fields_of_first(self, path: Path) -> list[str]:
+        """The fields of the first object in a list of JSON, if the file begins with the whole of it; else none."""
+        head = self.heads.get(path, "").lstrip("\ufeff \n\r\t")
+        if not head.startswith("["):
+            return []
+        try:
+            first, _ = json.JSONDecoder().raw_decode(head[1:].lstrip())
+        except (ValueError, RecursionError):
+            return []
+        return list(first) if isinstance(first, dict) else []
+
     def with_fields(self, suffix: str, *names: str) -> list[Path]:
         """Files that begin with JSON of these fields."""
         matching = []
@@ -82,7 +106,7 @@ class Place:
 
 def pictures_below(folder: Path) -> list[Path]:
     """The image files in a folder and in the folders below it, sorted."""
-    return [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in PICTURES]
+    return [path for path in sorted(folder.rglob("*")) if is_picture(path.name)]
 
 
 @dataclass(frozen=True)

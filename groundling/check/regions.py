@@ -23,6 +23,7 @@ def region_store(place: Place, report: Report) -> Match | None:
     begun = any(path.match("index-*.json") for path in place.heads)
     if not finished and not begun:
         return None
+    report.saw(place.folder)
     store = RegionStore(place.folder)
     report.problems.extend(store.faults())
     counts = []
@@ -34,7 +35,7 @@ def region_store(place: Place, report: Report) -> Match | None:
         if store.background:
             classes += ", the first is background"
     about = f"a region: {store.width:,} numbers, {classes}"
-    report.fact(f"{manifest}: {', '.join(counts)}; {about}")
+    report.fact(manifest, f"{', '.join(counts)}; {about}")
     return Match(dict.fromkeys(place.heads, ()))
 
 
@@ -51,6 +52,9 @@ def region_files(place: Place, report: Report) -> Match | None:
         sources.append(place.folder)
     for source in sources:
         _source(source, report)
+        report.saw(*(path for path in (source, *parts) if path.is_file()))
+    if place.folder in sources:
+        report.saw(*place.folder.glob("*.npz"), *place.folder.glob("*.mdb"))
     if not sources:
         return None
     return Match(dict.fromkeys([*sources, *parts], ()))
@@ -80,7 +84,7 @@ def _source(path: Path, report: Report) -> None:
         readable = len(images) - len(faults)
         counts = f"{len(images):,} images, {readable:,} readable with {regions:,} regions"
         form = ", ".join(sorted(forms)).replace("classes ()", "one class")
-        report.fact(f"{path}: {about['layout']}; {counts}; a region: {form or '-'}")
+        report.fact(path, f"{about['layout']}; {counts}; a region: {form or '-'}")
     except InputError as error:
         faults.append(str(error) if str(path) in str(error) else f"{path}: {error}")
     report.errors(faults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,15 +28,42 @@ class Report:
     """Facts, one a line."""
     problems: list[str] = field(default_factory=list)
     """One line per fault, with file, place and what is expected."""
+    looked: set[Path] = field(default_factory=set)
+    """Files that were looked at, and folders of which every file was."""
+    files: list[str] = field(default_factory=list)
+    """How many files of which kinds were looked at, and how many were not: two lines."""
 
     @property
     def ok(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
 
-    def fact(self, line: str) -> None:
-        """Add a line."""
-        self.lines.append(line)
+    def fact(self, file: Path | str, what: str) -> None:
+        """Add a line on a file, which was looked at, or on several in words."""
+        self.lines.append(f"{file}: {what}")
+        if isinstance(file, Path) and not file.is_dir():
+            self.saw(file)
+
+    def saw(self, *places: Path) -> None:
+        """Files, or folders with all that is in them, were looked at."""
+        self.looked.update(places)
+
+    def count_files(self, folder: Path) -> None:
+        """Fill `files`; hidden ones are not counted."""
+        seen: list[Path] = []
+        unseen: list[Path] = []
+        for place, folders, names in os.walk(folder):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            here = Path(place)
+            within = not self.looked.isdisjoint((here, *here.parents))
+            for name in sorted(names):
+                path = here / name
+                if not name.startswith("."):
+                    (seen if within or path in self.looked else unseen).append(path)
+        self.files.append(f"{folder}: looked at {kinds(seen)}")
+        if unseen:
+            first = unseen[0].relative_to(folder)
+            self.files.append(f"{folder}: not looked at {kinds(unseen)}; the first is {first}")
 
     def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
         """Add one line for all places with the same fault: the first of them, and how many there are; none for none."""
@@ -72,6 +100,14 @@ class Report:
                 messages.append(str(error))
         self.errors(messages)
         return values
+
+
+def kinds(paths: Sequence[Path]) -> str:
+    """How many files there are, and of which endings."""
+    counts = Counter(path.suffix.lower() or "without ending" for path in paths)
+    told = ", ".join(f"{count:,} {ending}" for ending, count in counts.most_common())
+    total = f"{len(paths):,} file{'' if len(paths) == 1 else 's'}"
+    return f"{total} ({told})" if told else total
 
 
 def _such(places: Sequence[str]) -> str:

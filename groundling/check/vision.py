@@ -23,6 +23,7 @@ def _matched(place: Place, wanted: Wanted, report: Report) -> Match | None:
     """A match if there are files of the layout, after a look at the images that they ask for."""
     if not wanted:
         return None
+    report.saw(*(file for file in wanted if file.is_file()))
     find_images(place, wanted, report)
     return Match(wanted)
 
@@ -50,7 +51,7 @@ def vqa_v2(place: Place, report: Report) -> Match | None:
             outside, none = vqa.unknown(vqa.questions(folder, split), vqa.form_of(folder))
             answers = f"{outside:,} answers of people are not in the answer map"
             questions = f"{none:,} questions have no answer in it"
-            report.fact(f"{file}: {answers}; {questions} and stay, with no target above 0")
+            report.fact(file, f"{answers}; {questions} and stay, with no target above 0")
     return _matched(place, wanted, report)
 
 
@@ -72,6 +73,7 @@ def vcr_lines(place: Place, report: Report) -> Match | None:
         examples = examples_of(vcr.ANSWER, place.folder, file.stem, report)
         wanted[file] = _first_images(examples)
         if examples and (place.folder / "vcr1images").is_dir():
+            report.saw(place.folder / "vcr1images")
             _vcr_metadata(place.folder, file, report)
     return _matched(place, wanted, report)
 
@@ -81,7 +83,7 @@ def _vcr_metadata(folder: Path, file: Path, report: Report) -> None:
     sound = report.readable(partial(vcr.objects_of, folder, item) for item in items.values())
     boxes = sum(len(objects.boxes) for objects in sound)
     metadata = f"metadata of {len(sound):,} with {boxes:,} boxes"
-    report.fact(f"{file}: {len(items):,} images, {metadata}")
+    report.fact(file, f"{len(items):,} images, {metadata}")
 
 
 def nlvr2_lines(place: Place, report: Report) -> Match | None:
@@ -100,6 +102,7 @@ def nlvr2_lines(place: Place, report: Report) -> Match | None:
             # Scored with their own labels, for the lists of subsets that this reads.
             score = partial(nlvr2.NLVR2.official, place.folder, file.stem, ids, labels)
             report.readable([score])
+            report.saw(*place.folder.glob("*_identifiers.txt"))
     return _matched(place, wanted, report)
 
 
@@ -115,7 +118,7 @@ def snli_ve_lines(place: Place, report: Report) -> Match | None:
         if examples:
             _, dropped = snli_ve.load(place.folder, split)
             what = "lines without a label that annotators agree on (-) are left out"
-            report.fact(f"{file}: {dropped:,} {what}")
+            report.fact(file, f"{dropped:,} {what}")
     return _matched(place, wanted, report)
 
 
@@ -142,7 +145,7 @@ def _expressions(folder: Path, file: Path, report: Report) -> list[str]:
             images += split_images
             places += [f"expression {expression.id}" for expression in asked]
             about = f"{len(asked):,} expressions of {split}, {len(objects):,} objects"
-            report.fact(f"{file}: {about} in {len(set(split_images)):,} images")
+            report.fact(file, f"{about} in {len(set(split_images)):,} images")
             empty = [f"expression {e.id}" for e in asked if not e.text.strip()]
             report.problem(file, EMPTY, empty)
     report.repeated(file, places)
@@ -169,7 +172,7 @@ def _detections(folder: Path, file: Path, report: Report) -> None:
     full = sum(map(len, boxes_of.values()))
     empty = len(read_json(file)) - full
     about = f"{full:,} detected boxes in {len(boxes_of):,} images"
-    report.fact(f"{file}: {about}; {empty:,} empty ones")
+    report.fact(file, f"{about}; {empty:,} empty ones")
 
 
 def flickr30k_entities(place: Place, report: Report) -> Match | None:
@@ -177,6 +180,7 @@ def flickr30k_entities(place: Place, report: Report) -> Match | None:
     folder = place.folder
     if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
         return None
+    report.saw(folder / "Sentences", folder / "Annotations")
     wanted: Wanted = {}
     for split in ("train", "val", "test"):
         file = folder / f"{split}.txt"
@@ -196,5 +200,5 @@ def _entities(folder: Path, file: Path, images: Sequence[str], report: Report) -
     boxed = sum(len(caption.phrases) for caption in captions)
     others = sum(len(caption.skipped) for caption in captions)
     phrases = f"{boxed:,} phrases with boxes, {others:,} without"
-    report.fact(f"{file}: {len(images):,} images, {len(captions):,} captions; {phrases}")
+    report.fact(file, f"{len(images):,} images, {len(captions):,} captions; {phrases}")
     report.repeated(file, [f"image {image}" for image in images])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,10 @@ from groundling.data.captions import Captioned
 from groundling.data.pictures import read_picture
 from groundling.data.samples import TextSamples, WindowInput
 from groundling.errors import InputError
+from groundling.progress import followed
+
+Cut = Callable[[Image.Image], np.ndarray]
+"""An RGB image to the pixels (3, size, size) uint8 that a model sees of it."""
 
 
 def decode(path: Path, size: int) -> np.ndarray:
@@ -25,13 +29,17 @@ def decode(path: Path, size: int) -> np.ndarray:
 
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
-    try:
-        rgb = read_picture(path)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    rgb = _picture(path)
     if rgb.size != (size, size):
         rgb = _middle(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)
+
+
+def _picture(path: Path) -> Image.Image:
+    try:
+        return read_picture(path)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _middle(image: Image.Image, size: int) -> Image.Image:
@@ -60,6 +68,7 @@ class CaptionSamples:
         augment: bool = True,
         shift: float = 0.0,
         flip: bool = True,
+        cut: Cut | None = None,
     ) -> None:
         """Decodes all images.
 
@@ -71,6 +80,7 @@ class CaptionSamples:
             augment: draw captions and views; off for evaluation.
             shift: largest move of the view, as a share of `size`.
             flip: mirror half of the views.
+            cut: makes pixels of an image, where not as `decode` does.
 
         Raises:
             InputError: an image does not decode.
@@ -81,7 +91,10 @@ class CaptionSamples:
         self.shift = round(shift * size)
         self.flip = flip
         self.ids = [image.id for image in images]
-        self.pixels = np.stack([decode(Path(folder) / image.file, size) for image in images])
+        reading = followed(images, "reading images", "image")
+        paths = (Path(folder) / image.file for image in reading)
+        seen = (decode(path, size) if cut is None else cut(_picture(path)) for path in paths)
+        self.pixels = np.stack(list(seen))
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):

@@ -10,24 +10,33 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Example
-from groundling.data.captions import caption_lines
+from groundling.data.captions import Wanted, caption_lines, is_captions
 from groundling.data.samples import backend, thinned
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 
 CHUNK = 2000
 """Texts tokenised at a time."""
+EVERYTHING = Wanted()
+"""All captions of files without splits, in columns that nobody has named."""
 
 
-def lines(path: str | Path) -> list[str]:
-    """Non-empty lines of a text file, or all captions of a caption file (`.json`, `.tsv`, `*token.txt`).
+def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
+    """Non-empty lines of a text file, or the captions of a file or folder of captions that are `wanted`.
+
+    Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8, or no caption file in spite of its name.
     """
     path = Path(path)
-    if path.suffix in {".json", ".tsv"} or path.name.endswith("token.txt"):
-        return caption_lines(path)
+    if is_captions(path):
+        return caption_lines(path, wanted.splits, wanted.columns)
+    if wanted != EVERYTHING:
+        raise InputError(
+            f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
+            "--image-column out"
+        )
     stripped = (line.strip() for line in lines_of(path))
     return [line for line in stripped if line]
 
@@ -139,6 +148,7 @@ def corpus(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     limit: int = 0,
+    wanted: Wanted = EVERYTHING,
 ) -> list[Example]:
     """Examples of one or more text files, with the ids `file:number`.
 
@@ -148,6 +158,7 @@ def corpus(
         tokenizer: the text encoder's, a fast one.
         max_length: most pieces of an example, special tokens counted.
         limit: keep at most so many examples, evenly spaced; 0: all.
+        wanted: which captions of caption files.
 
     Raises:
         InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
@@ -161,10 +172,14 @@ def corpus(
         raise InputError(f"--max-length {max_length} leaves no room for text")
     cut = fitting if form == "lines" else full_blocks
     examples: list[Example] = []
-    for name, path in zip(_unique_names(paths), paths, strict=True):
-        for number, text in enumerate(cut(lines(path), engine, pieces)):
+    for name, path, own in zip(_unique_names(paths), paths, _wanted(paths, wanted), strict=True):
+        for number, text in enumerate(cut(lines(path, own), engine, pieces)):
             examples.append(Example(f"{name}:{number}", text))
     return thinned(examples, limit)
+
+
+def _wanted(paths: Sequence[str | Path], wanted: Wanted) -> list[Wanted]:
+    return [wanted] if len(paths) == 1 else wanted.of(paths)
 
 
 def _unique_names(paths: Sequence[str | Path]) -> list[str]:

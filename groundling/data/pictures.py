@@ -13,8 +13,8 @@ from PIL import Image, ImageOps
 
 from groundling.batch import Sample, needed
 from groundling.data.captions import Captioned
+from groundling.data.image_files import PICTURES, is_picture, one_form, teach_pillow
 from groundling.data.mirror import mirrored_regions
-from groundling.data.regions import PICTURES
 from groundling.data.samples import Samples
 from groundling.errors import InputError, first_line
 from groundling.runs import sha256_of
@@ -28,8 +28,11 @@ def read_picture(picture: Picture) -> Image.Image:
     try:
         if isinstance(picture, Image.Image):
             return _in_rgb(picture)
+        teach_pillow(picture.name)
         with Image.open(picture) as image:
             return _in_rgb(image)
+    except InputError:
+        raise
     except (
         Exception
     ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
@@ -180,14 +183,19 @@ def pictures_of(
     files = files_below(Path(folder))
     missing = [image for image in every if image not in files]
     if missing:
-        raise InputError(
-            f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-            f"({', '.join(sorted(PICTURES))}); add them"
-        )
+        raise InputError(missing_images(Path(folder), missing))
     try:
         return {image: only(files[image]) for image in every}
     except InputError as error:
         raise InputError(f"{folder}: {error}") from None
+
+
+def missing_images(folder: Path, missing: Sequence[str]) -> str:
+    """What is said of ids, one or more, that a folder has no image for."""
+    return (
+        f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
+        f"({', '.join(sorted(PICTURES))}); add them"
+    )
 
 
 def decodable(
@@ -235,7 +243,7 @@ def files_below(folder: Path) -> dict[str, list[Path]]:
         below = Path(place).relative_to(folder)
         prefix = "" if below == Path() else f"{below.as_posix()}/"
         for name in sorted(names, reverse=True):
-            stem, ending = os.path.splitext(name)
-            if ending.lower() in PICTURES:
-                found.setdefault(prefix + stem, []).append(Path(place, name))
+            if is_picture(name):
+                base, _ = os.path.splitext(prefix + name)
+                found.setdefault(one_form(base), []).append(Path(place, name))
     return found

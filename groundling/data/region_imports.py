@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside, stem
+from groundling.data.image_files import stem
+from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
 from groundling.data.tables import lines_of
 from groundling.errors import InputError, first_line
 from groundling.runs import read_json

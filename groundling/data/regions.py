@@ -31,6 +31,7 @@ from groundling.data.shards import (
 )
 from groundling.documented import documented
 from groundling.errors import InputError
+from groundling.progress import Progress
 
 SLACK = 0.01
 """Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
@@ -43,8 +44,6 @@ RULES = {
     "images": "skipped and named: unreadable, no box left, an id that occurred before, features that are not finite, "
     "or a confidence or a share of a class outside 0..1",
 }
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
-"""Endings of image files."""
 CELLS = 14
 """Cells a side of the grid over a box in which an object's segment is kept."""
 PACKED = -(-CELLS * CELLS // 8)
@@ -168,12 +167,6 @@ def inside(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cut, np.asarray(near & (cut[:, 2:] > cut[:, :2]).all(1))
 
 
-def stem(file: str) -> str:
-    """An image's id in a region store: its file without the ending of a picture; another dot is part of the name."""
-    base, dot, ending = file.rpartition(".")
-    return base if base and f"{dot}{ending}".lower() in PICTURES else file
-
-
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +218,7 @@ class RegionWriter:
         skipped: list[str] = []
         seen: set[str] = set()
         number = -1
+        progress = Progress("regions", 0, "image")
         # An item is read at once: the source may close behind its last one.
         for place, (name, read) in enumerate(items):
             if place % self.shard == 0:
@@ -240,7 +234,9 @@ class RegionWriter:
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
             seen.add(name)
+            progress.step()
         self._flush(number, images, skipped)
+        progress.close()
 
     def close(
         self,

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from groundling.data.image_files import one_form
 from groundling.errors import InputError, first_line
 from groundling.runs import difference, disk_errors, read_json, sha256_of, write_json
 
@@ -461,7 +462,7 @@ class ShardStore:
         return iter(self.ids)
 
     def __contains__(self, record_id: object) -> bool:
-        return record_id in self._numbers
+        return isinstance(record_id, str) and one_form(record_id) in self._numbers
 
     def __getitem__(self, record_id: str) -> Record:
         """A record, its arrays copied into memory; raises InputError if there is none of this id."""
@@ -474,7 +475,7 @@ class ShardStore:
 
     def number(self, record_id: str) -> int:
         """The place of an id in `ids`; raises InputError if there is none such."""
-        number = self._numbers.get(record_id)
+        number = self._numbers.get(one_form(record_id))
         if number is None:
             first = f"the first is {self.ids[0]!r}" if self.ids else "the store is empty"
             raise InputError(
@@ -547,7 +548,7 @@ class ShardStore:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in reversed(list(enumerate(self.ids)))}
+        return {one_form(name): number for number, name in reversed(list(enumerate(self.ids)))}
 
     def _locate(self, number: int) -> tuple[int, int]:
         """The shard of a record, and its place there."""

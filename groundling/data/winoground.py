@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundling.data.regions import stem
+from groundling.data.image_files import stem
 from groundling.data.tables import read_json_lines
 from groundling.errors import InputError
 

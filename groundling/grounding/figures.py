@@ -1,34 +1,38 @@
 """Figures for papers, from the numbers that `groundling heads`, `syntax` and `modality` wrote.
 
-VisualBERT's Figures 3 and 4 (accuracy of heads, layer by layer), CLIP-TD's Figures 3 and 4 (modality importance by
-layer and by head). Panels of one figure share their scales; colours are Okabe and Ito's, and nothing is told by colour
-alone.
+VisualBERT's Figures 3 and 4 (accuracy of heads, layer by layer), CLIP-TD's Figures 2 to 4 (attention to the words that
+a teacher selects, modality importance by layer and by head). Panels of one figure share their scales; colours are Okabe
+and Ito's, and nothing is told by colour alone.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from groundling.charts import BLUE, GREEN, GREY, ORANGE
 from groundling.errors import InputError
 from groundling.report import new_figure
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "#000000"
-"""Okabe and Ito's, and grey."""
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
 """Colour and mark of each modality."""
 SHADES = "cividis"
 """Of heat maps: light and dark for every kind of sight."""
 FORMATS = ("svg", "pdf", "png")
 DPI = 300
+TITLE = 24
+"""Characters of a column's title in a line."""
 WIDE = 3.4
 """Inches of a panel, about a column of a two-column paper."""
 HIGH = 2.5
@@ -51,7 +55,7 @@ def figures_of(result: Told) -> dict[str, Figure]:
         if "relations" in result:
             return {"relations": accuracies({_relation(one): one for one in result["relations"]})}
         if "models" in result:
-            return _of_modality(result["models"])
+            return _of_modality(result)
         return {"heads": accuracies({"": result})}
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise InputError(
@@ -62,12 +66,17 @@ def figures_of(result: Told) -> dict[str, Figure]:
 def write_figures(
     figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write each figure in each format; returns the files. Raises InputError for an unknown format."""
+    """Write each figure in each format, whole or not at all; returns the files.
+
+    Raises InputError for an unknown format.
+    """
     if not formats:
         raise InputError(f"--formats: none is named; expected some of {', '.join(FORMATS)}")
     unknown = [one for one in formats if one not in FORMATS]
     if unknown:
         raise InputError(f"--formats {unknown[0]}: expected some of {', '.join(FORMATS)}")
+    from matplotlib import rc_context
+
     nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     paths = []
     with disk_errors(folder):
@@ -75,7 +84,12 @@ def write_figures(
         for name, figure in figures.items():
             for one in formats:
                 path = folder / f"{name}.{one}"
-                figure.savefig(path, format=one, dpi=DPI, metadata=nobody[one])
+                drawn = io.BytesIO()
+                with rc_context(
+                    {"svg.hashsalt": "groundling"}
+                ):  # else ids are drawn anew each time
+                    figure.savefig(drawn, format=one, dpi=DPI, metadata=nobody[one])
+                write_whole(path, drawn.getvalue())
                 paths.append(path)
     return paths
 
@@ -110,6 +124,10 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
     Active heads are large and dark, others small and light; the grey line is the rule: the region of the highest
     confidence, or, where there is none, a region at random.
     """
+    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
+    found = [head[_measure(told)] for told in panels.values() for head in told["heads"]]
+    if not all(0 <= share <= 100 for share in (*rules, *found)):
+        raise ValueError("expected accuracies of 0 to 100")
     figure, axes = _panels(len(panels))
     for one, (title, told) in zip(axes, panels.items(), strict=True):
         _dots(one, told["heads"], _measure(told))
@@ -119,13 +137,18 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
     # Told once for all: a panel that asks for the bottom alone would freeze the top of those that come after it.
-    highest = max(head[_measure(told)] for told in panels.values() for head in told["heads"])
-    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
-    axes[0].set_ylim(0, min(1.06 * max(highest, *rules), 104))
+    axes[0].set_ylim(0, min(1.06 * max(*found, *rules), 104))
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
     _legend(figure, axes[0])
     return figure
+
+
+def _scale(figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float) -> None:
+    """The scale that heat maps share, and the largest share in it."""
+    bar = figure.colorbar(image, ax=axes)
+    bar.set_label(f"attention, % (largest: {most:.1f})", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -163,8 +186,13 @@ def _dots(axes: Axes, heads: Sequence[Told], measure: str) -> None:
 # -- modality importance -----------------------------------------------------------------------------------------------
 
 
-def _of_modality(models: Sequence[Told]) -> dict[str, Figure]:
-    return {"modality_by_layer": by_layer(models), "modality_by_head": by_head(models)}
+def _of_modality(result: Told) -> dict[str, Figure]:
+    models = result["models"]
+    figures = {"modality_by_layer": by_layer(models), "modality_by_head": by_head(models)}
+    chosen = result.get("selected_words")
+    if chosen:
+        figures["selected_words"] = of_words(chosen, [model["model"] for model in models])
+    return figures
 
 
 def by_layer(models: Sequence[Told]) -> Figure:
@@ -194,7 +222,10 @@ def by_layer(models: Sequence[Told]) -> Figure:
 
 
 def by_head(models: Sequence[Told]) -> Figure:
-    """Share of attention on text and on image in every head, a row of panels for each model; CLIP-TD, Figure 4."""
+    """Share of attention on text and on image in every head, a row of panels for each model; CLIP-TD, Figure 4.
+
+    All panels share one scale, from 0 to the largest share, which stands beside it.
+    """
     kinds = ("visual", "textual")
     maps = [
         (f"{model['model']}: {kind}", model["layers"], 100 * np.array(model["by_head"][kind]))
@@ -203,32 +234,93 @@ def by_head(models: Sequence[Told]) -> Figure:
     ]
     figure = new_figure(WIDE * len(kinds), HIGH * len(models))
     axes = figure.subplots(len(models), len(kinds), squeeze=False)
+    most = max(float(values.max()) for _, _, values in maps)
     for one, (title, layers, values) in zip(axes.flat, maps, strict=True):
-        image = one.imshow(values, vmin=0, vmax=100, cmap=SHADES, aspect="auto")
+        image = one.imshow(values, vmin=0, vmax=most, cmap=SHADES, aspect="auto")
         one.set_title(title, fontsize=8)
         one.set_yticks(range(len(layers)), layers, fontsize=7)
         one.set_xticks(range(values.shape[1]), range(values.shape[1]), fontsize=7)
     figure.supxlabel("head", fontsize=9)
     figure.supylabel("layer", fontsize=9)
-    figure.colorbar(image, ax=axes, label="attention, %")
+    _scale(figure, list(axes.flat), image, most)
+    return figure
+
+
+def of_words(chosen: Told, names: Sequence[str]) -> Figure:
+    """The scores by which a teacher selects words, and each model's attention to these words; CLIP-TD, Figure 2.
+
+    One text, word by word; `chosen` is `selected_words` of `groundling modality`, `names` are the models'. Words that
+    are selected are dark and starred; words that may not be have no score.
+    """
+    words = chosen["shown"]["words"]
+    scores = [word["score"] for word in words]
+    ranked = sorted(
+        (place for place, score in enumerate(scores) if score is not None),
+        key=lambda place: -scores[place],
+    )  # of equals the earlier, as the teacher selects
+    selected = set(ranked[: chosen["words"]])
+    bars = [("teacher's score", [np.nan if score is None else score for score in scores])]
+    for number, name in enumerate(names):
+        bars.append((f"{name}: attention, %", [100 * word["attention"][number] for word in words]))
+    figure = new_figure(max(WIDE * 1.5, 0.24 * len(words) + 1.2), 1.25 * len(bars) + 0.6)
+    axes = figure.subplots(len(bars), 1, sharex=True)
+    most = max(max(heights) for _, heights in bars[1:])
+    for row, (one, (title, heights)) in enumerate(zip(axes, bars, strict=True)):
+        colours = [BLUE if place in selected else "#9FC6DC" for place in range(len(words))]
+        one.bar(range(len(words)), heights, color=colours)
+        one.axhline(0, color=GREY, linewidth=0.8)
+        one.set_title(title, fontsize=8, loc="left")
+        one.tick_params(axis="y", labelsize=7)
+        one.spines[["top", "right"]].set_visible(False)
+        if row:  # models share a scale, which is not the teacher's
+            one.set_ylim(0, 1.06 * most if most else 1)
+    told = [
+        f"{word['word']} *" if place in selected else word["word"]
+        for place, word in enumerate(words)
+    ]
+    axes[-1].set_xticks(
+        range(len(words)),
+        told,
+        fontsize=7,
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        parse_math=False,
+    )
+    figure.supxlabel("word (*: selected)", fontsize=9)
     return figure
 
 
 # -- one text and image ------------------------------------------------------------------------------------------------
 
 
-def heat_maps(maps: Mapping[str, np.ndarray], words: Sequence[str], boxes: Sequence[str]) -> Figure:
-    """Attention (W, R) from words to boxes, a panel for each head's title; VisualBERT, Figure 5, ungrouped.
+def heat_maps(
+    maps: Mapping[str, np.ndarray], words: Sequence[str], columns: Sequence[str], across: str
+) -> Figure:
+    """Attention (W, C) from words to columns, a panel for each head's title; VisualBERT, Figures 1 and 5.
 
-    All panels share one scale, from 0 to the largest share.
+    `across` is what columns are, such as boxes. All panels share one scale, from 0 to the largest share, which stands
+    beside it; what is NaN stays blank.
     """
-    wide = max(WIDE * 0.8, 0.22 * len(boxes) + 0.9)
-    figure, axes = _panels(len(maps), wide, max(HIGH, 0.18 * len(words) + 0.8))
-    most = max(float(one.max()) for one in maps.values())
+    wide = max(WIDE * 0.8, 0.22 * len(columns) + 0.9)
+    told = [fill(column, TITLE) for column in columns]
+    longest = max(len(line) for column in told for line in column.splitlines())
+    figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
+    most = 100 * max(float(np.nanmax(one)) for one in maps.values())
     for one, (title, shares) in zip(axes, maps.items(), strict=True):
-        image = one.imshow(100 * shares, vmin=0, vmax=100 * most, cmap=SHADES, aspect="auto")
-        one.set_title(title, fontsize=9)
-        one.set_yticks(range(len(words)), words, fontsize=7)
-        one.set_xticks(range(len(boxes)), boxes, fontsize=7, rotation=60, ha="right")
-    figure.colorbar(image, ax=axes, label="attention, %")
+        image = one.imshow(100 * shares, vmin=0, vmax=most, cmap=SHADES, aspect="auto")
+        one.set_title(f"layer-head {title}", fontsize=9)
+        one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
+        one.set_xticks(
+            range(len(columns)),
+            told,
+            fontsize=7,
+            rotation=60,
+            ha="right",
+            rotation_mode="anchor",
+            parse_math=False,  # a text may hold dollars
+        )
+    figure.supxlabel(across, fontsize=9)
+    figure.supylabel("word", fontsize=9)
+    _scale(figure, axes, image, most)
     return figure

@@ -47,7 +47,8 @@ class Looked:
         self.device = device
         self.notes: list[str] = []
         self.fitted: Fitted | None = None
-        folder = _folder(source)
+        self.folder = folder = _folder(source)
+        """Where its weights are, or a hub id."""
         if (Path(folder) / FILE).is_file():
             self.fitted = load(folder, device=device)
             self.notes = self.fitted.notes
@@ -64,8 +65,11 @@ class Looked:
                 f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
                 "cross-attention find what phrases name"
             )
-        if isinstance(self.student, PatchReader) and self.student.told:
-            self.notes = [self.student.told]
+        if isinstance(self.student, PatchReader):
+            self.notes = [self.student.told] if self.student.told else []
+            given = [f"--{name}" for name in ("grid", "detector", "regions") if vars(config)[name]]
+            if given:
+                self.notes.append(f"{given[0]} is not for it: its own patches are the boxes")
         self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions
@@ -111,8 +115,7 @@ class Looked:
             raise InputError("--grid and --detector: boxes are from one of them")
         facts = self._facts
         if config.grid or config.detector:
-            start = RegionsConfig(detector=config.detector, grid=config.grid)
-            start = replace(start, backbone=self._backbone())
+            start = self._with_boxes()
             facts = {"identity": facts.get("identity")}
         else:
             start = self._as_learned()
@@ -120,20 +123,37 @@ class Looked:
             facts = {}
         return Finder(start, facts, self.device, self._features)
 
-    def _backbone(self) -> str:
-        """The image encoder's hub id or folder."""
-        made_with = self._facts.get("made_with", {})
-        backbone = self.config.backbone or made_with.get("backbone", "")
-        if not backbone and self._features:
+    @property
+    def _made_with(self) -> Mapping[str, Any] | None:
+        """What says how the regions were found that it learned from, or else those of a store; None if nothing does."""
+        manifests = [self._facts, *(store.manifest for store in self.stores)]
+        return next((one for one in manifests if one.get("made_with")), None)
+
+    def _with_boxes(self) -> RegionsConfig:
+        """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
+        config = self.config
+        facts = self._made_with
+        start = RegionsConfig() if facts is None else settings_of(facts)
+        known = start.backbone if facts else self._backbone_of_files()
+        if not config.backbone and not known and self._features:
             raise InputError(
                 f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
             )
-        return backbone or RegionsConfig().backbone
+        backbone = config.backbone or known or start.backbone
+        detector = config.detector or start.detector
+        return replace(start, grid=config.grid, detector=detector, backbone=backbone)
+
+    def _backbone_of_files(self) -> str:
+        """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
+        for manifest in (self._facts, *(store.manifest for store in self.stores)):
+            models = manifest.get("model")
+            if isinstance(models, dict) and isinstance(models.get("backbone"), str):
+                return str(models["backbone"])
+        return ""
 
     def _as_learned(self) -> RegionsConfig:
         """The settings with which the regions were found that it learned from, or those of the first store."""
-        manifests = [self._facts, *(store.manifest for store in self.stores)]
-        facts = next((one for one in manifests if one.get("made_with")), None)
+        facts = self._made_with
         if facts is None:
             raise InputError(
                 f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
@@ -205,6 +225,12 @@ class Looked:
         if store is not None and sample.regions is not None:
             boxes = self._boxes(example.images[0], store, sample.regions)
         view = view_of(self.student, sample, boxes, layers, self.device)
+        for layer in view.layers:
+            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
+                raise InputError(
+                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
+                    "be damaged"
+                )
         view.notes += notes
         return view
 

@@ -10,8 +10,9 @@ import torch
 
 from groundling.config import LookConfig, filled, hints
 from groundling.looking.looked import Looked
-from groundling.looking.page import Look, Mass, Ranked
+from groundling.looking.page import Look
 from groundling.looking.pairs import Pair, pairs_of
+from groundling.looking.ranked import Mass, Ranked
 from groundling.looking.views import View
 
 TITLE = "What does it look at?"
@@ -57,10 +58,15 @@ def looked_at(config: LookConfig) -> Look:
     known = [Ranked.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
     models = [Looked(source, config, device) for source in config.model]
+    for model, ranked in zip(models, known, strict=False):  # fewer results than models
+        if not config.other_heads:
+            ranked.check_model(model.name, model.folder)
     mass = [Mass() for _ in models]
     made = Look(TITLE, per_page=config.per_page, counts=found.counts)
     for pair in found.pairs:
         made.add(pair, _views(pair, models, mass, config.layers))
+        for one, ranked in zip(mass, known, strict=False):
+            ranked.check_sizes(one.heads, every=not config.layers)
     made.models = [(model.name, model.notes) for model in models]
     made.ranks = [*known, *(one.ranked() for one in mass[len(known) :])]
     return made

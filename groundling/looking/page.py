@@ -20,9 +20,11 @@ from groundling.batch import needed
 from groundling.data.pictures import read_picture
 from groundling.errors import InputError
 from groundling.grounding.figures import heat_maps
-from groundling.looking.pairs import Pair
+from groundling.looking.groups import groups_of, summed
+from groundling.looking.pairs import Entity, Pair
+from groundling.looking.ranked import Ranked
 from groundling.looking.views import HEAVY, View
-from groundling.runs import disk_errors, read_json, write_whole
+from groundling.runs import disk_errors, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,69 +35,10 @@ QUALITY = 82
 """Of its JPEG."""
 MARK = '<meta name="generator" content="groundling look">'
 """By which a page of ours is known, which may be written anew."""
+BEST = "best"
+"""In place of heads to be drawn: the best ones that `groundling heads` found."""
 FRAME = 760
 """Height of the page in a notebook, pixels."""
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """The heads of one model, best first."""
-
-    by: str
-    """What they are ranked by, in words."""
-    heads: Sequence[tuple[str, int, int, float]]
-    """Name and number of the layer, the head, and its share 0..1."""
-
-    @staticmethod
-    def read(folder: str | Path) -> Ranked:
-        """What `groundling heads` found: accuracy, or pointing, of active heads first.
-
-        Raises InputError for another folder.
-        """
-        path = Path(folder)
-        path = path if path.is_file() else path / "result.json"
-        content = read_json(path)
-        try:
-            measure = content.get("measure", "accuracy")
-            rows = [
-                (bool(one["active"]), one["attention"], one["layer"], one["head"], one[measure])
-                for one in content["heads"]
-            ]
-            best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
-            heads = [(str(row[1]), int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
-            ) from None
-        if not heads or not all(0 <= share <= 1 for *_, share in heads):
-            raise InputError(
-                f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
-            )
-        return Ranked(f"{measure} in {path.parent.name}", heads)
-
-
-class Mass:
-    """Gathers how much of words' attention is on boxes, view by view of one model."""
-
-    def __init__(self) -> None:
-        self.total: dict[tuple[str, int], np.ndarray] = {}
-        self.count: dict[tuple[str, int], int] = {}
-
-    def add(self, view: View) -> None:
-        """One more image and text."""
-        for key, mass in view.mass().items():
-            self.total[key] = self.total.get(key, 0) + mass
-            self.count[key] = self.count.get(key, 0) + 1
-
-    def ranked(self) -> Ranked | None:
-        """The heads by their mean; None of a model whose words read no boxes."""
-        heads = [
-            (name, layer, head, round(float(share), 4))
-            for (name, layer), total in self.total.items()
-            for head, share in enumerate(total / self.count[name, layer])
-        ]
-        best_first = sorted(heads, key=lambda one: -one[3])
-        return Ranked("attention of words to boxes", best_first) if heads else None
 
 
 @dataclass
@@ -115,6 +58,8 @@ class Look:
     """The pairs as the page has them."""
     first: View | None = None
     """The first model's view of the first pair, from which figures are drawn."""
+    entities: Sequence[Entity] = ()
+    """What the first pair's text names, where boxes of it are known."""
 
     def add(self, pair: Pair, views: Iterable[View]) -> None:
         """Put an image and a text on the page, with a view of each model; the photo is read first."""
@@ -130,27 +75,48 @@ class Look:
             {
                 "id": pair.example.id if pair.photo is None else pair.photo.name,
                 "text": " · ".join(filter(None, (pair.example.text, pair.example.pair))),
+                "phrase": pair.phrase,
                 "photo": None if pair.photo is None else _embedded(pair.photo),
                 "gold": [] if pair.gold is None else pair.gold.round(4).tolist(),
                 "change": None if change is None else vars(change),
                 "views": list(packed()),
             }
         )
-        self.first = self.first or kept[0]
+        if self.first is None:
+            self.first, self.entities = kept[0], pair.entities
 
     def figure(self, heads: Sequence[str]) -> Figure:
         """Heat maps of some heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
 
-        Raises InputError for a head that there is not, and for a model whose words read no boxes.
+        `best` alone stands for the heads of `Ranked.best`. Where boxes are known of what the text names, regions are
+        grouped by them, see `groups_of`. Raises InputError for a head that there is not, for a model whose words read
+        no boxes, and if nothing is left to draw.
         """
         view = needed(self.first, "first", "a figure of heads")
+        if list(heads) == [BEST]:
+            ranked = self.ranks[0] if self.ranks else None
+            heads = (ranked or Ranked("", ())).best([layer.number for layer in view.layers])
         maps = {head: view.shares(head) for head in heads}
-        told = [word.text for word in view.words]
-        names = view.boxes.names or [""] * len(view.boxes.places)
-        boxes = [f"{number} {name}".strip() for number, name in enumerate(names)]
-        for number in np.flatnonzero(view.boxes.whole):
-            boxes[number] = "whole image"
-        return heat_maps(maps, told, boxes)
+        if self.entities:
+            return self._grouped(view, maps)
+        boxes = [view.boxes.title(number) for number in range(len(view.boxes.places))]
+        return heat_maps(maps, [word.text for word in view.words], boxes, "box")
+
+    def _grouped(self, view: View, maps: Mapping[str, np.ndarray]) -> Figure:
+        """The text's own words by what they name."""
+        words = [place for place, word in enumerate(view.words) if word.raw >= 0]
+        of_words = {head: shares[words] for head, shares in maps.items()}
+        groups = groups_of(view.boxes, self.entities, np.stack(list(of_words.values())))
+        if not any(len(group.regions) for group in groups):
+            raise InputError(
+                "--heat-maps: no region shows what the text names, and no word attends to another one in these heads; "
+                "choose another example (--only), or a store whose regions fit"
+            )
+        sums = {head: summed(shares, groups) for head, shares in of_words.items()}
+        told = [view.words[place].text for place in words]
+        return heat_maps(
+            sums, told, [group.title for group in groups], "regions, by what they show"
+        )
 
     @property
     def pages(self) -> int:
@@ -167,7 +133,7 @@ class Look:
         content = {
             "models": [{"name": name, "notes": list(notes)} for name, notes in self.models],
             "pairs": shown,
-            "ranks": [None if one is None else vars(one) for one in self.ranks],
+            "ranks": [None if one is None else one.packed() for one in self.ranks],
             "counts": dict(self.counts),
             "page": {"number": page, "before": first, "links": list(links)},
         }

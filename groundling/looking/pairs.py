@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from groundling.batch import Example
+from groundling.batch import Example, Gold
 from groundling.config import LookConfig, need
+from groundling.data.image_files import stem
+from groundling.data.own_rows import texts_in, whole_rows
 from groundling.data.pictures import files_below, only
-from groundling.data.regions import stem
 from groundling.data.tables import refuse_halves
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.predicting.examples import split
 from groundling.tasks import Task
-from groundling.tasks.table import texts_in, whole_rows
 
+MOST_BOXES = 16
+"""Per side of a grid: on a page of 360 pixels each is then 20 of them wide."""
 RIGHT = "became right"
 WRONG = "became wrong"
 STAYED_RIGHT = "stayed right"
@@ -42,6 +44,16 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Entity:
+    """Something that a text names, and where it is."""
+
+    phrase: str
+    """The words that name it; of several phrases about the same boxes all of them."""
+    boxes: np.ndarray
+    """(G, 4), as shares of the image's width and height."""
+
+
+@dataclass(frozen=True)
 class Pair:
     """An image and a text."""
 
@@ -50,7 +62,11 @@ class Pair:
     """The image's file; None for a text alone."""
     gold: np.ndarray | None = None
     """(G, 4) boxes that the text means, as shares of width and height, where that is known."""
+    phrase: str = ""
+    """The part of the text that these boxes belong to; empty: all of it."""
     change: Change | None = None
+    entities: Sequence[Entity] = ()
+    """All that the text names, where boxes of it are known."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,13 @@ def _check(config: LookConfig) -> None:
         raise InputError(f"--task {config.task}: pass the folder of its files, --data FOLDER")
     if config.split and not config.task:
         raise InputError(f"--split {config.split}: only a --task has splits")
+    if config.only and not config.task:
+        raise InputError(f"--only {config.only}: names examples of a --task")
+    if not 0 <= config.grid <= MOST_BOXES:
+        raise InputError(
+            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be "
+            "picked on a telephone's page, and what words read of each is kept in it"
+        )
     if len(config.heads) > len(config.model):
         raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
 
@@ -151,25 +174,72 @@ def _of_task(config: LookConfig) -> list[Pair]:
     """The examples of a task's split; of a multiple choice the text with the right choice, or the first."""
     task = named("tasks", Task, config.task)
     data = Path(config.data)
-    examples = task.read(data, config.split or task.dev[0])
-    wanted = examples[: config.first] if config.first else examples
+    split_name = config.split or task.dev[0]
+    examples = task.read(data, split_name)
+    wanted = [example for example in examples if _is_meant(example, config.only)]
+    if config.only and not wanted:
+        raise InputError(
+            f"--only {config.only}: {data}, {split_name!r} has no such image, caption or example"
+        )
+    entities = _entities(wanted)
+    wanted = wanted[: config.first] if config.first else wanted
     if len(wanted) > config.most:  # before any of them is looked for
         return [Pair(example) for example in wanted]
     find = _photos(config)
-    return [_pair_of(example, find, f"{data}, {example.id}") for example in wanted]
+    return [
+        replace(
+            _pair_of(example, find, f"{data}, {example.id}"),
+            entities=entities.get((example.text, example.images), ()),
+        )
+        for example in wanted
+    ]
+
+
+def _is_meant(example: Example, only: str) -> bool:
+    """Whether --only names an example, its caption or its image; without it all are meant."""
+    caption = example.official.rpartition("/")[0]
+    return only in ("", example.id, example.official, caption, *example.images)
+
+
+def _entities(examples: Sequence[Example]) -> dict[tuple[str, tuple[str, ...]], list[Entity]]:
+    """What every text names, by text and images; phrases of the same boxes are one."""
+    found: dict[tuple[str, tuple[str, ...]], list[Entity]] = {}
+    for example in examples:
+        if example.gold is None:
+            continue
+        phrase = _phrase(example) or example.text  # RefCOCO's expressions have no tag
+        boxes = _in_shares(example.gold)
+        own = found.setdefault((example.text, example.images), [])
+        for place, one in enumerate(own):
+            if np.array_equal(one.boxes, boxes):
+                own[place] = Entity(f"{one.phrase}, {phrase}", boxes)
+                break
+        else:
+            own.append(Entity(phrase, boxes))
+    return found
+
+
+def _in_shares(gold: Gold) -> np.ndarray:
+    """Boxes (G, 4) as shares of the image's width and height."""
+    return np.asarray(gold.boxes / np.array([*gold.size] * 2))
 
 
 def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> Pair:
     if len(example.images) != 1:
         raise InputError(f"{where}: {len(example.images)} images; a page shows one to a text")
     photo = find(example.images[0], where)
-    gold = None
-    if example.gold is not None:
-        gold = example.gold.boxes / np.array([*example.gold.size] * 2)
+    gold = None if example.gold is None else _in_shares(example.gold)
     if example.choices:
         number = int(example.label) if isinstance(example.label, int) else 0
         example = replace(example, pair=example.choices[number], choices=(), choice_tags=())
-    return Pair(example, photo, gold)
+    return Pair(example, photo, gold, _phrase(example))
+
+
+def _phrase(example: Example) -> str:
+    if example.gold is None or not example.tags:
+        return ""
+    (start, stop, _), *_ = example.tags
+    return example.text[start:stop]
 
 
 def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:

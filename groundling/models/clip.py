@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
@@ -188,12 +189,10 @@ class ClipImage(nn.Module):
         self.tower = tower
         self.projection = projection
         self.processor = processor
-        normal = bool(processor.do_normalize)
-        mean = processor.image_mean if normal else [0.0, 0.0, 0.0]
-        std = processor.image_std if normal else [1.0, 1.0, 1.0]
+        mean, std, _ = _normal(processor)
         self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
 
     @property
     def pooled_width(self) -> int:
@@ -317,13 +316,17 @@ class TwoTowers(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, clip: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-        """`clip`: HF's `CLIPModel`, with its tokenizer."""
+    def __init__(
+        self, clip: Any, tokenizer: PreTrainedTokenizerBase, processor: Any = None
+    ) -> None:
+        """`clip`: HF's `CLIPModel`, with its tokenizer and image processor; without one, CLIP's published."""
         super().__init__()
         self.clip = clip
         self.tokenizer = tokenizer
-        self.register_buffer("mean", torch.tensor(IMAGE_MEAN).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(IMAGE_STD).view(1, 3, 1, 1), persistent=False)
+        self.processor = processor or _published_processor(clip.config.vision_config.image_size)
+        mean, std, self.white = _normal(self.processor)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
         self.sizes = Sizes()
 
     def forward(self, batch: Batch) -> Encoded:
@@ -336,7 +339,7 @@ class TwoTowers(nn.Module):
         if batch.clip is not None:
             text = F.normalize(self._text(batch.clip, len(batch)), dim=-1)
         if batch.pixels is not None:
-            pixels = (batch.pixels.float() / 255 - self.mean) / self.std
+            pixels = (batch.pixels.float() / self.white - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
         scale = self.clip.logit_scale.exp()
         return Encoded(text_embedding=text, image_embedding=image, scale=scale)
@@ -356,13 +359,40 @@ class TwoTowers(nn.Module):
         """Write a stock HF CLIP folder, with tokenizer and image processor."""
         self.clip.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        side = self.clip.config.vision_config.image_size
-        CLIPImageProcessorPil(
-            size={"shortest_edge": side},
-            crop_size={"height": side, "width": side},
-            image_mean=IMAGE_MEAN,
-            image_std=IMAGE_STD,
-        ).save_pretrained(folder)
+        self.processor.save_pretrained(folder)
+
+
+def load_two_towers(source: str | Path) -> tuple[TwoTowers, Callable[[Image.Image], np.ndarray]]:
+    """A whole CLIP from a hub id or folder, to be trained on, and how its processor cuts pictures.
+
+    Raises InputError if it is no CLIP; SigLIP's sigmoid loss is not the one that is trained here.
+    """
+    kind = load_config(source).model_type
+    if kind != "clip":
+        raise InputError(f"{source}: a {kind} model; expected a CLIP with both towers")
+    clip = load_weights(AutoModel, source)
+    processor = load_processor(source)
+    towers = TwoTowers(clip, load_tokenizer(source), processor)
+    return towers, ClipImage(clip.vision_model, clip.visual_projection, processor).pixels
+
+
+def _published_processor(side: int) -> CLIPImageProcessorPil:
+    """CLIP's preprocessing for images of a side, in pixels."""
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": side},
+        crop_size={"height": side, "width": side},
+        image_mean=IMAGE_MEAN,
+        image_std=IMAGE_STD,
+    )
+
+
+def _normal(processor: Any) -> tuple[Tensor, Tensor, float]:
+    """Means and deviations (1, 3, 1, 1) by which a processor makes pixels normal, and which number it takes for 1."""
+    normal = bool(processor.do_normalize)
+    mean = torch.tensor(processor.image_mean if normal else [0.0, 0.0, 0.0])
+    std = torch.tensor(processor.image_std if normal else [1.0, 1.0, 1.0])
+    white = 1 / processor.rescale_factor if processor.do_rescale else 1.0
+    return mean.view(1, 3, 1, 1), std.view(1, 3, 1, 1), float(white)
 
 
 def _is_tower(source: str) -> bool:

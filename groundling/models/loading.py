@@ -9,18 +9,19 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
-from groundling.errors import InputError, first_line
+from groundling.errors import InputError
+from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder_folder(source))
+        tokenizer = AutoTokenizer.from_pretrained(encoder_folder(source), **local_only(source))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
-            f"beside the weights ({first_line(error)})"
+            f"beside the weights ({fault(source, error)})"
         ) from None
     if len(tokenizer) <= len(
         set(tokenizer.all_special_ids)
@@ -37,9 +38,9 @@ def load_config(source: str | Path) -> Any:
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
     try:
-        return AutoConfig.from_pretrained(place)
+        return AutoConfig.from_pretrained(place, **local_only(source))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{source}: no model found there ({first_line(error)})") from None
+        raise InputError(f"{source}: no model found there ({fault(source, error)})") from None
 
 
 def model_type(source: str | Path) -> str:
@@ -58,10 +59,11 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
     hf_logging.set_verbosity_error()
     try:
         place = encoder_folder(source)
+        options = {**options, **local_only(source)}
         model, report = kind.from_pretrained(place, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise InputError(
-            f"{source}: the weights could not be loaded ({first_line(error)})"
+            f"{source}: the weights could not be loaded ({fault(source, error)})"
         ) from None
     finally:
         hf_logging.set_verbosity(before)
@@ -81,8 +83,9 @@ def load_processor(source: str | Path) -> Any:
     Raises InputError if there is none.
     """
     try:
-        return AutoImageProcessor.from_pretrained(source, backend="pil")
-    except (OSError, ValueError, KeyError) as error:
+        return AutoImageProcessor.from_pretrained(source, backend="pil", **local_only(source))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{source}: no image processor there, preprocessor_config.json is missing ({first_line(error)})"
+            f"{source}: no image processor there, preprocessor_config.json is missing or damaged "
+            f"({fault(source, error)})"
         ) from None

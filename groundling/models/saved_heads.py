@@ -12,6 +12,7 @@ from transformers.utils.hub import cached_file
 
 from groundling.errors import InputError
 from groundling.models.heads import LMHead, grown, lm_head_weights
+from groundling.models.hub import local_only
 from groundling.runs import disk_errors
 
 HEADS = "groundling_heads.safetensors"
@@ -74,6 +75,7 @@ def _folder(source: str | Path) -> Path:
         "model.safetensors",
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
+        **local_only(source),
     )
     return Path(weights).parent if weights else Path(source)
 

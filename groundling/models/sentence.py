@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
 from groundling.errors import InputError, first_line
+from groundling.models.hub import local_only
 
 MODULES = "modules.json"
 """Marks a sentence-transformers folder, and lists its modules in order."""
@@ -338,6 +339,7 @@ class _Folder:
             file,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
+            **local_only(self.source),
         )
         return Path(found) if found else None
 

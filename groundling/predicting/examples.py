@@ -10,14 +10,14 @@ from typing import Any
 from PIL import Image
 
 from groundling.batch import Example
+from groundling.data.image_files import stem
+from groundling.data.own_rows import texts_in, whole_rows
 from groundling.data.pictures import Picture
-from groundling.data.regions import stem
 from groundling.data.tables import run_together
 from groundling.errors import InputError
 from groundling.forms import Choose, Form
 from groundling.predicting.description import Reads
 from groundling.predicting.sight import Sight
-from groundling.tasks.table import texts_in, whole_rows
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from groundling.predicting.examples import Asked, Files, Question, asked_of, exa
 from groundling.predicting.loaded import AT_ONCE, Elsewhere, Loaded, images_of, such
 from groundling.predicting.scoring import scores_on
 from groundling.predicting.sight import Names, Seen, Sight
+from groundling.progress import followed
 
 BATCH = 64
 """Texts that are encoded together."""
@@ -230,7 +231,7 @@ class Fitted(Loaded):
     def _states(self, samples: Samples, pool: Literal["first", "mean"]) -> np.ndarray:
         """Vectors (N, H) of N samples of one row each."""
         found: list[np.ndarray] = []
-        for start in range(0, len(samples), BATCH):
+        for start in followed(range(0, len(samples), BATCH), "encoding", "batch"):
             places = range(start, min(start + BATCH, len(samples)))
             batch = collate(samples.get(places, ())).to(self.device)
             found.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())

@@ -10,6 +10,7 @@ import numpy as np
 
 from groundling.batch import Example
 from groundling.config import Asking, OwnFile
+from groundling.data.own_rows import texts_in
 from groundling.errors import InputError
 from groundling.evaluate import Scores, joined, scored
 from groundling.forms import Answer, Form
@@ -18,7 +19,7 @@ from groundling.predicting.examples import Columns, lines_of
 from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
 from groundling.tasks import Task
-from groundling.tasks.table import example_of, held_out, own_rows, texts_in
+from groundling.tasks.table import example_of, held_out, own_rows
 
 ALL = "all rows"
 """What the scores of a whole file are called."""

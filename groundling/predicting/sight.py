@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from groundling.data.image_files import stem
 from groundling.data.paired import Store
 from groundling.data.pictures import Picture, files_below, only, read_picture
-from groundling.data.regions import RegionStore, stem
+from groundling.data.regions import RegionStore
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd

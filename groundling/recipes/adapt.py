@@ -13,9 +13,10 @@ from torch import nn
 
 from groundling.analysis.retention import Pairs, Retention, read_pairs
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
+from groundling.data.captions import Wanted
 from groundling.data.corpora import corpus
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
@@ -29,8 +30,12 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
+<<<<<<< HEAD
 from groundling.recipes.adapting.parts import Learned, learned, length_note, match_by_length
 from groundling.recipes.adapting.reading import Reading, reading_of
+=======
+from groundling.recipes.cards import FILLS_MASKS
+>>>>>>> main
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
@@ -51,13 +56,6 @@ ARMS = {
     "contrastive": "mlm+contrastive",
 }
 """Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
-
-FILLS_MASKS = {
-    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
-    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
-    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
-}
-"""What a model's card says of masks, by whose head its folder has."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,8 @@ def arm_of(text: str, masked_lm: bool = True) -> Arm:
         try:
             parts.append(part_named(name))
         except InputError as error:
-            raise InputError(
-                f"--arm {text}: {name!r} is none of {', '.join(ARMS)}; {error}"
-            ) from None
+            more = nearest(name, ARMS) or f"; {error}"
+            raise InputError(f"--arm {text}: {name!r} is none of {', '.join(ARMS)}{more}") from None
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
     if not masked_lm:
@@ -132,11 +129,21 @@ def _adapted(
     notes = _pool_notes(config, arm, text)
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
+<<<<<<< HEAD
     reading = reading_of(config, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
     notes += [reading.note(config.arm, windows.max_windows)] if windows else []
     texts = _texts(config.text, reading, text, windows, config.max_texts)
     held = _texts(config.held, reading, text, windows) if config.held and arm.joint else None
+=======
+    max_length = min(config.max_length, text.max_length)
+    wanted = Wanted(config.caption_splits, config.columns)
+    examples = corpus(
+        config.text, config.form, text.tokenizer, max_length, config.max_texts, wanted
+    )
+    model, windows = _model(config, arm, text, training.seed)
+    samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
+>>>>>>> main
     given = replace(_given(config, model, text), distilling=distilling)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
     room = classroom(

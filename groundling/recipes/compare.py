@@ -28,8 +28,7 @@ def compare(
     `training` is for adaptation, `tuning` for fine-tuning; finished parts are never done again.
     Raises InputError without tasks or data.
     """
-    if not config.tasks or not config.data:
-        raise InputError("compare needs --tasks and --data")
+    _check(config)
     arms = [CONTROL, *config.arms] if config.control else list(config.arms)
     arms = list(dict.fromkeys(arms))
     base = FinetuneConfig(
@@ -38,9 +37,24 @@ def compare(
         max_length=config.max_length,
         save_model=False,
     )
+    tasks = [replace(base, task=task) for task in config.tasks]
+    if config.own.label:
+        tasks = [replace(base, own=config.own, called=Path(config.data).stem)]
     what = Sweep(
         tuple(Variant(arm, replace(adapting, arm=arm), training) for arm in arms),
-        tuple(Tuning(replace(base, task=task), tuning) for task in config.tasks),
+        tuple(Tuning(task, tuning) for task in tasks),
         config.seeds,
     )
     return sweep(what, out, config.processes, say)
+
+
+def _check(config: CompareConfig) -> None:
+    """Raises InputError without data, or for anything but tasks or a file of one's own."""
+    if not config.data or not (config.tasks or config.own.label):
+        raise InputError(
+            "compare needs --tasks and --data (or --data FILE, --text and --label for your own file)"
+        )
+    if config.tasks and config.own.label:
+        raise InputError(
+            f"compare: --label {config.own.label} makes a task of your own file; leave it or --tasks out"
+        )

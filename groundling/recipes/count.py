@@ -6,7 +6,7 @@ from pathlib import Path
 
 from groundling.analysis.grounded import count_pieces, count_words, vocabulary_hash
 from groundling.config import CountsConfig, need
-from groundling.data.captions import caption_lines
+from groundling.data.captions import Wanted, caption_lines
 from groundling.errors import InputError
 from groundling.models.loading import load_tokenizer
 from groundling.runs import data_hash, disk_errors, write_json
@@ -21,8 +21,9 @@ def count(config: CountsConfig, out: str | Path) -> str:
     need(config, "data counts", "captions", "tokenizer")
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    for file in config.captions:
-        captions += caption_lines(file)
+    wanted = Wanted(config.caption_splits, config.columns).of(config.captions)
+    for file, own in zip(config.captions, wanted, strict=True):
+        captions += caption_lines(file, own.splits, own.columns)
     pieces = count_pieces(captions, tokenizer)
     words = count_words(captions)
     provenance = {

@@ -24,6 +24,7 @@ from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetuning.checks import check
 from groundling.recipes.finetuning.description import described_of
+from groundling.recipes.finetuning.exam import check_exam, exam_of, flattery
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
 from groundling.recipes.finetuning.model import head_of, student_of
 from groundling.recipes.finetuning.result import about, mixed, summary
@@ -73,6 +74,7 @@ def finetune(
     own = task.read
     task = with_others(task, config.also)
     learned = trained_on(task, config)
+    check_exam(task, config)
     shelf = shelf_of(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(own) if isinstance(own, OwnReader) else []
@@ -92,6 +94,8 @@ def finetune(
             training_of_seed = replace(training, seed=seed)
             done = one_run(student, task, splits, training_of_seed, folder, config, room, shelf)
         runs.append(done)
+    if not splits:
+        run.say_finished()
     result = summary(task, runs, config)
     notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
@@ -156,13 +160,15 @@ def one_run(
             start_layer(layer, config.model, name, "bert")
     inner = inner_step(config.inner, config.adversarial)
     learning = learning_from(samples[task.train], splits[task.train], objectives, config)
+    exam = exam_of(student, objective, task, samples, config)
     trained = train(
-        student, objectives, [learning], training, folder, teachers=teachers, inner=inner
+        student, objectives, [learning], training, folder, teachers=teachers, inner=inner, exam=exam
     )
     held_out = {split: some for split, some in samples.items() if split != task.train}
     scores = _evaluated(student, objective, task, held_out, folder, config)
     watched, remarks = watched_terms(objectives, folder, trained)
     say_notes(remarks)
+    remarks += flattery(trained)
     done = about(task, config, training.seed)
     done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
     more = {

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 
 from groundling.checkpoint import Checkpoints
+from groundling.errors import InputError
 from groundling.find import is_outside, source_of
-from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.runs import difference, disk_errors, finished, open_run, read_json, write_json
 
 
 def say_notes(notes: Sequence[str]) -> None:
@@ -41,16 +43,39 @@ class Run:
         self.state = PartialState(cpu=cpu)
         with self.state.main_process_first():
             self.folder = open_run(out, kind, settings, inputs, self.state.is_main_process)
+        self._opened = self._settings()
 
-    @property
+    @cached_property
     def result(self) -> dict[str, Any] | None:
-        """What the run wrote when it finished; None if it has not."""
-        return finished(self.folder)
+        """What the run wrote when it finished earlier, which is told; None if it has not."""
+        result = finished(self.folder)
+        if result is not None:
+            self.say_finished()
+        return result
+
+    def say_finished(self) -> None:
+        """Tell the user why a run takes no time."""
+        if self.state.is_main_process:
+            note = "finished earlier; nothing was done (another --out makes it anew)"
+            print(f"note: {self.folder}: {note}", file=sys.stderr)
+
+    def _settings(self) -> object:
+        """What the folder says it is, as the process that writes there finds it."""
+        return read_json(self.folder / "config.json") if self.state.is_main_process else None
 
     def finish(
         self, result: dict[str, Any], save: Callable[[Path], None] | None = None
     ) -> dict[str, Any]:
-        """Let `save` write what the run made, then the result, which ends it; returns the result."""
+        """Let `save` write what the run made, then the result, which ends it; returns the result.
+
+        Raises InputError if another run has taken the folder, as it can until there is more than settings in it.
+        """
+        there = self._settings()
+        if there != self._opened:
+            raise InputError(
+                f"{self.folder}: taken by another run in the meantime ({difference(there, self._opened, 'run')}); "
+                "choose another --out"
+            )
         write_result(self.folder, result, save)
         return result
 

@@ -22,6 +22,7 @@ from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.saved_heads import load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.progress import followed
 from groundling.recipes.regions_of import check_regions
 from groundling.recipes.teaching import Classroom
 from groundling.students import design_of, is_single_stream, load_student
@@ -149,7 +150,8 @@ class ByMatchHead:
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
         order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
-        for start in range(0, len(order), BATCH):
+        starts = range(0, len(order), BATCH)
+        for start in followed(starts, f"matching {split}", "batch"):
             places = order[start : start + BATCH]
             some = samples.get([int(place) for place in places], ())
             batch = collate(some).to(self.device)

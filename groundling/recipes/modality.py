@@ -116,12 +116,12 @@ class _Analysis:
         if config.other:
             settings.append(replace(config.attending, model=config.other, untrained=False))
         subjects = [subject_of(one, config.outcome, device) for one in settings]
-        every = examples_of(config, subjects[0])
+        every, remarks = examples_of(config, subjects[0])
         self.examples = thinned(every, config.most_examples)
         self.images = images_of(self.examples)
         self.few = thinned(self.examples, config.explained or len(self.examples))
         """Those that are looked at word by word."""
-        self.notes = [note for subject in subjects for note in subject.notes]
+        self.notes = [*remarks, *(note for subject in subjects for note in subject.notes)]
         if len(self.examples) < len(every):
             self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
         self.models = [

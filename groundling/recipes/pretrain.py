@@ -11,17 +11,16 @@ import torch
 
 from groundling.batch import Example
 from groundling.config import PretrainConfig, TrainConfig, check_numbers, check_training, need
+from groundling.data.caption_images import in_store
 from groundling.data.captions import (
     Captioned,
-    has_splits,
+    Captions,
+    Wanted,
     keep_listed,
-    read_captions,
-    with_store_ids,
 )
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.regions import stem
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
@@ -348,16 +347,18 @@ def _data(
     stores = [shelf.of(each.name) for each in corpora]
     texts: list[Samples] = []
     left_out = 0
+    notes: list[str] = []
     if config.task_answers == "any":
         texts.append(DrawnTexts(versions, text))
     elif config.task:
         texts.append(TextSamples([examples[0] for examples in versions], text))
     else:
         every_caption = config.epoch_of == "captions"
-        for images, lacking in _captioned(config, corpora, stores):
+        for images, lacking, remarks in _captioned(config, corpora, stores):
             texts.append(CaptionTexts(images, text, phase.pairs, every_caption))
             left_out += lacking
-    notes = _shared_images(corpora, texts, stores)
+            notes += remarks
+    notes += _shared_images(corpora, texts, stores)
     seeing = Seeing(
         whole=model.join.whole,
         last_pixel=model.join.last_pixel,
@@ -380,24 +381,17 @@ def _data(
 
 def _captioned(
     config: PretrainConfig, corpora: Sequence[_Corpus], stores: Sequence[SeveralStores]
-) -> Iterator[tuple[list[Captioned], int]]:
-    """Of each file, the captioned images that its stores hold, by their ids there, and how many they lack."""
+) -> Iterator[tuple[list[Captioned], int, list[str]]]:
+    """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
     files = [each.file for each in corpora]
-    split = [file for file in files if config.caption_splits and has_splits(file)]
-    for file, store in zip(files, stores, strict=True):
-        # Splits are those of Karpathy's file; if there is none, reading says so.
-        splits = config.caption_splits if file in split or not split else ()
-        images = read_captions(file, splits)
-        if config.listing:
-            images = keep_listed(images, config.listing)
-        there = [image for image in images if stem(image.file) in store]
-        lacking = [image for image in images if stem(image.file) not in store]
-        if lacking and not (config.skip_missing and there):
-            raise InputError(
-                f"{file}: {len(lacking)} of {len(images)} captioned images are not in the store, "
-                f"the first is {stem(lacking[0].file)!r}; add them to {store.name} or pass --skip-missing"
-            )
-        yield with_store_ids(there), len(lacking)
+    wanted = Wanted(config.caption_splits, config.columns).of(files)
+    for file, own, store in zip(files, wanted, stores, strict=True):
+        told = Captions(file, own.splits, own.columns).sound()
+        images = keep_listed(told.images, config.listing) if config.listing else told.images
+        found = in_store(images, store, store.name, told.path)
+        if found.missing and not (config.skip_missing and found.images):
+            raise InputError(found.fault)
+        yield found.images, len(found.missing), told.notes
 
 
 def _shared_images(

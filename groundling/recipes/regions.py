@@ -11,12 +11,13 @@ from typing import Any
 from accelerate import PartialState
 
 from groundling.config import RegionsConfig
+from groundling.data.image_files import unread_images
 from groundling.data.region_imports import import_several
 from groundling.data.regions import RegionWriter
 from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.jobs import Job, run_jobs
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.vision.extract import extract
 
 PATIENCE = timedelta(days=7)
@@ -43,7 +44,9 @@ def regions(
     else:
         manifest = _extracted(config, folder, part, state.wait_for_everyone, say)
     result = {"store": str(folder), **manifest["counts"], "skipped_first": manifest["skipped"][:5]}
-    return run.finish(result)
+    notes = unread_images(config.images) if config.images else []
+    say_notes(notes)
+    return run.finish(result | ({"notes": notes} if notes else {}))
 
 
 def _refuse_settings(config: RegionsConfig, part: Part) -> None:

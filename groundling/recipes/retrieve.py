@@ -27,13 +27,12 @@ from groundling.analysis.retrieval import (
 from groundling.analysis.sentences import reads, sentence_vectors
 from groundling.batch import Example
 from groundling.config import RetrieveConfig, Targeted, check_numbers, need
+from groundling.data.caption_images import find_images, with_store_ids
 from groundling.data.captions import (
     Captioned,
+    Captions,
     joined,
     keep_listed,
-    present,
-    read_captions,
-    with_store_ids,
 )
 from groundling.data.pictures import decodable
 from groundling.data.samples import Samples, TextSamples
@@ -41,7 +40,7 @@ from groundling.errors import InputError
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import table
 from groundling.teachers import Teacher
 from groundling.teachers.clip import ClipTeacher
@@ -170,10 +169,10 @@ def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]
 
     Raises InputError if fewer than two are there, or one does not decode.
     """
-    images = read_captions(config.captions, config.caption_splits)
-    if config.listing:
-        images = keep_listed(images, config.listing)
-    images, gaps = present(images, config.images, config.skip_missing)
+    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    images = keep_listed(told.images, config.listing) if config.listing else told.images
+    found = find_images(images, config.images, told.path)
+    images = found.kept(config.skip_missing, config.images)
     images, bad = decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
         raise InputError(
@@ -181,7 +180,14 @@ def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]
         )
     images = with_store_ids(images)
     texts = [replace(one, captions=joined(one.captions, config.join_captions)) for one in images]
-    return texts, {"missing_images": gaps, "bad_images": len(bad), "bad_images_named": bad}
+    left_out = {
+        "missing_images": len(found.missing),
+        "bad_images": len(bad),
+        "bad_images_named": bad,
+    }
+    notes = [*told.notes, *found.notes]
+    say_notes(notes)
+    return texts, left_out | ({"notes": notes} if notes else {})
 
 
 def _gallery(captioned: Sequence[Captioned], towers: Towers, folder: str, cache: Path) -> Gallery:

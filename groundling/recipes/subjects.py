@@ -11,8 +11,10 @@ import torch
 
 from groundling.batch import Example
 from groundling.config import Attending, ModalityConfig
-from groundling.data.captions import read_captions, with_store_ids
+from groundling.data.caption_images import find_images, in_store, with_store_ids
+from groundling.data.captions import Captions
 from groundling.data.samples import Samples
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Form
@@ -159,12 +161,14 @@ def reads_pixels(subject: Subject) -> bool:
     return subject.model.reads != "features"
 
 
-def examples_of(config: ModalityConfig, subject: Subject) -> list[Example]:
+def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example], list[str]]:
     """The examples that the settings name: a task's, those that a fine-tuned model knows, or captions of images.
 
-    Raises InputError if the data is missing or malformed, or an example has no image.
+    Also notes on captions that are read past. Raises InputError if the data is missing or malformed, or an example has
+    no image.
     """
     data = Path(config.data)
+    notes: list[str] = []
     if isinstance(subject, FineTuned) and not config.task:
         _, parts = labelled_parts(
             subject.fitted, data, config.split, config.asking, config.label, subject.sight
@@ -174,12 +178,28 @@ def examples_of(config: ModalityConfig, subject: Subject) -> list[Example]:
         task = named("tasks", Task, config.task).at(data)
         examples = task.read(data, config.split or task.dev[0])
     else:
-        splits = (config.split,) if config.split else ()
-        examples = []
-        for image in with_store_ids(read_captions(data, splits)):
-            for number, caption in enumerate(image.captions):
-                examples.append(Example(f"{image.id}#{number}", caption, images=(image.id,)))
+        told = Captions(data, (config.split,) if config.split else (), config.columns).sound()
+        examples = _of_captions(told, subject, config.attending.images)
+        notes = told.notes
     for example in examples:
         if not example.images:
             raise InputError(f"{config.data}: {example.id} names no image")
-    return examples
+    return examples, notes
+
+
+def _of_captions(told: Captions, subject: Subject, folder: str) -> list[Example]:
+    """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
+    images = told.images
+    store = subject.attended.store if isinstance(subject, PreTrained) else None
+    if store is None and folder:
+        found = find_images(images, folder, told.path)
+        images = [*found.images, *found.missing]
+    images = with_store_ids(images)
+    if isinstance(store, SeveralStores):
+        found = in_store(images, store, store.name, told.path)
+        images = [*found.images, *found.missing]
+    return [
+        Example(f"{image.id}#{number}", caption, images=(image.id,))
+        for image in images
+        for number, caption in enumerate(image.captions)
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.config import SweepConfig, need
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.parts import PaperTable, Sweep
 from groundling.recipes.sweeping.plan import Plan
@@ -64,7 +64,9 @@ def _rows_of(what: Sweep, config: SweepConfig) -> tuple[PaperTable, ...]:
     offered = list(dict.fromkeys(row for table in what.judged() for row in table.rows))
     for row in config.rows:
         if row not in offered:
-            raise InputError(f"--rows {row}: no such variant; there are: {', '.join(offered)}")
+            raise InputError(
+                f"--rows {row}: no such variant; there are: {', '.join(offered)}{nearest(row, offered)}"
+            )
     kept = []
     for table in what.judged():
         rows = tuple(row for row in table.rows if row in config.rows)

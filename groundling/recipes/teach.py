@@ -1,9 +1,10 @@
-"""Train a small CLIP teacher from scratch on any set of captioned images."""
+"""Train a small CLIP teacher on any set of captioned images, from scratch or from an existing CLIP."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,22 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from groundling.analysis.retrieval import retrieval
-from groundling.config import TeachConfig, TrainConfig, check_training, need
-from groundling.data.caption_samples import CaptionSamples
-from groundling.data.captions import Captioned, keep_listed, present, read_captions
+from groundling.config import TEACHING, TeachConfig, TrainConfig, check_training, need
+from groundling.data.caption_images import find_images
+from groundling.data.caption_samples import CaptionSamples, Cut
+from groundling.data.captions import Captioned, Captions, has_splits, keep_listed
 from groundling.data.samples import WindowInput
+from groundling.errors import InputError
 from groundling.keyed import seed_of
-from groundling.models.clip import TwoTowers
+from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer
 from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
-from groundling.recipes.lifecycle import Run
+from groundling.recipes.lifecycle import Run, say_notes
 from groundling.train import train
+
+NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
+"""Settings that an existing CLIP leaves no choice of."""
 
 
 def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
@@ -33,47 +39,107 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     """
     need(config, "teach", "captions", "images")
     check_training(training)
+    _check_start(config)
     settings = {**asdict(config), "train": asdict(training)}
-    inputs = {"captions": config.captions, "images": config.images}
+    inputs = {"captions": config.captions, "images": config.images, "start": config.start}
     run = Run(out, "teach", settings, inputs, training.cpu)
     if run.result is not None:
         return run.result
 
-    images, held_out, gaps = _images(config)
-    with run.state.main_process_first():
-        tokenizer = _tokenizer(run.folder / "tokenizer", images, config, run.state)
-    torch.manual_seed(seed_of(training.seed, "init"))
-    model = TwoTowers(small_clip(config, tokenizer), tokenizer)
-    texts = WindowInput(tokenizer, config.window, max_windows=1)
-    samples = CaptionSamples(
-        images, config.images, config.size, texts, shift=config.shift, flip=config.flip
-    )
+    data = _data(config)
+    images = data.images
+    notes = [*data.notes, *_of_start(config, training)]
+    say_notes(notes)
+    model, cut = _model(run, images, config, training)
+    window = model.clip.config.text_config.max_position_embeddings
+    size = model.clip.config.vision_config.image_size
+    texts = WindowInput(model.tokenizer, window, max_windows=1)
+    seen = partial(CaptionSamples, folder=config.images, size=size, captions=texts, cut=cut)
+    samples = seen(images, shift=config.shift, flip=config.flip)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     result: dict[str, Any] = {
         "images": len(images),
-        "missing_images": gaps,
+        "missing_images": data.missing,
         "parameters": parameters,
     }
+    if config.start:
+        result["start"] = config.start
+    if notes:
+        result["notes"] = notes
     if not config.untrained:
         result |= train(model, [Contrast(model.sizes)], samples, training, run.folder)
-    if held_out:
-        unseen = CaptionSamples(held_out, config.images, config.size, texts, augment=False)
-        result["retrieval"] = retrieval(model, unseen)
+    if data.held_out:
+        result["retrieval"] = retrieval(model, seen(data.held_out, augment=False))
     return run.finish(result, lambda folder: model.export(folder / "model"))
 
 
-def _images(config: TeachConfig) -> tuple[list[Captioned], list[Captioned], int]:
-    """Images to train on, images to evaluate on (none unless asked for), and how many of the former are missing."""
-    described = read_captions(config.captions)
-    images = keep_listed(described, config.listing) if config.listing else described
-    images, gaps = present(images, config.images, config.skip_missing)
-    if not config.eval_listing and not config.eval_captions:
-        return images, [], gaps
-    held_out = read_captions(config.eval_captions) if config.eval_captions else described
-    if config.eval_listing:
-        held_out = keep_listed(held_out, config.eval_listing)
-    held_out, _ = present(held_out, config.images, config.skip_missing)
-    return images, held_out, gaps
+def _check_start(config: TeachConfig) -> None:
+    """Raises InputError for settings of a new CLIP beside an existing one."""
+    if not config.start:
+        return
+    new = TeachConfig()
+    for name in NEW:
+        if vars(config)[name] != vars(new)[name]:
+            raise InputError(
+                f"--start {config.start}: --{name} is for a new CLIP, this one has its own; leave it out"
+            )
+
+
+def _of_start(config: TeachConfig, training: TrainConfig) -> list[str]:
+    """What to say of settings for an existing CLIP; nothing of a new one."""
+    if not config.start or training.lr < TEACHING.lr:
+        return []
+    return [
+        f"--start {config.start}: a rate of {training.lr:g} is for a CLIP from scratch and undoes what this one knew; "
+        "--lr 1e-5 is a gentle one"
+    ]
+
+
+def _model(
+    run: Run, images: Sequence[Captioned], config: TeachConfig, training: TrainConfig
+) -> tuple[TwoTowers, Cut | None]:
+    """The existing CLIP and how it cuts pictures, or a new one, with a tokenizer learned from the captions."""
+    if config.start:
+        return load_two_towers(config.start)
+    with run.state.main_process_first():
+        tokenizer = _tokenizer(run.folder / "tokenizer", images, config, run.state)
+    torch.manual_seed(seed_of(training.seed, "init"))
+    return TwoTowers(small_clip(config, tokenizer), tokenizer), None
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a teacher is trained and evaluated on."""
+
+    images: list[Captioned]
+    missing: int
+    """Captioned images that are not there, of those to train on."""
+    held_out: list[Captioned]
+    """To evaluate on; none unless asked for."""
+    notes: list[str]
+
+
+def _data(config: TeachConfig) -> _Data:
+    """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
+    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    images = keep_listed(told.images, config.listing) if config.listing else told.images
+    there = find_images(images, config.images, told.path)
+    images = there.kept(config.skip_missing, config.images)
+    missing = len(there.missing)
+    notes = [*told.notes, *there.notes]
+    if not config.eval_listing and not config.eval_captions and not config.eval_splits:
+        return _Data(images, missing, [], notes)
+    if config.eval_captions or config.eval_splits:
+        file = config.eval_captions or config.captions
+        splits = config.eval_splits or config.caption_splits
+        told = Captions(file, splits if has_splits(file) else config.eval_splits, config.columns)
+        told.sound()
+    held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
+    there = find_images(held_out, config.images, told.path)
+    held_out = there.kept(config.skip_missing, config.images)
+    return _Data(
+        images, missing, held_out, list(dict.fromkeys([*notes, *told.notes, *there.notes]))
+    )
 
 
 def _tokenizer(

@@ -26,7 +26,8 @@ from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.models.clip import last_pieces
 from groundling.teachers import Teacher, origin
-from groundling.teachers.taught import BATCH, each_of
+from groundling.teachers.kept import BATCH
+from groundling.teachers.taught import each_of
 from groundling.teachers.towers import Towers
 
 FEATURES = (

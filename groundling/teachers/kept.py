@@ -26,11 +26,15 @@ from groundling.data.shards import (
     shard_file,
 )
 from groundling.errors import refuse
+from groundling.progress import Progress
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
+BATCH = 64
+"""Inputs a teacher reads at a time."""
 LOCK = "lock"
 """File that a run holds while it adds records."""
+PHASE = "the teacher's features"
 SCALAR = "_as_row"
 """Ends the names of single numbers, which a store holds as arrays of one."""
 
@@ -38,7 +42,7 @@ CHECKED: set[tuple[tuple[Path, int, int], ...]] = set()
 """Shards whose hashes this process has compared, by path, size and time of their files: splits and seeds share them."""
 
 Make = Callable[[Sequence[str]], list[Record]]
-"""Records of some ids, in their order."""
+"""Records of some ids, in their order; is asked for at most `BATCH` at a time."""
 
 
 class Kept(Protocol):
@@ -67,9 +71,11 @@ class InMemory:
     def fill(self, ids: Sequence[str], make: Make) -> None:
         """Compute the records of ids that are not there."""
         missing = [one for one in ids if one not in self.numbers]
-        for record in make(missing):
+        progress = Progress(PHASE, len(missing), "input")
+        for record in _made(missing, make, progress):
             self.numbers[record.id] = len(self.records)
             self.records.append(record)
+        progress.close()
 
     def number(self, record_id: str) -> int:
         """Where a record is."""
@@ -118,8 +124,12 @@ class OnDisk:
         gaps = sum(number not in written for number in range(max(written, default=-1) + 1))
         chunks += [[]] * (gaps - len(chunks))  # a store has no gaps
         numbers = list(islice((n for n in count() if n not in written), len(chunks)))
-        for place in part.of(len(chunks)):
-            writer.write(numbers[place], [_rows(record) for record in make(chunks[place])])
+        own = part.of(len(chunks))
+        progress = Progress(PHASE, sum(len(chunks[place]) for place in own), "input")
+        for place in own:
+            records = _made(chunks[place], make, progress)
+            writer.write(numbers[place], [_rows(record) for record in records])
+        progress.close()
         if chunks or not closed:
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
 
@@ -155,6 +165,14 @@ class OnDisk:
         """Whether the manifest speaks of all shards that are there."""
         manifest = self.folder / "manifest.json"
         return manifest.is_file() and load_json(manifest).get("shards") == shards
+
+
+def _made(ids: Sequence[str], make: Make, progress: Progress) -> Iterator[Record]:
+    """Records of ids, computed batch by batch."""
+    for start in range(0, len(ids), BATCH):
+        some = ids[start : start + BATCH]
+        yield from make(some)
+        progress.step(len(some))
 
 
 def _stamp(path: Path) -> tuple[Path, int, int]:

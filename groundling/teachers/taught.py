@@ -14,11 +14,9 @@ from groundling.data.samples import Samples
 from groundling.data.shards import Record
 from groundling.errors import InputError
 from groundling.keyed import generator
+from groundling.progress import Progress
 from groundling.teachers import Teacher
-from groundling.teachers.kept import InMemory, Kept, OnDisk
-
-BATCH = 64
-"""Inputs a teacher reads at a time."""
+from groundling.teachers.kept import BATCH, InMemory, Kept, OnDisk
 
 
 class Taught:
@@ -95,8 +93,10 @@ class Taught:
         places: list[tuple[int, int]] = []
         rows = []
         counts = []
+        progress = Progress("what the teacher is asked", len(self.samples), "sample")
         for index, sample in enumerate(each_of(self.samples)):
             names = self.teacher.ids(sample.rows)
+            progress.step()
             counts.append(len(names))
             for row, name in enumerate(names):
                 number = order.setdefault(name, len(order))
@@ -104,11 +104,10 @@ class Taught:
                     places.append((index, row))
                 rows.append(number)
 
+        progress.close()
+
         def make(names: Sequence[str]) -> list[Record]:
-            found: list[Record] = []
-            for start in range(0, len(names), BATCH):
-                found += self._ask([places[order[name]] for name in names[start : start + BATCH]])
-            return found
+            return self._ask([places[order[name]] for name in names])
 
         self.kept.fill(list(order), make)
         numbers = np.array([self.kept.number(name) for name in order], np.int64)

@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
+from groundling.data.image_files import PICTURES, is_picture, stem, unread_images
 from groundling.data.pictures import Picture, read_picture
-from groundling.data.regions import PICTURES, Found, RegionWriter, stem
+from groundling.data.regions import Found, RegionWriter
 from groundling.data.shards import Part
 from groundling.data.vcr_objects import metadata
 from groundling.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
 from groundling.models.weights import weights_sha256
+from groundling.progress import Progress
 from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
 
 BINS = 7
@@ -151,7 +152,7 @@ def listing(
     if config.boxes:
         paths = sorted(folder / file for file in files)
     else:
-        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+        paths = sorted(path for path in folder.rglob("*") if is_picture(path.name))
     there = []
     gaps = []
     for path in paths:
@@ -168,7 +169,8 @@ def listing(
         if first != path:
             gaps.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
     if not kept:
-        raise InputError(f"{folder}: no images to read ({', '.join(sorted(PICTURES))})")
+        unread = "".join(f"; {line}" for line in unread_images(folder))
+        raise InputError(f"{folder}: no images to read ({', '.join(sorted(PICTURES))}){unread}")
     return list(kept.items()), gaps
 
 
@@ -233,13 +235,19 @@ class Extractor:
                 "none: what is no object is left out, and the rest adds up to 1"
             )
 
-    def __call__(self, images: Sequence[tuple[str, Picture]]) -> tuple[list[Found], list[str]]:
-        """Regions of images in their order, and what was skipped; images of one size go through together."""
+    def __call__(
+        self, images: Sequence[tuple[str, Picture]], progress: Progress | None = None
+    ) -> tuple[list[Found], list[str]]:
+        """Regions of images in their order, and what was skipped; images of one size go through together.
+
+        `progress` counts images.
+        """
         regions: dict[str, Found] = {}
         skipped: list[str] = []
         for start in range(0, len(images), self.config.batch):
             sizes: dict[tuple[int, int], list[Ready]] = {}
-            for name, path in images[start : start + self.config.batch]:
+            batch = images[start : start + self.config.batch]
+            for name, path in batch:
                 try:
                     ready = self._read(name, path)
                 except InputError as error:
@@ -249,6 +257,8 @@ class Extractor:
             for of_one_size in sizes.values():
                 for image in self._together(of_one_size):
                     regions[image.id] = image
+            if progress is not None:
+                progress.step(len(batch))
         kept = []
         for name, _ in images:
             if name in regions and len(regions[name].boxes):
@@ -333,7 +343,10 @@ def extract(config: RegionsConfig, folder: str | Path, part: Part) -> Extracted:
     extractor = Extractor(config, device, annotations, names)
     writer = RegionWriter(folder, config.shard, extractor.key, part)
     numbers = list(writer.pending(len(images)))
-    for number in tqdm(numbers, disable=None, unit="shard"):
-        start = number * config.shard
-        writer.write(number, *extractor(images[start : start + config.shard]))
+    starts = {number: number * config.shard for number in numbers}
+    shards = {number: images[start : start + config.shard] for number, start in starts.items()}
+    progress = Progress("regions", sum(map(len, shards.values())), "image")
+    for number, shard in shards.items():
+        writer.write(number, *extractor(shard, progress))
+    progress.close()
     return Extracted(extractor.facts, extractor.key, gaps)

@@ -221,6 +221,8 @@ class _File:
         called = name if task != name else ""
         base = (replace(tuning[0], task=name, called=called), tuning[1])
         (config, training), notes = _filled_by(layers, base, notes)
+        if config.own.label and "task" not in own.values:  # one's own file makes the task
+            config = replace(config, task="", called=name)
         return Tuning(config, training, _seeds(own.values, own.where), notes)
 
     def _table(self, name: str, table: object) -> PaperTable:

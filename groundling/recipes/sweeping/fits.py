@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from groundling.errors import InputError
+from groundling.errors import InputError, nearest
 from groundling.find import is_outside
 from groundling.recipes.sweeping.parts import (
     PRETRAIN_OF,
@@ -58,7 +58,9 @@ def _check_tasks(what: Sweep, path: str | Path) -> None:
         name = vars(config).get("task", "") if config is not None else ""
         if name and not is_outside(name) and name not in TASKS:
             offered = ", ".join(sorted(TASKS))
-            raise InputError(f"{path}, {where}: no task is called {name!r}; there are: {offered}")
+            raise InputError(
+                f"{path}, {where}: no task is called {name!r}; there are: {offered}{nearest(name, TASKS)}"
+            )
 
 
 def _table(reference: str) -> str:

@@ -18,12 +18,21 @@ from groundling.recipes.partition import partition
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.regions import regions
 from groundling.recipes.shift import shift
-from groundling.recipes.sweeping.parts import VERDICTS, PaperTable, Sweep, resolved, slug
+from groundling.recipes.sweeping.parts import (
+    VERDICTS,
+    PaperTable,
+    Sweep,
+    Tuning,
+    references,
+    resolved,
+    slug,
+)
 from groundling.recipes.sweeping.plan import Plan, missing
 from groundling.recipes.sweeping.stand_ins import small, stand_in
 from groundling.recipes.sweeping.steps import Step, steps_of
 from groundling.runs import open_run
 from groundling.tasks import Task
+from groundling.tasks.table import own_task
 
 CALLS: Mapping[str, Callable[..., Any]] = {
     "adapt": adapt,
@@ -46,10 +55,25 @@ def sweep(
     for variant in what.variants:
         arm_of(variant.adapt.arm)
     for tuning in what.tunings:
-        named("tasks", Task, tuning.finetune.task)
-        if not tuning.finetune.data:
-            raise InputError(f"{tuning.name} needs `data`, the folder of its official files")
+        _check_task(tuning, what)
     return _run(what, steps_of(what, Path(out)), Path(out), processes, say)
+
+
+def _check_task(tuning: Tuning, what: Sweep) -> None:
+    """Raises InputError for a task that there is not, without data, or made of a file that cannot be read."""
+    config = tuning.finetune
+    if not config.data:
+        raise InputError(
+            f"{tuning.name} needs `data`, the folder of its official files, or your own file"
+        )
+    if config.own.label and config.task:
+        raise InputError(
+            f"{tuning.name}: label = {config.own.label!r} makes a task of your own file; leave it or `task` out"
+        )
+    if not config.own.label:
+        named("tasks", Task, config.task)
+    elif not references(config.data):  # whether data of that kind is there, the plan knows
+        own_task(Path(config.data), config.own)
 
 
 def miniature(

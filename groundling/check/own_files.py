@@ -1,0 +1,118 @@
+"""Files of one's own that make a task, as `finetune --text --label` reads them, and the photos that they name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from groundling.check.images import try_images
+from groundling.check.places import Match, Place, pictures_below
+from groundling.check.report import Report
+from groundling.config import OwnFile
+from groundling.data.caption_tables import IMAGES, header_of
+from groundling.data.image_files import stem
+from groundling.data.pictures import missing_images
+from groundling.errors import InputError
+from groundling.forms import Classify
+from groundling.tasks.table import OwnReader, own_notes
+
+LABELS = ("label", "gold_label", "answer", "class", "category", "target", "gold", "score", "rating")
+"""What people call a column of labels, the likeliest first."""
+TEXTS: tuple[tuple[str, ...], ...] = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2"), ("question",)),
+    *(("text",), ("sentence",), ("hypothesis",), ("statement",), ("caption",), ("review",)),
+)
+"""What people call columns of one text or of two."""
+PHOTOS = (*IMAGES, "image_id", "flickr30kid")
+ENDINGS = frozenset({".csv", ".tsv", ".jsonl", ".json"})
+
+
+def own_files(place: Place, report: Report) -> Match | None:
+    """Tables with columns of texts and of labels: told by flags, or by what people call them."""
+    told = place.root.flags.own
+    if place is not place.root and not told.label:
+        return None  # a data set's own files may have any columns
+    taken: dict[Path, Sequence[str]] = {}
+    for path in place.files:
+        if path.suffix not in ENDINGS or path in place.taken:
+            continue
+        options = columns_of(_header(place, path), told)
+        if options is not None:
+            taken[path] = _own_file(path, options, report)
+    if not taken:
+        return None
+    images = list(dict.fromkeys(image for ids in taken.values() for image in ids))
+    folders = _photos(place, images, taken, report) if images else []
+    return Match(taken | dict.fromkeys(folders, ()), ("your own file",))
+
+
+def _header(place: Place, path: Path) -> list[str]:
+    """The names of a table's columns; of .json, of its first object if its beginning holds that whole."""
+    return header_of(path) if path.suffix != ".json" else place.fields_of_first(path)
+
+
+def columns_of(header: Sequence[str], told: OwnFile) -> OwnFile | None:
+    """The columns that make a task, those that were told among them; None if the header has not what it takes."""
+    if told.label or told.text:
+        asked = [*told.text.split(","), told.label, told.image, told.group]
+        return told if all(name.strip() in header for name in asked if name.strip()) else None
+    names = {name.strip().lower(): name for name in header}
+    label = next((names[name] for name in LABELS if name in names), "")
+    texts = next((some for some in TEXTS if all(name in names for name in some)), ())
+    if not label or not texts:
+        return None
+    image = next((names[name] for name in PHOTOS if name in names), "")
+    return replace(told, text=",".join(names[name] for name in texts), label=label, image=image)
+
+
+def _own_file(path: Path, options: OwnFile, report: Report) -> list[str]:
+    """Report on a file; gives the ids of the images that it names."""
+    flags = f"--text {options.text} --label {options.label}"
+    flags += f" --image {options.image}" if options.image else ""
+    report.saw(path)
+    try:
+        reader = OwnReader(path, options)
+        notes = own_notes(reader)
+    except InputError as error:
+        report.fact(path, f"your own file, read as {flags}")
+        report.error(error)
+        return []
+    report.fact(path, f"your own file, {len(reader.rows):,} rows{_labels(reader)}; read as {flags}")
+    for note in notes:
+        report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
+    return [image for row in reader.rows for image in row.images]
+
+
+def _labels(reader: OwnReader) -> str:
+    """How often there is each class, or which numbers there are."""
+    if isinstance(reader.form, Classify):
+        counts = Counter(row.label for row in reader.rows)
+        return "; labels " + ", ".join(f"{name}: {counts[name]:,}" for name in reader.form.labels)
+    numbers = [float(row.label) for row in reader.rows]
+    return f"; labels {min(numbers):g} to {max(numbers):g}"
+
+
+def _photos(
+    place: Place, images: Sequence[str], files: dict[Path, Sequence[str]], report: Report
+) -> list[Path]:
+    """Look for photos in whichever folder has most of them; gives the folder, or none."""
+    holders = dict.fromkeys((place, place.root))
+    folders = [folder for one in holders for folder in (*one.folders, one.folder)]
+    best = place.folder
+    found: set[str] = set()
+    for folder in folders:
+        there = {stem(p.relative_to(folder).as_posix()) for p in pictures_below(folder)}
+        if len(there.intersection(images)) > len(found):
+            best, found = folder, there
+    if not any(pictures_below(folder) for folder in folders):
+        report.fact(place.folder, "no images, so none was looked for")
+        return []
+    for path, ids in files.items():
+        absent = [image for image in dict.fromkeys(ids) if image not in found]
+        if absent:
+            report.problems.append(f"{path}: {missing_images(best, absent)}")
+    report.fact(best, f"has {len(found.intersection(images)):,} of the {len(images):,} images")
+    try_images([best], report)
+    return [best]

@@ -1,0 +1,112 @@
+"""Names of image files: which endings are read here, which are not, and which names mean one and the same file."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from groundling.errors import InputError
+
+PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+"""Endings of image files that are always read."""
+HEIF = frozenset({".heic", ".heif"})
+"""Endings of what iPhones write, which takes one of `HEIF_READERS`."""
+HEIF_READERS = ("pi_heif", "pillow_heif")
+"""Packages that teach Pillow to read it; the first holds no GPL code, so it is the one that is asked for."""
+HEIF_ADVICE = "pip install 'groundling[heic]'"
+OTHERS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
+OTHERS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
+"""Endings of images that a folder is not searched for."""
+
+
+def heif_reader() -> str:
+    """The installed package that reads HEIF files; empty if there is none."""
+    return next((name for name in HEIF_READERS if find_spec(name) is not None), "")
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's ending is that of an image that is read here."""
+    ending = os.path.splitext(name)[1].lower()
+    return ending in PICTURES or (ending in HEIF and bool(heif_reader()))
+
+
+def teach_pillow(name: str) -> None:
+    """Make Pillow able to open a file, if its ending needs a package; raises InputError if that is not installed."""
+    if os.path.splitext(name)[1].lower() not in HEIF:
+        return
+    reader = heif_reader()
+    if not reader:
+        raise InputError(f"a HEIC file; {HEIF_ADVICE}")
+    import_module(reader).register_heif_opener()
+
+
+def unread_images(folder: str | Path) -> list[str]:
+    """A line for each ending of images below a folder that are not read here: how many, and what to do."""
+    counts: Counter[str] = Counter()
+    for _, _, names in os.walk(folder):
+        for name in names:
+            ending = os.path.splitext(name)[1].lower()
+            if ending in OTHERS or (ending in HEIF and not is_picture(name)):
+                counts[ending] += 1
+    lines = []
+    for ending, count in sorted(counts.items()):
+        advice = HEIF_ADVICE if ending in HEIF else "save them as .jpg or .png"
+        lines.append(f"{folder}: {count:,} {ending} images are not read; {advice}")
+    return lines
+
+
+def one_form(name: str) -> str:
+    """A name in Unicode's composed form: macOS writes an accent as a character of its own, others do not."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def stem(file: str) -> str:
+    """An image's id in a region store: its file without the ending of a picture; another dot is part of the name."""
+    base, dot, ending = file.rpartition(".")
+    is_ending = f"{dot}{ending}".lower() in PICTURES | HEIF
+    return one_form(base if base and is_ending else file)
+
+
+class Names:
+    """Names of files, or ids of a region store, among which others' spellings of them are found."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """`names` as they are, with the folders they are in, separated by slashes."""
+        self.by_last: dict[str, list[str]] = {}
+        for name in names:
+            self.by_last.setdefault(_key(name), []).append(name)
+
+    def find(self, wanted: str) -> list[str]:
+        """The names that may be meant: in either Unicode form, with more or fewer of the folders in front.
+
+        What is asked for without the ending of a picture fits a name with any.
+        """
+        wanted = _plain(wanted)
+        near = self.by_last.get(_key(wanted), [])
+        return [name for name in near if _means(wanted, one_form(name))]
+
+    def differing_in_case(self, wanted: str) -> list[str]:
+        """The names that would be meant if capital letters did not count."""
+        wanted = _plain(wanted).casefold()
+        near = self.by_last.get(_key(wanted), [])
+        return [name for name in near if _means(wanted, one_form(name).casefold())]
+
+
+def _plain(wanted: str) -> str:
+    return one_form(wanted.strip().replace("\\", "/").removeprefix("./"))
+
+
+def _key(name: str) -> str:
+    """The last part of a name, without ending and capitals."""
+    return stem(name.rpartition("/")[2]).casefold()
+
+
+def _means(wanted: str, name: str) -> bool:
+    if stem(wanted) == wanted:
+        name = stem(name)
+    return wanted == name or wanted.endswith(f"/{name}") or name.endswith(f"/{wanted}")

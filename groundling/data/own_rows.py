@@ -1,0 +1,134 @@
+"""Rows of one's own csv, tsv, json or jsonl file, by the names of their columns."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groundling.data.tables import (
+    columns_of,
+    lines_of,
+    read_csv,
+    read_text,
+    read_tsv,
+    refuse_halves,
+)
+from groundling.errors import InputError
+
+
+def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Rows as (file and line, {column: text}) of a .csv, .tsv, .json (a list) or .jsonl file, by its suffix.
+
+    Raises:
+        InputError: another suffix, a column that is missing or there twice, or a value that is neither text nor number.
+    """
+    if path.suffix in {".csv", ".tsv"}:
+        reader = read_csv if path.suffix == ".csv" else read_tsv
+        for number, row in reader(path, columns):
+            yield f"{path}, line {number}", row
+        return
+    for where, item in _objects(path):
+        if not isinstance(item, dict):
+            raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
+        try:
+            yield where, dict(zip(columns, texts_in(item, columns), strict=True))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+
+def whole_rows(
+    path: Path, columns: Sequence[str]
+) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
+    """The names of all columns, and of each row its file and line and all it holds, of the same files as `rows_of`.
+
+    Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, if no row has one of
+    `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
+    """
+    if path.suffix in {".csv", ".tsv"}:
+        header = columns_of(path)
+        _require(path, columns, header)
+        rows = [(where, dict(row)) for where, row in rows_of(path, tuple(header))]
+    else:
+        rows = []
+        for where, item in _objects(path):
+            if not isinstance(item, dict):
+                raise InputError(f"{where}: expected an object")
+            rows.append((where, item))
+        header = list(dict.fromkeys(name for _, row in rows for name in row))
+        if rows:
+            _require(path, columns, header)
+    if not rows:
+        raise InputError(f"{path}: holds no rows")
+    return header, rows
+
+
+def _require(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
+    for name in columns:
+        if name not in header:
+            raise InputError(f"{path}: no column {name!r}; there are: {', '.join(header)}")
+
+
+def _objects(path: Path) -> Iterator[tuple[str, object]]:
+    """The entries of a .json or .jsonl file, each after its place."""
+    if path.suffix == ".json":
+        return _entries(path)
+    if path.suffix == ".jsonl":
+        return _lines(path)
+    raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
+
+
+def _entries(path: Path) -> Iterator[tuple[str, object]]:
+    content = _parsed(str(path), read_text(path))
+    if not isinstance(content, list):
+        raise InputError(f"{path}: expected a list of objects")
+    for number, item in enumerate(content):
+        yield f"{path}, entry {number}", item
+
+
+def _lines(path: Path) -> Iterator[tuple[str, object]]:
+    for number, line in enumerate(lines_of(path), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, _parsed(where, line)
+
+
+def _parsed(where: str, text: str) -> object:
+    def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = Counter(name for name, _ in pairs)
+        for name, count in names.items():
+            if count > 1:
+                raise InputError(f"{where}: {count} fields are called {name!r}; rename all but one")
+        return dict(pairs)
+
+    try:
+        parsed: object = json.loads(text, object_pairs_hook=once_each)
+    except InputError:
+        raise
+    except json.JSONDecodeError as error:
+        place = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
+    if "\\u" in text:
+        refuse_halves(where, parsed)
+    return parsed
+
+
+def texts_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """Some fields of a row as a csv would have them; raises InputError, without the place, for others."""
+    return [_cell(name, row.get(name)) for name in columns]
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        raise InputError(f"no field {name!r}")
+    if isinstance(value, str):
+        return value
+    # A bool is an int to Python.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        what = json.dumps(value)[:40]
+        raise InputError(f"field {name!r} is {what}; expected a text or a number")
+    return json.dumps(value)

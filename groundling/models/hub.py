@@ -1,0 +1,43 @@
+"""Hugging Face's hub, asked once whether it is there: its client retries for half a minute a file."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, get_session, is_offline_mode
+
+from groundling.errors import first_line
+
+WAIT = 2.0
+"""Seconds for an answer."""
+
+
+@cache  # once for a process
+def is_there() -> bool:
+    """Whether the hub answers; not asked where `HF_HUB_OFFLINE` forbids it."""
+    if is_offline_mode():
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=WAIT)
+    except Exception:  # of the HTTP client, which is another one from version to version
+        return False
+    return True
+
+
+def local_only(source: str | Path) -> dict[str, Any]:
+    """Options of a `from_pretrained`: a hub id that nobody answers for is looked for in the cache alone."""
+    if Path(source).exists() or is_there():
+        return {}
+    return {"local_files_only": True}
+
+
+def fault(source: str | Path, error: BaseException) -> str:
+    """Why a hub id or folder could not be loaded, in a few words."""
+    if not local_only(source):
+        return first_line(error)
+    reason = (
+        "HF_HUB_OFFLINE forbids asking the hub" if is_offline_mode() else "the hub does not answer"
+    )
+    return f"no such folder, not in the hub's cache, and {reason}"

@@ -1,0 +1,110 @@
+"""Put what a run saved on Hugging Face's hub, with a card that says how it was made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+
+from groundling.config import PushConfig, Sharing, need
+from groundling.errors import InputError, first_line
+from groundling.models.hub import is_there
+from groundling.predicting.fitted import model_folder
+from groundling.recipes.cards import DEFAULTS, card
+from groundling.runs import finished, read_json
+
+NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def push(config: PushConfig) -> dict[str, Any]:
+    """Upload a finished run's model to `config.to`; returns where it is.
+
+    Raises InputError if the run has not finished, saved no model, or the hub refuses it.
+    """
+    need(config, "push", "run", "to")
+    _check_name(config.to)
+    seed = None if config.seed < 0 else config.seed
+    folder = Path(config.run)
+    model, _ = model_folder(folder, seed)
+    run = _described(folder)
+    result = finished(folder)
+    if result is None:
+        raise InputError(
+            f"{folder}: has not finished, there is no result.json; run its command to the end"
+        )
+    text = card(config.to, model, run, result)
+    url = _uploaded(model, text, config)
+    return {"pushed": str(model), "to": url}
+
+
+def check_sharing(sharing: Sharing, settings: Sequence[object]) -> None:
+    """Raises InputError, before a run of some settings begins, for what would only be seen after hours."""
+    _check_name(sharing.push_to_hub)
+    if any(vars(one).get("save_model") is False for one in settings):
+        raise InputError("--push-to-hub: --no-save-model leaves nothing to push")
+    if not is_there():
+        raise InputError(
+            "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; leave it out and use "
+            "`groundling push` later"
+        )
+    try:
+        HfApi().whoami()
+    except Exception as error:  # of the HTTP client, which is another one from version to version
+        raise InputError(
+            f"--push-to-hub: the hub does not know you ({first_line(error)}); log in with `hf auth login`"
+        ) from None
+
+
+def share(out: str, sharing: Sharing) -> None:
+    """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
+    config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
+    try:
+        push(config)
+    except InputError as error:
+        raise InputError(
+            f"{out}: the run is finished and saved, but not pushed ({error}); try again with "
+            f"`groundling push {out} --to {sharing.push_to_hub}`"
+        ) from None
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{name}: no name on the hub; expected OWNER/NAME of letters, digits, - _ ."
+        )
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """What a run folder says of its run; raises InputError if that is none that saves a model."""
+    run = read_json(folder / "config.json")
+    is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
+    if not is_run or run["kind"] not in DEFAULTS:
+        raise InputError(f"{folder}: expected the run folder of {', '.join(DEFAULTS)}")
+    return {"commit": "unknown", **run}
+
+
+def _uploaded(model: Path, text: str, config: PushConfig) -> str:
+    """The address of the model after its upload."""
+    api = HfApi()
+    try:
+        # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
+        private = True if config.private else None
+        url = api.create_repo(config.to, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=config.to,
+            folder_path=model,
+            ignore_patterns=["README.md"],
+            commit_message="Upload with groundling",
+        )
+        api.upload_file(
+            repo_id=config.to,
+            path_or_fileobj=text.encode(),
+            path_in_repo="README.md",
+            commit_message="How it was made",
+        )
+    except Exception as error:  # of the HTTP client, which is another one from version to version
+        raise InputError(f"{config.to}: the hub did not take it ({first_line(error)})") from None
+    return str(url)

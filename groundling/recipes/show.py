@@ -1,0 +1,51 @@
+"""What a region store has of a photo, as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from groundling.config import ShowConfig, need
+from groundling.errors import InputError
+from groundling.recipes.lifecycle import say_notes
+from groundling.runs import disk_errors
+from groundling.vision.show import show_regions
+
+MARK = "groundling data show"
+"""What a picture of ours says of the software that made it."""
+
+
+def data_show(config: ShowConfig, out: str | Path) -> dict[str, Any]:
+    """Write the photo of an image with the boxes that a store has of it as a PNG; returns what each box is.
+
+    Raises InputError for what cannot be read, and for a file in the way.
+    """
+    need(config, "data show", "store", "image")
+    path = Path(out)
+    _check_place(path)
+    shown = show_regions(config.store, config.image, config.images)
+    about = PngInfo()
+    about.add_text("Software", MARK)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shown.picture.save(path, pnginfo=about)
+    say_notes(shown.notes)
+    return {"out": str(path), "image": shown.id, "regions": shown.regions}
+
+
+def _check_place(path: Path) -> None:
+    """Raises InputError for a file that is no PNG, or one that is there and was not written by this command."""
+    if path.suffix.lower() != ".png":
+        raise InputError(f"--out {path}: expected a file that ends in .png")
+    if not path.exists():
+        return
+    try:
+        with Image.open(path) as picture:
+            ours = picture.info.get("Software") == MARK
+    except OSError:
+        ours = False
+    if not ours:
+        raise InputError(f"{path}: exists already, and is none of `{MARK}`; choose another --out")

@@ -1,0 +1,172 @@
+"""A photo with the regions that a store has of it, to look at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from groundling.batch import RegionRow
+from groundling.data.image_files import Names, is_picture, stem
+from groundling.data.pictures import files_below, only, read_picture
+from groundling.data.regions import RegionStore
+from groundling.documented import documented
+from groundling.errors import InputError
+from groundling.runs import read_json
+
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+"""Told apart by colour-blind people, too (Okabe and Ito 2008)."""
+SIDE = 800
+"""Pixels of the long side at least, so that numbers can be read on small photos."""
+
+
+@documented
+@dataclass(frozen=True)
+class Shown:
+    """A photo with its boxes, and what each of them is."""
+
+    id: str
+    """The image's, in the store."""
+    picture: Image.Image
+    """The photo with numbered boxes, scaled up if it is small."""
+    regions: list[str]
+    """Number, class and confidence of each region, in the store's order, as far as the store has them."""
+    notes: list[str]
+    """What a reader must know."""
+
+
+def show_regions(
+    store: str | os.PathLike[str],
+    image: str | os.PathLike[str],
+    images: str | os.PathLike[str] = "",
+) -> Shown:
+    """The photo of an image with the boxes that a region store has of it.
+
+    Args:
+        store: the folder that `groundling regions` wrote.
+        image: the image's id there, its file name, or its file.
+        images: folder of the photos; empty: the one that the store was made of, unless `image` is a file.
+
+    Raises:
+        InputError: there is no such store, the store has no such image, or its photo is not there or does not decode.
+    """
+    regions = RegionStore(Path(store), features=False)
+    found = _id_in(regions, os.fspath(image))
+    file = Path(image)
+    if not (is_picture(file.name) and file.is_file()):
+        file = _photo(regions, found, os.fspath(images))
+    try:
+        photo = read_picture(file)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    row = regions[found]
+    told = _told(regions, row)
+    return Shown(found, _drawn(photo, row, told), told, _notes(regions, found, file, photo))
+
+
+def _id_in(store: RegionStore, image: str) -> str:
+    """The id that is meant by an id, a file's name or its path."""
+    if image in store:
+        return image
+    fitting = Names(store.ids).find(stem(image))
+    if len(fitting) > 1:
+        raise InputError(f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more")
+    if fitting:
+        return fitting[0]
+    near = get_close_matches(stem(Path(image).name), store.ids, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the first is {store.ids[0]!r}"
+    raise InputError(f"{store.folder}: no image {image!r} among {len(store):,}; {hint}")
+
+
+def _photo(store: RegionStore, image: str, folder: str) -> Path:
+    """The file of an image, in `folder` or in the one that the store was made of."""
+    folder = folder or _made_of(store.folder)
+    if not folder:
+        raise InputError(f"{store.folder}: does not say where its photos are; pass --images FOLDER")
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder}: no such folder of photos; pass --images FOLDER")
+    files = files_below(Path(folder))
+    fitting: Collection[str] = [image] if image in files else Names(files).find(image)
+    if not fitting:
+        raise InputError(f"{folder}: no photo of {image!r}; pass --images FOLDER, where it is")
+    try:
+        return only([file for name in fitting for file in files[name]])
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
+
+
+def _made_of(store: Path) -> str:
+    """The folder of photos that a store's run was given; empty if it tells of none."""
+    path = store / "config.json"
+    if not path.is_file():
+        return ""
+    content = read_json(path)
+    inputs = content.get("inputs") if isinstance(content, dict) else None
+    images = inputs.get("images") if isinstance(inputs, dict) else None
+    place = images.get("path") if isinstance(images, dict) else None
+    return place if isinstance(place, str) else ""
+
+
+def _notes(store: RegionStore, image: str, file: Path, photo: Image.Image) -> list[str]:
+    width, height = store.size(image)
+    if not width or abs(width / height - photo.width / photo.height) <= 0.02:
+        return []
+    return [
+        f"{file}: {photo.width} x {photo.height} pixels, but the store has regions of an image of {width} x {height}"
+    ]
+
+
+def _told(store: RegionStore, row: RegionRow) -> list[str]:
+    """Number, class and confidence of each region."""
+    names = store.manifest.get("class_names") or ()
+    lines = []
+    for number in range(len(row.boxes)):
+        words = [str(number)]
+        if row.whole[number]:
+            lines.append(f"{number} whole image")
+            continue
+        if row.classes is not None and row.classes[number].max() > 0:
+            best = int(row.classes[number].argmax())
+            words.append(str(names[best]) if best < len(names) else f"class {best}")
+        if row.confidence is not None:
+            words.append(f"{row.confidence[number]:.2f}")
+        lines.append(" ".join(words))
+    return lines
+
+
+def _drawn(photo: Image.Image, row: RegionRow, told: list[str]) -> Image.Image:
+    """The photo with boxes; those of higher confidence are drawn over others, all of them over the whole image's."""
+    scale = max(1.0, SIDE / max(photo.size))
+    picture = photo.resize((round(photo.width * scale), round(photo.height * scale)))
+    canvas = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(size=max(14, min(picture.size) // 40))
+    line = max(2, min(picture.size) // 250)
+    corners = row.boxes * np.array([*picture.size] * 2)
+    for number in sorted(range(len(corners)), key=lambda one: (not row.whole[one], -one)):
+        colour = COLOURS[number % len(COLOURS)]
+        left, top, right, bottom = (float(side) for side in corners[number])
+        canvas.rectangle((left, top, right, bottom), outline=colour, width=line)
+        _label(canvas, told[number], (left + line, top + line), colour, font)
+    return picture
+
+
+def _label(
+    canvas: ImageDraw.ImageDraw,
+    text: str,
+    corner: tuple[float, float],
+    colour: str,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+) -> None:
+    """A text on a ground of its box's colour, moved inside the photo where it would leave it."""
+    left, top, right, bottom = canvas.textbbox((0, 0), text, font=font)
+    wide, high = canvas.im.size
+    x = max(0.0, min(corner[0], wide - (right - left) - 4))
+    y = max(0.0, min(corner[1], high - (bottom - top) - 4))
+    canvas.rectangle((x, y, x + right - left + 4, y + bottom - top + 4), fill=colour)
+    ink = "white" if colour in ("#0072B2", "#009E73", "#D55E00") else "black"
+    canvas.text((x + 2 - left, y + 2 - top), text, fill=ink, font=font)

@@ -1,0 +1,562 @@
+"""Captions as people have them: every layout through `data check` and through a command, whole and damaged.
+
+Both read by one reader, so that what is wrong is said in the same words by both; every fixture here is given to both.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from homes import coco, picture, put
+
+from groundling.check.folder import check
+from groundling.check.places import Flags
+from groundling.check.report import Report
+from groundling.config import CheckConfig, TeachConfig, TrainConfig, configured
+from groundling.data import image_files
+from groundling.data.caption_images import find_images, in_store
+from groundling.data.captions import Captioned, Captions, Wanted, caption_lines, read_captions
+from groundling.data.corpora import lines
+from groundling.errors import InputError
+from groundling.recipes.check import data_check
+from groundling.recipes.teach import teach
+
+CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
+ROWS = [(image, caption) for image, some in CAPTIONS.items() for caption in some]
+UMLAUT = "gr\u00fcn.jpg"
+
+
+def photos(folder: Path, names: Sequence[str] = tuple(CAPTIONS)) -> Path:
+    for name in names:
+        picture(folder / name)
+    return folder
+
+
+def karpathy(path: Path, **more: object) -> Path:
+    images = [
+        {
+            "filename": name,
+            "filepath": "photos",
+            "split": split,
+            "sentences": [{"raw": c} for c in some],
+        }
+        for (name, some), split in zip(CAPTIONS.items(), ("train", "test"), strict=True)
+    ]
+    images[0] |= more
+    return put(path, json.dumps({"dataset": "coco", "images": images}))
+
+
+def rows_of_json(*fields: str) -> list[dict[str, str]]:
+    return [dict(zip(fields, row, strict=True)) for row in ROWS]
+
+
+class Fixture:
+    """A folder of data, and how a command is told of it."""
+
+    def __init__(self, folder: Path, captions: str, images: str, **flags: object) -> None:
+        self.folder = folder
+        self.captions = str(folder / captions)
+        self.images = str(folder / images)
+        self.flags = flags
+
+    def config(self) -> TeachConfig:
+        small = {"size": 16, "patch": 8, "vision": (8, 1), "text": (8, 1), "projection": 8}
+        return configured(
+            TeachConfig,
+            captions=self.captions,
+            images=self.images,
+            untrained=True,
+            vocabulary=300,
+            **small,
+            **self.flags,
+        )
+
+    def checked(self) -> Report:
+        return check(self.folder, Flags(columns=self.config().columns))
+
+    def told(self, out: Path) -> str:
+        """What the command refuses it with; empty if it reads it."""
+        try:
+            teach(self.config(), TrainConfig(cpu=True), out)
+        except InputError as error:
+            return str(error)
+        return ""
+
+
+def csv_named(folder: Path) -> Fixture:
+    put(folder / "captions.csv", "id,Image,Caption\n" + "".join(f"7,{i},{c}\n" for i, c in ROWS))
+    return Fixture(folder, "captions.csv", str(photos(folder / "photos")))
+
+
+def csv_with_flags(folder: Path) -> Fixture:
+    put(
+        folder / "bilder.csv",
+        "bild,satz,satz2\n1.jpg,a red dog,a dog runs\n2.jpg,two cats,cats two\n",
+    )
+    photos(folder / "photos")
+    return Fixture(folder, "bilder.csv", "photos", caption_column="satz", image_column="bild")
+
+
+def csv_by_values(folder: Path) -> Fixture:
+    put(
+        folder / "bilder.jsonl", "".join(json.dumps({"bild": i, "satz": c}) + "\n" for i, c in ROWS)
+    )
+    photos(folder / "photos")
+    return Fixture(folder, "bilder.jsonl", "photos", caption_column="satz")
+
+
+def tsv_headed(folder: Path) -> Fixture:
+    put(folder / "own.tsv", "image\tcaption\n" + "".join(f"{i}\t{c}\n" for i, c in ROWS))
+    return Fixture(folder, "own.tsv", str(photos(folder / "images")))
+
+
+def tsv_plain(folder: Path) -> Fixture:
+    put(folder / "own.tsv", "".join(f"{c}\t{i}\n" for i, c in ROWS))
+    return Fixture(folder, "own.tsv", str(photos(folder / "images")))
+
+
+def jsonl_lists(folder: Path) -> Fixture:
+    rows = [{"image": f"photos/{i}", "captions": some} for i, some in CAPTIONS.items()]
+    put(folder / "captions.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    return Fixture(folder, "captions.jsonl", str(photos(folder / "photos")))
+
+
+def json_list(folder: Path) -> Fixture:
+    put(folder / "blip.json", json.dumps(rows_of_json("image", "caption")))
+    return Fixture(folder, "blip.json", str(photos(folder / "photos" / "2024").parent))
+
+
+def kaggle(folder: Path) -> Fixture:
+    put(folder / "captions.txt", "image,caption\n" + "".join(f'{i},"{c}"\n' for i, c in ROWS))
+    return Fixture(folder, "captions.txt", str(photos(folder / "Images")))
+
+
+def imagefolder(folder: Path) -> Fixture:
+    put(
+        folder / "metadata.jsonl",
+        "".join(json.dumps(r) + "\n" for r in rows_of_json("file_name", "text")),
+    )
+    photos(folder)
+    return Fixture(folder, "", "")
+
+
+def imagefolder_csv(folder: Path) -> Fixture:
+    put(folder / "metadata.csv", "file_name,text\n" + "".join(f"{i},{c}\n" for i, c in ROWS))
+    photos(folder)
+    return Fixture(folder, "metadata.csv", "")
+
+
+def webdataset(folder: Path) -> Fixture:
+    for number, (name, some) in enumerate(CAPTIONS.items()):
+        shard = photos(folder / f"0000{number}", [f"00000{number}000.jpg"])
+        put(shard / f"00000{number}000.json", json.dumps({"caption": some[0], "key": name}))
+    put(folder / "00000_stats.json", "{}")
+    return Fixture(folder, "", "")
+
+
+def texts_beside(folder: Path) -> Fixture:
+    photos(folder / "june", CAPTIONS)
+    for name, some in CAPTIONS.items():
+        put((folder / "june" / name).with_suffix(".txt"), "\n".join(some))
+    return Fixture(folder, "", "")
+
+
+def coco_tree(folder: Path) -> Fixture:
+    name = "COCO_train2014_000000000001.jpg"
+    photos(folder / "train2014", [name])
+    photos(folder / "val2014", ["COCO_val2014_000000000002.jpg"])
+    coco(folder / "annotations" / "captions_train2014.json", [(1, name)], [(1, "a red dog")])
+    return Fixture(folder, "annotations/captions_train2014.json", "")
+
+
+def karpathys(folder: Path) -> Fixture:
+    karpathy(folder / "dataset_coco.json")
+    photos(folder / "photos")
+    return Fixture(folder, "dataset_coco.json", "photos", caption_splits=("train", "test"))
+
+
+def other_form(folder: Path) -> Fixture:
+    put(folder / "own.csv", f"image,caption\n{UMLAUT},a green dog\n1.jpg,a red dog\n")
+    photos(folder / "photos", [unicodedata.normalize("NFD", UMLAUT), "1.jpg"])
+    return Fixture(folder, "own.csv", "photos")
+
+
+WHOLE = [csv_named, csv_with_flags, csv_by_values, tsv_headed, tsv_plain, jsonl_lists, json_list]
+WHOLE += [kaggle, imagefolder, imagefolder_csv, webdataset, texts_beside, coco_tree, karpathys]
+WHOLE += [other_form]
+
+
+@pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
+def test_every_layout_is_read_by_the_command_and_found_by_the_check(
+    make: Callable[[Path], Fixture], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixture = make(tmp_path / "data")
+    report = fixture.checked()
+    assert report.problems == []
+    assert sum(" captions of " in line for line in report.lines) == 1, report.lines
+    counted = [line for line in report.lines if "have no caption" in line]
+    assert len(counted) == 1
+    if make is not coco_tree:
+        assert "; 0 have no caption" in counted[0]
+    result = teach(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
+    config = fixture.config()
+    splits = config.caption_splits
+    images = read_captions(fixture.captions, splits, config.columns)
+    assert result["images"] == len(images) == (1 if make is coco_tree else 2)
+    assert result["missing_images"] == 0
+    # Whatever it says of what it read, the check has said, too.
+    for note in result.get("notes", []):
+        assert any(note in line for line in report.lines)
+    assert (make is other_form) == ("another Unicode form" in capsys.readouterr().err)
+
+
+def edited(
+    make: Callable[[Path], Fixture], file: str, old: str, new: str
+) -> Callable[[Path], Fixture]:
+    """A fixture of which a file is damaged."""
+
+    def damaged(folder: Path) -> Fixture:
+        fixture = make(folder)
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new))
+        return fixture
+
+    return damaged
+
+
+def without(
+    make: Callable[[Path], Fixture], file: str, instead: str = ""
+) -> Callable[[Path], Fixture]:
+    """A fixture that lacks a file, or has it under another name."""
+
+    def damaged(folder: Path) -> Fixture:
+        fixture = make(folder)
+        if instead:
+            (folder / file).rename(folder / instead)
+        else:
+            (folder / file).unlink()
+        return fixture
+
+    return damaged
+
+
+GONE = "captioned images are missing, the first is "
+BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
+    (
+        "csv, image missing",
+        without(csv_named, "photos/2.jpg"),
+        f"captions.csv: 1 of 2 {GONE}2.jpg;",
+    ),
+    (
+        "csv, capitals",
+        without(csv_named, "photos/2.jpg", "photos/2.JPG"),
+        "1 differ in capitals alone, such as 2.jpg from 2.JPG; add them to",
+    ),
+    (
+        "csv, heic",
+        without(csv_named, "photos/2.jpg", "photos/2.heic"),
+        "1 .heic images are not read;",
+    ),
+    (
+        "csv, no image",
+        edited(csv_named, "captions.csv", "2.jpg", " "),
+        "captions.csv, line 4: column 'Image' is empty; expected an image file",
+    ),
+    (
+        "csv, swapped names",
+        edited(csv_named, "captions.csv", "Image,Caption", "Caption,Image"),
+        "column 'Image', read as images, holds sentences and 'Caption' files: are the columns swapped?",
+    ),
+    (
+        "csv, short row",
+        edited(csv_named, "captions.csv", "7,2.jpg,two cats", "7,2.jpg"),
+        "captions.csv, line 4: no value for column 'Caption'",
+    ),
+    ("tsv, image missing", without(tsv_headed, "images/1.jpg"), f"own.tsv: 1 of 2 {GONE}1.jpg;"),
+    (
+        "tsv, a line cut short",
+        edited(tsv_plain, "own.tsv", "two cats\t2.jpg", "two cats"),
+        "own.tsv, line 3: expected caption<TAB>image file",
+    ),
+    (
+        "jsonl, field missing",
+        edited(jsonl_lists, "captions.jsonl", '"photos/2.jpg", "captions"', '"photos/2.jpg", "c"'),
+        "captions.jsonl, line 2: no field 'captions'",
+    ),
+    (
+        "jsonl, a number too many",
+        edited(jsonl_lists, "captions.jsonl", '["two cats"]', "[true]"),
+        "captions.jsonl, line 2: field 'captions' is true; expected a text or a number",
+    ),
+    (
+        "json, image missing",
+        without(json_list, "photos/2024/1.jpg"),
+        f"blip.json: 1 of 2 {GONE}1.jpg;",
+    ),
+    ("imagefolder, image missing", without(imagefolder, "1.jpg"), f"1 of 2 {GONE}1.jpg;"),
+    (
+        "imagefolder, column missing",
+        edited(imagefolder_csv, "metadata.csv", "file_name,text", "file_name,label"),
+        "",  # told by what it holds
+    ),
+    (
+        "imagefolder, parquet",
+        without(imagefolder, "metadata.jsonl", "metadata.parquet"),
+        "parquet is not read;",
+    ),
+    (
+        "webdataset, image missing",
+        without(webdataset, "00000/000000000.jpg", "00000/000000007.jpg"),
+        "",  # a folder without any pair is none of its
+    ),
+    (
+        "beside, not UTF-8",
+        lambda folder: (
+            put(texts_beside(folder).folder / "june/1.txt", b"caf\xe9") and Fixture(folder, "", "")
+        ),
+        "june/1.txt, line 1: not UTF-8",
+    ),
+    (
+        "COCO, image missing",
+        without(coco_tree, "train2014/COCO_train2014_000000000001.jpg"),
+        f"1 of 1 {GONE}COCO_",
+    ),
+    (
+        "COCO, another's image",
+        edited(coco_tree, "annotations/captions_train2014.json", '"image_id": 1', '"image_id": 2'),
+        "annotations[0] names image 2, not in `images`",
+    ),
+    (
+        "Karpathy, field missing",
+        edited(karpathys, "dataset_coco.json", '"raw": "two cats"', '"tokens": []'),
+        "images[1]: expected `split`, `filename` and `sentences` with `raw`",
+    ),
+    (
+        "Karpathy, image missing",
+        without(karpathys, "photos/2.jpg"),
+        f"dataset_coco.json: 1 of 2 {GONE}2.jpg;",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN]
+)
+def test_what_is_wrong_is_told_in_the_same_words(
+    make: Callable[[Path], Fixture], message: str, tmp_path: Path
+) -> None:
+    fixture = make(tmp_path / "data")
+    told = fixture.told(tmp_path / "out")
+    problems = fixture.checked().problems
+    if not message:
+        assert (told, problems) == ("", [])
+        return
+    assert message in told and "\n" not in told
+    assert told in problems
+    assert all("\n" not in line for line in problems)
+
+
+EMPTY = [
+    (edited(csv_named, "captions.csv", "two cats", " "), "captions.csv, line 4"),
+    (edited(tsv_plain, "own.tsv", "two cats", ""), "own.tsv, line 3"),
+    (edited(jsonl_lists, "captions.jsonl", '["two cats"]', "[]"), "captions.jsonl, line 2"),
+    (edited(karpathys, "dataset_coco.json", "two cats", ""), "dataset_coco.json, images[1]"),
+    (edited(texts_beside, "june/2.txt", "two cats", " \n"), "data, june/2.txt"),
+]
+
+
+@pytest.mark.parametrize(("make", "place"), EMPTY)
+def test_captions_without_text_are_left_out_and_told_by_both(
+    make: Callable[[Path], Fixture], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixture = make(tmp_path / "data")
+    assert fixture.told(tmp_path / "out") == ""
+    err = capsys.readouterr().err.splitlines()
+    (note,) = [line for line in err if line.startswith("note: ")]
+    assert note.endswith(f"{place}: expected text, found none")
+    assert fixture.checked().problems == [note.removeprefix("note: ")]
+
+
+# -- what is read how --------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", "nr,bild,satz\n1,a.JPG,ein Hund bellt\n2,b.heic,zwei Katzen\n")
+    told = Captions(path)
+    assert told.reading.about == "captions from column 'satz', images from 'bild'"
+    assert [image.file for image in told.images] == ["a.JPG", "b.heic"]
+    put(path, "bild,satz,note\na.jpg,ein Hund bellt,sehr gut gemacht\n")
+    with pytest.raises(
+        InputError, match="no column is recognised as captions; there are: bild, satz, note; pass"
+    ):
+        read_captions(path)
+    with pytest.raises(
+        InputError, match="no column 'satze'; there are: bild, satz, note; mend --caption-column"
+    ):
+        read_captions(path, (), configured(TeachConfig, caption_column="satze").columns)
+
+
+def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
+    path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
+    columns = configured(TeachConfig, caption_column="text").columns
+    with pytest.raises(
+        InputError, match=r"COCO captions have no columns to choose from; leave --caption-column"
+    ):
+        read_captions(path, (), columns)
+    own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
+    wanted = Wanted((), columns).of([path, own])
+    assert [one.columns.caption_column for one in wanted] == ["", "text"]
+
+
+def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> None:
+    own = put(tmp_path / "own.csv", "image,caption\n1.jpg,a dog\n,a cat\n")
+    with pytest.raises(InputError, match="column 'image' is empty"):
+        lines(own)
+    alone = put(tmp_path / "alone.csv", "nr,text\n1,a dog\n2,a cat\n")
+    assert lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
+    assert lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
+    dataset = karpathy(tmp_path / "dataset_coco.json")
+    assert lines(dataset, Wanted(("test",))) == ["two cats"]
+    plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
+    assert lines(plain) == ["a dog", "a cat"]
+    with pytest.raises(InputError, match="plain text has neither splits nor columns"):
+        lines(plain, Wanted(("test",)))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["00000.tar", "00001.tar"], "shards are read unpacked; unpack them with `tar -xf`"),
+        (["a.csv", "b.csv"], "a folder with several files; pass one of them: a.csv, b.csv"),
+        (["1.jpg"], "no captions found; expected metadata.jsonl, metadata.csv, or image files"),
+    ],
+)
+def test_folders_that_are_no_captions(names: list[str], message: str, tmp_path: Path) -> None:
+    for name in names:
+        put(tmp_path / name, "x")
+    with pytest.raises(InputError, match=message):
+        read_captions(tmp_path)
+    with pytest.raises(InputError, match=r"00000.tar: shards are read unpacked"):
+        read_captions(put(tmp_path / "00000.tar", "x"))
+
+
+def test_a_lost_image_of_an_unpacked_shard_is_counted(tmp_path: Path) -> None:
+    fixture = webdataset(tmp_path / "data")
+    put(tmp_path / "data/00000/000000009.json", json.dumps({"caption": "gone", "key": "9"}))
+    told = fixture.told(tmp_path / "out")
+    assert f"1 of 3 {GONE}00000/000000009;" in told
+    assert told in fixture.checked().problems
+
+
+# -- names of images ---------------------------------------------------------------------------------------------------
+
+
+def captioned(*files: str) -> list[Captioned]:
+    return [Captioned(file, file, ("a dog",)) for file in files]
+
+
+def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
+    photos(tmp_path, ["a/1.jpg", "a/2.jpg", "b/2.jpg", "3.png", "4.jpg"])
+    wanted = captioned("1.jpg", "b/2.jpg", "photos/4.jpg", ".\\a\\2.jpg", "3")
+    found = find_images(wanted, tmp_path)
+    files = ["a/1.jpg", "b/2.jpg", "4.jpg", "a/2.jpg", "3.png"]
+    assert [image.file for image in found.images] == files
+    assert [image.id for image in found.images] == [image.id for image in wanted]
+    with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; write its folder"):
+        find_images(captioned("2.jpg"), tmp_path)
+    with pytest.raises(InputError, match=r"train/4.jpg and val/4.jpg both mean the image 4.jpg"):
+        find_images(captioned("train/4.jpg", "val/4.jpg"), tmp_path)
+    # Another folder's photo of the same name is another photo.
+    assert find_images(captioned("val/1.jpg"), tmp_path).images == []
+
+
+def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
+    ids = ["train2014/1", unicodedata.normalize("NFD", "grün"), "3"]
+    wanted = captioned("1.jpg", UMLAUT, "photos/3.jpg", "4.jpg")
+    found = in_store(wanted, ids, "store", "own.csv")
+    assert [image.id for image in found.images] == ["train2014/1", "grün", "3"]
+    told = (
+        "own.csv: 1 of 4 captioned images are not in the store, the first is '4'; add them to store"
+    )
+    assert found.fault.startswith(told)
+
+
+def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "IMG_1.HEIC", b"x")
+    put(tmp_path / "2.tif", b"x")
+    monkeypatch.setattr(image_files, "find_spec", lambda name: None)
+    assert not image_files.is_picture("IMG_1.HEIC")
+    assert image_files.unread_images(tmp_path) == [
+        f"{tmp_path}: 1 .heic images are not read; pip install 'groundling[heic]'",
+        f"{tmp_path}: 1 .tif images are not read; save them as .jpg or .png",
+    ]
+    assert set(image_files.unread_images(tmp_path)) <= set(check(tmp_path).problems)
+    with pytest.raises(InputError, match=r"a HEIC file; pip install 'groundling\[heic\]'"):
+        image_files.teach_pillow("IMG_1.HEIC")
+    taught: list[str] = []
+    reader = SimpleNamespace(register_heif_opener=lambda: taught.append("taught"))
+    monkeypatch.setitem(sys.modules, "pillow_heif", reader)
+    monkeypatch.setattr(image_files, "find_spec", lambda name: name == "pillow_heif" or None)
+    assert image_files.is_picture("IMG_1.HEIC")
+    image_files.teach_pillow("IMG_1.HEIC")
+    assert taught == ["taught"]
+    assert len(image_files.unread_images(tmp_path)) == 1
+
+
+# -- what `data check` says of files -----------------------------------------------------------------------------------
+
+
+def test_every_file_is_counted_as_looked_at_or_not(tmp_path: Path) -> None:
+    fixture = csv_named(tmp_path / "data")
+    put(tmp_path / "data/notes.md", "x")
+    put(tmp_path / "data/.hidden", "x")
+    assert fixture.checked().files == [
+        f"{tmp_path}/data: looked at 3 files (2 .jpg, 1 .csv)",
+        f"{tmp_path}/data: not looked at 1 file (1 .md); the first is notes.md",
+    ]
+    unknown = check(put(tmp_path / "other/model.bin", "x").parent)
+    assert "no layout is recognised; it holds 1 file (1 .bin); expected" in unknown.problems[0]
+
+
+QUESTIONS = [("is it a dog?", "yes", "1.jpg"), ("is it a cat?", "no", "2.jpg")]
+
+
+def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:
+    rows = [f"{question},{answer},{photo}\n" for question, answer, photo in QUESTIONS * 6]
+    path = put(tmp_path / "my_questions.csv", "question,answer,photo\n" + "".join(rows))
+    photos(tmp_path / "my_photos")
+    report = check(tmp_path)
+    assert (report.layout, report.problems) == ("your own file", [])
+    told = "\n".join(report.lines)
+    assert (
+        "12 rows; labels no: 6, yes: 6; read as --text question --label answer --image photo"
+        in told
+    )
+    assert f"{tmp_path}/my_photos: has 2 of the 2 images" in told
+    (tmp_path / "my_photos/2.jpg").unlink()
+    (problem,) = check(tmp_path).problems
+    assert problem.startswith(
+        f"{path}: {tmp_path}/my_photos: 1 images are missing, the first is '2'"
+    )
+    put(path, "question,answer,photo\n" + "".join(rows) + "is it red?,,1.jpg\n")
+    assert (
+        f"{path}, line 14: column 'answer' is empty; expected a label" in check(tmp_path).problems
+    )
+    put(path, "frage,antwort\n" + "".join(f"{q},{a}\n" for q, a, _ in QUESTIONS * 6))
+    assert check(tmp_path).layout == "images"
+    own = configured(Flags, text="frage", label="antwort")
+    assert check(tmp_path, own).layout == "your own file"
+    own = configured(Flags, text="frage", label="label", caption_column="satz")
+    assert check(tmp_path, own).problems == [
+        f"{tmp_path}: no file was found with the columns frage, label",
+        f"{tmp_path}: no file was found with the columns satz",
+    ]
+    with pytest.raises(InputError, match="--text and --label are of one file; pass both or none"):
+        data_check(configured(CheckConfig, folder=str(tmp_path), text="frage"))

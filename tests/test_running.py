@@ -1,0 +1,387 @@
+"""While a run runs: what it prints, what it does without a hub, with little memory, and from an existing CLIP."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import huggingface_hub.constants
+import pytest
+import torch
+import toys
+from PIL import Image
+from torch import nn
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    BertModel,
+    CLIPImageProcessorPil,
+    CLIPModel,
+)
+
+from groundling import progress
+from groundling.batch import collate
+from groundling.cli import main
+from groundling.config import Adversarial, TeachConfig, TrainConfig
+from groundling.errors import InputError, nearest
+from groundling.forms import Classify
+from groundling.models import hub
+from groundling.models.clip import load_two_towers
+from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.recomputing import recomputing
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.supervised import Supervised
+from groundling.progress import Progress, followed
+from groundling.recipes.teach import teach
+from groundling.recipes.teaching import inner_step
+from groundling.train import train
+
+CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
+
+
+# -- what is printed -------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
+    clock = Clock()
+    out = io.StringIO()
+    shown = Progress("training", 1000, "step", done=400, stream=out, clock=clock)
+    for number in range(90):
+        clock.now += 1
+        shown.tell({"loss": 3.0 - number / 100, "mlm": 1.0})
+        shown.step(samples=8)
+    shown.close()
+    assert out.getvalue().splitlines() == [
+        "training: step 430 of 1,000, loss 2.710, 8.0 samples/s, 0:09:30 left",
+        "training: step 460 of 1,000, loss 2.410, 8.0 samples/s, 0:09:00 left",
+        "training: step 490 of 1,000, loss 2.110, 8.0 samples/s, 0:08:30 left",
+    ]
+
+
+def test_a_short_phase_says_nothing_and_an_unknown_total_is_none(capsys: Any) -> None:
+    assert list(followed(range(5), "reading", "image")) == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().err == ""
+    clock = Clock()
+    out = io.StringIO()
+    shown = Progress("regions", 0, "image", stream=out, clock=clock)
+    clock.now += 40
+    shown.step(64)
+    assert out.getvalue() == "regions: image 64\n"
+
+
+def test_a_terminal_has_a_bar_and_whole_lines_above_it() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    clock = Clock()
+    out = Terminal()
+    shown = Progress("training", 10, "step", stream=out, clock=clock)
+    clock.now += 60
+    shown.step(samples=8)
+    shown.say("step 1: dev accuracy 0.5")
+    shown.close()
+    assert "training: step" not in out.getvalue()
+    assert "1/10" in out.getvalue()
+    assert "\rstep 1: dev accuracy 0.5\n" in out.getvalue()
+
+
+def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    clock = Clock()
+    out = io.StringIO()
+    shown = Progress("training", 10, "step", stream=out, clock=clock)
+    clock.now += 60
+    shown.step()
+    shown.say("a line")
+    assert out.getvalue() == ""
+
+
+def test_training_tells_its_loss_and_its_rate(
+    student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    model = student()
+    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, CPU, tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"training: step {n} of 3" for n in (1, 2, 3)]
+    losses = [f" loss {line['loss']:.3f}" for line in homes.log_of(tmp_path)]
+    assert [line.split(",")[1] for line in lines] == losses
+    assert all(" samples/s" in line and line.endswith(" left") for line in lines)
+
+
+# -- names that are not there ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rte", "glue/rte"),
+        ("RTE", "glue/rte"),
+        ("glue/rt", "glue/rte"),
+        ("snlive", "snli-ve"),
+        ("stsb", "glue/sts-b"),
+    ],
+)
+def test_the_nearest_name_is_offered(name: str, expected: str) -> None:
+    offered = ["glue/rte", "glue/sts-b", "snli-ve", "vqa"]
+    assert nearest(name, offered) == f"; did you mean {expected}?"
+    assert nearest("xyzzy", offered) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("finetun", "did you mean finetune?"),
+        ("finetune --model m --data d --task rte", "did you mean glue/rte?"),
+        ("finetune --model m --data d --task glue/rte --objectives contrastiv", "contrastive?"),
+        ("adapt --student s --arm xdbrt", "did you mean xdbert?"),
+        ("adapt --student s --arm mlm+matsh", "did you mean match?"),
+        ("adapt --student s --arm mlm --inner vila", "did you mean villa?"),
+        ("info xdbert-bert-bse", "did you mean xdbert-bert-base?"),
+    ],
+)
+def test_commands_offer_it(words: str, expected: str, tmp_path: Path, capsys: Any) -> None:
+    out = [] if words.startswith(("info", "finetun ")) else ["--out", str(tmp_path / "out")]
+    assert main([*words.split(), *out]) == 2
+    line = capsys.readouterr().err.strip()
+    assert expected in line and "\n" not in line
+
+
+# -- a hub that is not there -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A hub that does not answer, although nobody said so; what it was asked for."""
+    asked: list[str] = []
+
+    class Session:
+        def head(self, address: str, timeout: float) -> None:
+            asked.append(address)
+            raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(hub, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "get_session", Session)
+    hub.is_there.cache_clear()
+    yield asked
+    hub.is_there.cache_clear()
+
+
+def test_a_hub_id_without_a_hub_is_one_line_after_one_question(offline: list[str]) -> None:
+    for load in (load_config, load_tokenizer, lambda name: load_weights(BertModel, name)):
+        with pytest.raises(InputError, match=r"^no-one/here: .*not in the hub's cache.*answer\)$"):
+            load("no-one/here")
+    assert len(offline) == 1
+
+
+def test_what_the_cache_has_still_loads(
+    offline: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    kept = cache / "models--some--bert"
+    homes.put(kept / "refs/main", "a" * 40)
+    homes.student(tmp_path / "student")
+    shutil.copytree(tmp_path / "student", kept / "snapshots" / ("a" * 40))
+    assert load_config("some/bert").model_type == "bert"
+    assert len(load_tokenizer("some/bert")) == len(load_tokenizer(tmp_path / "student"))
+    assert load_weights(BertModel, "some/bert").config.model_type == "bert"
+    assert len(offline) == 1
+
+
+def test_offline_by_wish_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "is_offline_mode", lambda: True)
+    monkeypatch.setattr(hub, "get_session", homes.never)
+    hub.is_there.cache_clear()
+    assert hub.local_only("no-one/here") == {"local_files_only": True}
+    assert hub.local_only(Path(__file__).parent) == {}
+
+
+# -- less memory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert", "electra", "roberta", "deberta", "modernbert"])
+def test_recomputing_changes_no_number_of_a_text_encoder(
+    name: str, student: Any, tmp_path: Path
+) -> None:
+    texts = toys.TextSamples(toys.examples(16), student(name).inputs(40)[0])
+    found: dict[bool, Any] = {}
+    for again in (False, True):
+        model = student(name)
+        torch.manual_seed(1)
+        mask = int(model.tokenizer.mask_token_id)
+        config = replace(CPU, gradient_checkpointing=again)
+        train(model, [MaskedLM(model.sizes, mask_id=mask)], texts, config, tmp_path / str(again))
+        found[again] = homes.log_of(tmp_path / str(again)), model.state_dict()
+    assert found[False][0] == found[True][0]
+    assert_equal(found[False][1], found[True][1])
+
+
+def test_recomputing_goes_together_with_passes_that_share_a_graph(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    found: dict[bool, Any] = {}
+    for again in (False, True):
+        model = student()
+        torch.manual_seed(1)
+        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        config = replace(CPU, steps=2, gradient_checkpointing=again)
+        villa = inner_step("villa", Adversarial())
+        train(model, [task], text_only, config, tmp_path / str(again), inner=villa)
+        found[again] = model.state_dict()
+    assert_equal(found[False], found[True])
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def gradients(model: nn.Module, batch: Any, again: bool) -> tuple[dict[str, torch.Tensor], int]:
+    """Gradients of a loss with dropout, and how often layers of Hugging Face's ran."""
+    calls: list[str] = []
+    model.train()
+    hooks = [
+        part.register_forward_hook(lambda *_: calls.append("layer"))
+        for name, part in model.named_modules()
+        if name.endswith("attention.self") or name.endswith("self_attn")
+    ]
+    torch.manual_seed(5)
+    if again:
+        with recomputing(model):
+            loss(model(batch)).backward()
+    else:
+        loss(model(batch)).backward()
+    for hook in hooks:
+        hook.remove()
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found, len(calls)
+
+
+def loss(encoded: Any) -> torch.Tensor:
+    parts = (encoded.text, encoded.visual, encoded.joint_text, encoded.text_embedding)
+    parts = (*parts, encoded.image_embedding)
+    return sum((part.square().sum() for part in parts if part is not None), torch.zeros(()))
+
+
+def test_recomputing_changes_no_gradient_of_models_around_encoders(
+    cross: Any, towers: Any, samples: Any, pictures: Any
+) -> None:
+    cases = [
+        (cross, collate(samples.get([0, 1, 7]))),
+        (towers, collate(pictures.get([0, 1, 2]))),
+        (toys.seer(), collate(toys.seen(4).get([0, 1, 2], ()))),
+    ]
+    for model, batch in cases:
+        plain, once = gradients(model, batch, again=False)
+        less, twice = gradients(model, batch, again=True)
+        assert twice == 2 * once > 0  # every layer of the encoders ran again
+        assert_equal(plain, less)
+        assert gradients(model, batch, again=False)[1] == once  # off again
+
+
+def test_a_model_that_cannot_recompute_is_named() -> None:
+    with (
+        pytest.raises(InputError, match=r"^--gradient-checkpointing: no part of this Linear"),
+        recomputing(nn.Linear(2, 2)),
+    ):
+        pass
+
+
+# -- an existing CLIP ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP of odd preprocessing, and eight captioned pictures."""
+    folder = tmp_path_factory.mktemp("clip")
+    homes.teacher(folder / "clip")
+    side = load_config(folder / "clip").vision_config.image_size
+    CLIPImageProcessorPil(
+        size={"shortest_edge": side},
+        crop_size={"height": side, "width": side},
+        image_mean=[0.5, 0.25, 0.125],
+    ).save_pretrained(folder / "clip")
+    rows = []
+    for number in range(8):
+        homes.picture(folder / f"images/{number}.png", (number * 30, 9, 99), (20, 30))
+        rows.append(f"a dog and {number} cats\t{number}.png")
+    homes.put(folder / "captions.tsv", "\n".join(rows) + "\n")
+    return folder
+
+
+def continued(place: Path, **options: Any) -> TeachConfig:
+    return TeachConfig(
+        start=str(place / "clip"),
+        captions=str(place / "captions.tsv"),
+        images=str(place / "images"),
+        **options,
+    )
+
+
+def test_teach_goes_on_from_a_clip(place: Path, tmp_path: Path) -> None:
+    still = teach(continued(place), replace(CPU, steps=1, lr=0.0), tmp_path / "still")
+    moved = teach(continued(place), replace(CPU, steps=1), tmp_path / "moved")
+    before = CLIPModel.from_pretrained(place / "clip").state_dict()
+    assert_equal(before, CLIPModel.from_pretrained(tmp_path / "still/model").state_dict())
+    folders = (place / "clip", tmp_path / "moved/model")
+    after = CLIPModel.from_pretrained(folders[1]).state_dict()
+    assert not torch.equal(before["logit_scale"], after["logit_scale"])
+    assert "notes" not in still
+    assert "--lr 1e-5 is a gentle one" in moved["notes"][0]
+    one, other = (AutoImageProcessor.from_pretrained(f) for f in folders)
+    assert one.to_dict() == other.to_dict()
+    assert list(other.image_mean) == [0.5, 0.25, 0.125]
+    words, others = (AutoTokenizer.from_pretrained(folder).get_vocab() for folder in folders)
+    assert words == others
+
+
+def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
+    towers, cut = load_two_towers(place / "clip")
+    image = Image.open(place / "images/3.png")
+    processor = AutoImageProcessor.from_pretrained(place / "clip", backend="pil")
+    wanted = processor(images=image, return_tensors="pt")["pixel_values"]
+    pixels = torch.from_numpy(cut(image)).unsqueeze(0)
+    mine = (pixels.float() / towers.white - towers.mean) / towers.std
+    torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 32}, "--size is for a new CLIP, this one has its own; leave it out"),
+        ({"vision": (8, 1)}, "--vision is for a new CLIP"),
+        ({"untrained": True}, "--untrained is for a new CLIP"),
+    ],
+)
+def test_settings_of_a_new_clip_are_refused(
+    options: dict[str, Any], message: str, place: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        teach(continued(place, **options), CPU, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_clip_is_refused(place: Path, tmp_path: Path, siglip: Any) -> None:
+    siglip.save_pretrained(tmp_path / "siglip")
+    config = replace(continued(place), start=str(tmp_path / "siglip"))
+    with pytest.raises(InputError, match="a siglip model; expected a CLIP with both towers"):
+        teach(config, CPU, tmp_path / "out")

@@ -1,0 +1,244 @@
+"""Evaluation on the way: when it is due, which weights are kept, when a run stops, and all of it after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+
+from groundling.config import Examining, FinetuneConfig, TrainConfig, changed, configured
+from groundling.errors import InputError
+from groundling.exams import Exam
+from groundling.forms import Classify
+from groundling.objectives.supervised import Supervised
+from groundling.recipes.finetune import finetune
+from groundling.train import _Training, train
+
+STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
+
+
+def scripted(scores: list[float], **options: Any) -> Exam:
+    """An exam every half epoch whose scores are known beforehand."""
+    told = iter(scores)
+    return Exam("dev", "accuracy", lambda: {"accuracy": next(told)}, every=0.5, **options)
+
+
+def taken(*scores: float) -> list[dict[str, float]]:
+    return [{"step": 10 * n + 10, "accuracy": score} for n, score in enumerate(scores)]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [(0.5, [2, 4, 6, 7]), (1, [4, 7]), (1 / 3, [2, 3, 4, 6, 7]), (0.1, [*range(1, 8)]), (9, [7])],
+)
+def test_it_is_due_where_a_share_of_an_epoch_ends_and_at_the_end(
+    every: float, steps: list[int]
+) -> None:
+    exam = replace(scripted([]), every=every)
+    assert [step for step in range(1, 8) if exam.is_due(step, 7, 4.0)] == steps
+
+
+def test_the_first_of_equal_scores_is_the_best_and_an_undefined_one_the_worst() -> None:
+    exam = scripted([])
+    assert exam.best(taken(0.1, 0.7, 0.7))["step"] == 20
+    assert exam.best(taken(math.nan, -0.5, math.nan))["step"] == 20
+    assert exam.best(taken(math.nan, math.nan))["step"] == 10
+    assert replace(exam, higher_is_better=False).best(taken(0.5, 0.2, 0.9))["step"] == 20
+
+
+def test_patience_counts_exams_that_were_no_better() -> None:
+    exam = scripted([], patience=2)
+    scores = (0.1, 0.5, 0.5, 0.3, 0.9)
+    over = [exam.is_over(taken(*scores[:count])) for count in range(6)]
+    assert over == [False, False, False, False, True, False]
+    assert not replace(exam, patience=0).is_over(taken(0.9, 0.1, 0.1, 0.1))
+
+
+class Run:
+    """A training whose exam is scripted, and the weights at each of its exams."""
+
+    def __init__(self, student: Any, samples: Any, out: Path, exam: Exam, at: int = 0) -> None:
+        self.model = student()
+        torch.manual_seed(3)
+        task = Supervised(self.model.sizes, form=Classify(("no", "yes")))
+        self.seen: list[dict[str, torch.Tensor]] = []
+
+        def measure() -> dict[str, float]:
+            self.seen.append(self.weights())
+            assert self.model.training
+            return dict(exam.measure())
+
+        watched = replace(exam, measure=measure)
+        self.result = train(
+            self.model, [task], samples, STEPS, out, exam=watched, inner=homes.dying(at)
+        )
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def has(self, weights: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(value, weights[name]) for name, value in self.weights().items())
+
+
+def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    scores = [0.2, 0.9, 0.4, 0.8]
+    whole = Run(student, text_only, tmp_path / "whole", scripted(scores, keep="best"))
+    assert whole.has(whole.seen[1]) and not whole.has(whole.seen[3])
+    told = whole.result["exam"]
+    assert (told["kept_step"], told["evaluations"], told["stopped_early"]) == (4, 4, False)
+    assert [one["accuracy"] for one in told["scores"]] == scores
+    lines = homes.log_of(tmp_path / "whole")
+    assert [line["step"] for line in lines if "dev accuracy" in line] == [2, 4, 6, 8]
+    # Killed after the best one was set aside, and after the checkpoint behind it.
+    out = tmp_path / "killed"
+    with pytest.raises(homes.Killed):
+        Run(student, text_only, out, scripted(scores, keep="best"), at=6)
+    assert (out / "checkpoints/best-000000004.safetensors").exists()
+    again = Run(student, text_only, out, scripted(scores[2:], keep="best"))
+    assert again.has(whole.weights())
+    assert again.result["exam"] == told
+    assert homes.log_of(out) == lines
+
+
+def test_a_kill_before_the_checkpoint_loses_no_best_weights(
+    student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Run(student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep="best"))
+    out = tmp_path / "killed"
+
+    def killed(*_: Any) -> None:
+        raise homes.Killed
+
+    with monkeypatch.context() as patch:
+        # Were the score at step 4 the best, its weights would be there now, beside those of step 2.
+        later = iter([0.5, 0.9])
+        exam = replace(scripted([], keep="best"), measure=lambda: {"accuracy": next(later)})
+        patch.setattr("groundling.train._Training._save", _third(killed))
+        with pytest.raises(homes.Killed):
+            Run(student, text_only, out, exam)
+    there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))
+    assert there == ["best-000000002.safetensors", "best-000000004.safetensors"]
+    again = Run(student, text_only, out, scripted([0.1, 0.2, 0.3], keep="best"))
+    assert again.has(whole.weights()) and again.has(whole.seen[0])
+
+
+def _third(killed: Any) -> Any:
+    """`_Training._save` that is a kill where it is called for the third time, which is after step 4."""
+    save = _Training._save
+    calls = iter([save, save, killed])
+    return lambda training: next(calls)(training)
+
+
+def test_it_stops_early_and_stays_stopped(student: Any, text_only: Any, tmp_path: Path) -> None:
+    scores = [0.9, 0.1, 0.8]
+    run = Run(student, text_only, tmp_path, scripted(scores, patience=2))
+    assert run.has(run.seen[2])  # kept is the last step, if nobody asks for the best
+    assert (run.result["steps"], run.result["epochs"]) == (6, 1.5)
+    assert run.result["exam"]["stopped_early"]
+    again = Run(student, text_only, tmp_path, scripted([], patience=2))
+    assert again.result["exam"] == run.result["exam"]
+
+
+# -- fine-tuning -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
+    home = tmp_path_factory.mktemp("home")
+    return configured(
+        FinetuneConfig,
+        model=str(homes.student(home / "model")),
+        task="glue/rte",
+        data=str(homes.rte(home / "glue")),
+        eval_every=0.5,
+        keep="best",
+        patience=2,
+    )
+
+
+def result_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "seed-0/result.json").read_text())
+
+
+def test_finetune_says_what_was_kept_and_a_killed_run_keeps_the_same(
+    settings: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = replace(STEPS, epochs=3, batch=4)
+    one, other = homes.whole_and_resumed(finetune, settings, steps, tmp_path, "seed-0/model", at=5)
+    assert one == other
+    said = capsys.readouterr().err
+    assert "step 2: dev accuracy " in said and "(the best so far)" in said
+    first, second = (finetune(settings, steps, tmp_path / name) for name in ("whole", "killed"))
+    assert first == second
+    told = result_of(tmp_path / "whole")
+    exam = told["exam"]
+    assert exam["scores"][0].keys() == {"step", "accuracy"}
+    best = max(exam["scores"], key=lambda one: one["accuracy"])
+    assert exam["kept_step"] == best["step"]
+    assert told["scores"]["dev"]["accuracy"] == best["accuracy"]  # the kept weights answered
+    assert "its scores on dev are flattered by that choice" in first["notes"][0]
+    finished = capsys.readouterr().err
+    assert finished.count("finished earlier; nothing was done") == 2
+
+
+def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_path: Path) -> None:
+    plain = replace(settings, examining=Examining())
+    finetune(plain, replace(STEPS, batch=4), tmp_path / "out")
+    told = result_of(tmp_path / "out")
+    assert "exam" not in told and "notes" not in told
+    watched = replace(settings, examining=Examining(eval_every=1))
+    finetune(watched, replace(STEPS, batch=4), tmp_path / "watched")
+    assert homes.digests(tmp_path / "watched/seed-0/model") == homes.digests(
+        tmp_path / "out/seed-0/model"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"keep": "best"}, "--keep best needs --eval-every EPOCHS"),
+        ({"patience": 2}, "--patience needs --eval-every EPOCHS"),
+        ({"eval_every": -1.0}, "--eval-every = -1.0, expected at least 0"),
+        (
+            {"eval_every": 1.0, "train_splits": ("train", "dev")},
+            r"--eval-every: dev is learned from \(--train-splits\)",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit(
+    values: dict[str, Any], message: str, settings: FinetuneConfig, tmp_path: Path
+) -> None:
+    plain = replace(settings, examining=Examining())
+    with pytest.raises(InputError, match=message):
+        finetune(changed(plain, **values), STEPS, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_best_weights_are_named(
+    student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(homes.Killed):
+        Run(student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep="best"), at=8)
+    path = tmp_path / "checkpoints/best-000000002.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(
+        InputError, match=r"best-000000002.safetensors: the best weights cannot be read"
+    ):
+        Run(student, text_only, tmp_path, scripted([0.1], keep="best"))
+
+
+def test_evaluating_leaves_no_trace(student: Any, text_only: Any, tmp_path: Path) -> None:
+    watched = Run(student, text_only, tmp_path / "watched", scripted([0.1] * 4))
+    plain = student()
+    torch.manual_seed(3)
+    task = Supervised(plain.sizes, form=Classify(("no", "yes")))
+    train(plain, [task], text_only, STEPS, tmp_path / "plain")
+    assert watched.has(plain.state_dict())
