@@ -194,8 +194,8 @@ position (cls); the mean of its states, special pieces left out (mean)."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
     max_windows: int = 0
-    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed, of blocks 9 of 77 (XDBERT), or \
-as many places in windows of another size."""
+    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed, of blocks 9 of 77 (XDBERT) \
+or as many places in windows of another size."""
     cache_gb: float = 2.0
     """A text teacher's features are computed once if they take less disk than this, else in every step; those of a \
 teacher of images are always computed once, but for 0."""

@@ -79,7 +79,9 @@ def models(folder: Path) -> None:
     torch.manual_seed(0)
     homes.student(folder / "bert-base-uncased")
     homes.home(
-        folder / "google/electra-base-discriminator", toys.electra(len(homes.words())), homes.words()
+        folder / "google/electra-base-discriminator",
+        toys.electra(len(homes.words())),
+        homes.words(),
     )
     homes.sentence_encoder(folder / "minilm")
     square = {"height": SIDE, "width": SIDE}
@@ -347,9 +349,7 @@ def _lxmert(name: str) -> str:
 def rte_pairs(folder: Path) -> None:
     """As many development pairs as attention maps are compared on."""
     said = toys.sentences()
-    rows = [
-        f"{number}\t{said[number]}\t{said[-1 - number]}\tentailment" for number in range(205)
-    ]
+    rows = [f"{number}\t{said[number]}\t{said[-1 - number]}\tentailment" for number in range(205)]
     put(folder / "dev.tsv", "\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
 
 

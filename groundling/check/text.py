@@ -101,16 +101,11 @@ def count_lines(folder: Path, report: Report) -> int:
         except InputError as error:
             report.error(error)
             continue
-<<<<<<< HEAD
         words = [len(line.split()) for line in lines]
         full = [line for line, count in zip(lines, words, strict=True) if count]
-        report.fact(f"{path}: {len(words):,} lines, {len(full):,} with text, {sum(words):,} words")
+        report.fact(path, f"{len(words):,} lines, {len(full):,} with text, {sum(words):,} words")
         if len(full) >= LEAST:
-            report.fact(f"{path}: {_by_length(full)}")
-=======
-        full = sum(count > 0 for count in words)
-        report.fact(path, f"{len(words):,} lines, {full:,} with text, {sum(words):,} words")
->>>>>>> main
+            report.fact(path, _by_length(full))
     return len(paths)
 
 

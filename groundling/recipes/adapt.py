@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from groundling.analysis.retention import Pairs, Retention, read_pairs
+from groundling.batch import Example
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.captions import Wanted
 from groundling.data.corpora import corpus
-from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
+from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.errors import InputError, nearest
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
@@ -30,12 +31,9 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
-<<<<<<< HEAD
-from groundling.recipes.adapting.parts import Learned, learned, length_note, match_by_length
+from groundling.recipes.adapting.parts import learned, length_note, match_by_length
 from groundling.recipes.adapting.reading import Reading, reading_of
-=======
 from groundling.recipes.cards import FILLS_MASKS
->>>>>>> main
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     classroom,
@@ -129,21 +127,10 @@ def _adapted(
     notes = _pool_notes(config, arm, text)
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
-<<<<<<< HEAD
     reading = reading_of(config, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
     notes += [reading.note(config.arm, windows.max_windows)] if windows else []
-    texts = _texts(config.text, reading, text, windows, config.max_texts)
-    held = _texts(config.held, reading, text, windows) if config.held and arm.joint else None
-=======
-    max_length = min(config.max_length, text.max_length)
-    wanted = Wanted(config.caption_splits, config.columns)
-    examples = corpus(
-        config.text, config.form, text.tokenizer, max_length, config.max_texts, wanted
-    )
-    model, windows = _model(config, arm, text, training.seed)
-    samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
->>>>>>> main
+    texts, held = _texts(config, reading, text, windows)
     given = replace(_given(config, model, text), distilling=distilling)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
     room = classroom(
@@ -170,10 +157,11 @@ def _adapted(
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result |= {"form": reading.form, "max_length": reading.max_length}
-    result |= {"max_windows": windows.max_windows} if windows else {}
-    result |= {} if by_length is None else {"match_by_length": round(by_length, 4)}
-    if isinstance(model, CrossModal):
-        result["learned"] = asdict(_learned(model, objectives, texts, held, training.seed))
+    if isinstance(model, CrossModal) and windows:
+        found = learned(model, objectives, held or texts, training.seed, held is not None)
+        say_notes([found.line()])
+        result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
+        result["learned"] = asdict(found)
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     if retention:
@@ -193,28 +181,19 @@ def _adapted(
 
 
 def _texts(
-    paths: Sequence[str],
-    reading: Reading,
-    text: TextEncoder,
-    windows: WindowInput | None,
-    limit: int = 0,
-) -> TextSamples:
-    """Files as samples, for both sides if there are `windows`."""
-    examples = corpus(paths, reading.form, text.tokenizer, reading.max_length, limit)
-    return TextSamples(examples, TextInput(text.tokenizer, reading.max_length), windows)
+    config: AdaptConfig, reading: Reading, text: TextEncoder, windows: WindowInput | None
+) -> tuple[TextSamples, TextSamples | None]:
+    """What is learned from and, for a cross-modal model, which has `windows`, what is held out; None without such."""
+    pieces = TextInput(text.tokenizer, reading.max_length)
+    wanted = Wanted(config.caption_splits, config.columns)
 
+    def cut(paths: Sequence[str], limit: int = 0) -> list[Example]:
+        return corpus(paths, reading.form, text.tokenizer, reading.max_length, limit, wanted)
 
-def _learned(
-    model: CrossModal,
-    objectives: Sequence[Objective],
-    texts: Samples,
-    held: Samples | None,
-    seed: int,
-) -> Learned:
-    """What the parts of a trained cross-modal model say, which is printed, too."""
-    report = learned(model, objectives, texts if held is None else held, seed, held is not None)
-    say_notes([report.line()])
-    return report
+    learned_from = TextSamples(cut(config.text, config.max_texts), pieces, windows)
+    if not config.held or windows is None:
+        return learned_from, None
+    return learned_from, TextSamples(cut(config.held), pieces, windows)
 
 
 def _export(
