@@ -153,8 +153,11 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
     assert near < 0.6
     assert match_by_length([Match(cross.sizes)], blocks, 0) < 0.65
     assert match_by_length([ClipTokens(cross.sizes)], lines, 0) is None
-    assert f"{far:.2f}" in length_note(far)[0] and "--match-negatives length" in length_note(far)[0]
-    assert length_note(near) == length_note(None) == length_note(float("nan")) == []
+    assert match_by_length([Match(cross.sizes)], paired(uneven[:19], 128), 0) is None
+    note = length_note(far, "lines")[0]
+    assert f"{far:.2f}" in note and "--form blocks, or --match-negatives length" in note
+    assert "--form blocks" not in length_note(far, "blocks")[0]
+    assert [length_note(one, "lines") for one in (near, None, float("nan"))] == [[], [], []]
 
 
 def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]) -> None:

@@ -151,7 +151,7 @@ def _adapted(
         objectives.append(Retain(given.sizes, weight=config.retain))
         notes.append(_retain_note(config))
     by_length = match_by_length(objectives, texts, training.seed)
-    notes += length_note(by_length)
+    notes += length_note(by_length, reading.form)
     say_notes(notes)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}

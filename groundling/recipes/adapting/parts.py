@@ -21,6 +21,8 @@ from groundling.objectives.match import Match
 
 MEASURED = 512
 """Most texts whose lengths are looked at."""
+LEAST = 20
+"""Fewest; of fewer, an area says nothing."""
 REPORTED = 256
 """Most texts on which a trained model is asked."""
 AT_ONCE = 16
@@ -30,9 +32,12 @@ AFTER = -1
 
 
 def match_by_length(objectives: Sequence[Objective], samples: Samples, seed: int) -> float | None:
-    """How well counts of pieces alone solve MATCH with its own negatives (AUC; .5 is chance); None without MATCH."""
+    """How well counts of pieces alone solve MATCH with its own negatives (AUC; .5 is chance).
+
+    None without MATCH, and on too few texts.
+    """
     found = [one for one in objectives if isinstance(one, Match)]
-    if not found:
+    if not found or len(samples) < LEAST:
         return None
     places = thinned(range(len(samples)), MEASURED)
     paired = Corruption(seed)(samples, places, 0, found)
@@ -42,13 +47,14 @@ def match_by_length(objectives: Sequence[Objective], samples: Samples, seed: int
     return told_by_length(np.array(texts), np.array(clips), same)
 
 
-def length_note(area: float | None) -> list[str]:
+def length_note(area: float | None, form: str) -> list[str]:
     """What is to be said of `match_by_length`, if anything."""
     if area is None or not area >= TELLING:
         return []
+    blocks = "--form blocks, or " if form == "lines" else ""
     return [
-        f"MATCH can be told by lengths alone: area under the ROC curve {area:.2f}, where .5 is chance; --form blocks, "
-        "or --match-negatives length, takes that away"
+        f"MATCH can be told by lengths alone: area under the ROC curve {area:.2f}, where .5 is chance; {blocks}"
+        "--match-negatives length takes that away"
     ]
 
 
