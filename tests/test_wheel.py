@@ -1,54 +1,23 @@
-"""The wheel: made as anybody would make it, and used from an empty folder, far from the repository."""
+"""The wheel and what it says of itself; test_quickstart.py runs it from an empty folder, far from the repository."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import wheels
 import yaml
 from documents import ROOT
 
 import groundling
 
-QUICKSTART = """
-from functools import partial
-from pathlib import Path
-
-import groundling
-from groundling.config import QuickstartConfig
-from groundling.recipes import quickstart as module
-from groundling.world import WorldConfig
-
-assert Path(groundling.__file__).is_relative_to({site!r})
-sizes = dict(nouns=24, dev_nouns=6, test_nouns=8, dev_scenes=10, dev_sentences=10, sentences=150, scenes=130)
-module.WorldConfig = partial(WorldConfig, **sizes)
-module.quickstart(QuickstartConfig(scale=0.003, processes=1), "runs/quickstart")
-"""
-"""The whole quickstart on a very small world."""
-
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    made = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    subprocess.run([*made, str(ROOT)], check=True, capture_output=True)
-    (path,) = folder.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="module")
-def site(wheel: Path) -> Path:
-    """A folder like `site-packages` with the wheel in it."""
-    folder = wheel.parent / "site"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheels.site(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_package_is_all_there(site: Path) -> None:
@@ -81,18 +50,3 @@ def test_versions_agree() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == groundling.__version__
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
-
-
-def test_the_quickstart_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", QUICKSTART.format(site=str(site))],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert "MLM only (control)" in run.stdout
-    page = (tmp_path / "runs/quickstart/report.html").read_text(encoding="utf-8")
-    assert "<svg" in page and "contrastive" in page
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
