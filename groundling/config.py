@@ -162,8 +162,11 @@ class CrossModalOptions:
     """Cross-modal layers (XDBERT Section 2.1)."""
     hard_negatives: int = 0
     """Match: candidates per negative, of which the most similar is taken; 0: the first drawn, as in the paper."""
+    match_negatives: Literal["random", "length"] = "random"
+    """Match: where the other text comes from: all texts, as in the paper, or those of nearly the same length, so that \
+lengths alone do not tell."""
     clip_targets: Literal["real", "released"] = "real"
-    """ClipTokens: real pieces only, or every slot with padding as XDBERT's released code does."""
+    """ClipTokens: real pieces only, or every one of 9 x 77 slots, padding too, as XDBERT's released code does."""
     freeze_clip: bool = False
     """Keep the CLIP side of the cross-modal model as it is (XDBERT trains it)."""
     save_joint: bool = False
@@ -191,7 +194,8 @@ position (cls); the mean of its states, special pieces left out (mean)."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
     max_windows: int = 0
-    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
+    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed, of blocks 9 of 77 (XDBERT) \
+or as many places in windows of another size."""
     cache_gb: float = 2.0
     """A text teacher's features are computed once if they take less disk than this, else in every step; those of a \
 teacher of images are always computed once, but for 0."""
@@ -607,12 +611,17 @@ class AdaptConfig:
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
     masked_lm: bool = True
     """l1 and contrastive: train masked LM, too, as the control does; turn off to leave it out."""
-    form: Literal["lines", "blocks"] = "lines"
-    """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
-    max_length: int = 128
-    """Pieces per text for the student; longer ones become several texts."""
+    form: Literal["auto", "lines", "blocks"] = "auto"
+    """One text per line, or documents cut into blocks of exactly --max-length pieces; auto: blocks for xdbert and its \
+parts, as in its paper, since lines can be matched by their lengths; lines for the rest."""
+    max_length: int = 0
+    """Pieces per text for the student; longer ones become several texts; 0: 128, of blocks 512, and never more than \
+the student reads."""
     max_texts: int = 0
     """Use at most so many texts, evenly spaced; 0: all."""
+    held: tuple[str, ...] = ()
+    """xdbert: files of text that is not learned from, on which the report says what its parts have learned; none: \
+some of the texts that were learned from, with new masks and pairs."""
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
@@ -630,6 +639,9 @@ before; 0: they may move. No part in xdbert."""
     retention: str = ""
     """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
 or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "text", "held")
 
 
 @documented
@@ -750,6 +762,8 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
     plain_head: bool = False
     """Read every task by the pooler and one Linear, in place of the paper's head and losses."""
+    raw_first: bool = False
+    """Read a text encoder's task by one Linear on its first position, without pooler or dropout (XDBERT's code)."""
     head_loss: Literal["paper", "bce", "ce", "kl"] = "paper"
     """The task's loss: the paper's of the head; each answer, choice or region by itself (bce); one softmax over them \
 (ce; the first version of VL-BERT's paper, on VCR and VQA); divergence from it (kl)."""
@@ -1255,6 +1269,12 @@ class AttentionConfig:
     """The other one, e.g. without clip_tokens."""
     text: tuple[str, ...] = ()
     """Files of sentences, as for `adapt`."""
+    task: str = ""
+    """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
+    data: str = ""
+    """--task: folder of its official files."""
+    special: bool = False
+    """The picture has rows of [CLS] and [SEP], too, as Table 9 has; the numbers are of the text's own pieces."""
     max_texts: int = 400
     """Use at most so many sentences, evenly spaced; at least 200 are needed."""
     max_length: int = 128

@@ -23,7 +23,7 @@ from groundling.models.single_stream import (
     described_join,
     load_single_stream,
 )
-from groundling.models.task_heads import Reading, TaskHead, plain_head
+from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
@@ -87,15 +87,22 @@ PLAIN = "plain"
 """The head that is read by the pooler and one Linear, or the plain one of a form of regions."""
 ADAPTER = "adapter"
 """The last Linear of an adapter over CLIP."""
+RAW = "raw"
+"""One Linear on a text encoder's own first position."""
 
 
 def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
-    """A new head for answers of a form: `plain`, `adapter`, or the one that the design's paper has for the task `name`.
+    """A new head for answers of a form: `plain`, `raw`, `adapter`, or that of the design's paper for the task `name`.
 
-    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task.
+    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task, or a
+    `raw` one is asked of another model than a text encoder.
     """
     if name == ADAPTER:
         return AdapterHead(Reading(student.sizes, form))
+    if name == RAW:
+        if not isinstance(student, TextEncoder):
+            raise InputError("--raw-first reads a text encoder; this model is none")
+        return RawFirst(Reading(student.sizes, form))
     if not isinstance(student, SingleStream):
         return plain_head(Reading(student.sizes, form))
     table = student.word_embeddings().weight

@@ -21,6 +21,7 @@ from groundling.recipes.regions_of import Shelf, made_by
 from groundling.students import (
     ADAPTER,
     PLAIN,
+    RAW,
     design_of,
     join_options,
     join_to,
@@ -85,6 +86,8 @@ def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
     """Which head answers, as `groundling.students.new_head` calls it."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
+    if config.raw_first:
+        return RAW
     if config.plain_head or not isinstance(student, SingleStream):
         return PLAIN
     name = task.like or task.name
