@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from homes import coco, picture, put
+from homes import coco, picture, put, table
 
 from groundling.check.folder import check
 from groundling.check.places import Flags
@@ -610,6 +610,21 @@ def test_every_file_is_counted_as_looked_at_or_not(tmp_path: Path) -> None:
 
 
 QUESTIONS = [("is it a dog?", "yes", "1.jpg"), ("is it a cat?", "no", "2.jpg")]
+
+
+def test_the_columns_of_the_readmes_own_table_are_told(tmp_path: Path) -> None:
+    rows = [("is the grass wet ?", f"it has rained {n} times", n % 2) for n in range(30)]
+    put(tmp_path / "my.csv", table(("question", "answer", "y"), *rows))
+    (line,) = (line for line in check(tmp_path).lines if "your own file" in line)
+    assert "30 rows; labels 0: 15, 1: 15; read as --text question,answer --label y" in line
+
+
+def test_of_many_classes_the_commonest_are_told(tmp_path: Path) -> None:
+    rows = [("what is it ?", f"a thing {max(n, 5):02}") for n in range(40)]
+    put(tmp_path / "my.csv", table(("question", "answer"), *rows))
+    (line,) = (line for line in check(tmp_path).lines if "your own file" in line)
+    assert "; labels a thing 05: 6, a thing 06: 1, " in line
+    assert ", a thing 14: 1 and 25 others; read as" in line
 
 
 def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:
