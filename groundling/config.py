@@ -105,7 +105,8 @@ def hints(kind: Any) -> dict[str, Any]:
 def _check_value(group: Any, name: str, value: object, where: str) -> None:
     """Raises InputError for a value of another type than the setting's default, or none of its choices."""
     before = vars(group)[name]
-    kinds = (int, float) if isinstance(before, float) else (type(before),)
+    # Whole epochs are a whole number in many defaults.
+    kinds = (int, float) if hints(type(group))[name] is float else (type(before),)
     wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")

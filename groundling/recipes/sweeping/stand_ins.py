@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from groundling.recipes.regions_of import made_by
 from groundling.recipes.sweeping.parts import Source
 from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.teach import teach
+from groundling.runs import read_json
 from groundling.students import join_to, load_student
 from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
@@ -67,6 +69,7 @@ SMALL: dict[str, Callable[[Any], Any]] = {
     "accumulate": lambda _: 1,
     "head_start": lambda steps: min(steps, 1),
     "horizon": lambda _: 0,
+    "side": lambda _: SIDE,
     "precision": lambda _: "fp32",
     "cpu": lambda _: True,
     "max_length": lambda length: min(length, LENGTH),
@@ -135,6 +138,7 @@ class _Shelf:
             "clip": self.clip,
             "resnet": self.resnet,
             "wordnet": self.wordnet,
+            "detections": self.detections,
             "vlbert-pixels": self.pixels,
             **{join: partial(self.join, join) for join in JOINS},
         }
@@ -150,25 +154,27 @@ class _Shelf:
 
     def clip(self) -> Path:
         out = self.folder / "clip"
-        settings = replace(
-            CLIP,
-            captions=str(self.world / DATA["captions"]),
-            images=str(self.world / DATA["images"]),
-        )
-        teach(settings, replace(TEACHING, cpu=True), out)
+        if not (out / "model").exists():
+            settings = replace(
+                CLIP,
+                captions=str(self.world / DATA["captions"]),
+                images=str(self.world / DATA["images"]),
+            )
+            teach(settings, replace(TEACHING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
         """Regions of all images, the whole one first, in the order of VCR's tags."""
         out = self.folder / "regions"
-        settings = RegionsConfig(
-            images=str(self.world / DATA["images"]),
-            boxes=(str(self.world / "instances.json"),),
-            backbone=str(self.clip()),
-            whole=True,
-            cpu=True,
-        )
-        regions(settings, out)
+        if not (out / "manifest.json").exists():
+            settings = RegionsConfig(
+                images=str(self.world / DATA["images"]),
+                boxes=(str(self.world / "instances.json"),),
+                backbone=str(self.clip()),
+                whole=True,
+                cpu=True,
+            )
+            regions(settings, out)
         return out
 
     def resnet(self) -> Path:
@@ -195,6 +201,22 @@ class _Shelf:
             (folder / f"{ending}.exc").write_text("")
         (folder / "cntlist.rev").write_text("")
         return folder
+
+    def detections(self) -> Path:
+        """RefCOCO+'s annotated boxes as a detector's, none of them sure."""
+        path = self.folder / "detections.json"
+        annotated = read_json(self.world / DATA["refcoco+"] / "instances.json")
+        found = [
+            {
+                "image_id": one["image_id"],
+                "box": one["bbox"],
+                "category_id": one["category_id"],
+                "score": 0.5,
+            }
+            for one in annotated["annotations"]
+        ]
+        path.write_text(json.dumps(found), encoding="utf-8")
+        return path
 
     def join(self, name: str) -> Path:
         folder = self.folder / name
