@@ -275,6 +275,7 @@ def pretrain(
     epoch_of: Literal["captions", "images"] = "captions",
     task: Text = "",
     data: Text = "",
+    train_splits: Texts = (),
     task_answers: Literal["right", "any"] = "right",
     partition: Text = "",
     step_mix: Sequence[float] = (),

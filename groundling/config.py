@@ -647,6 +647,8 @@ none has one, by its number of samples."""
 VCR; e.g. vqa."""
     data: str = ""
     """Folder with that task's official files."""
+    train_splits: tuple[str, ...] = ()
+    """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
     task_answers: Literal["right", "any"] = "right"
     """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
 any, a question that has no choices (vqa) stands alone."""

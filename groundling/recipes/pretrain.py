@@ -21,7 +21,7 @@ from groundling.data.captions import (
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.samples import DrawnTexts, Samples, TextSamples, with_choice
+from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
@@ -158,6 +158,10 @@ def _check(config: PretrainConfig) -> None:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
     if config.task_answers != "right" and not config.task:
         raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.train_splits and not config.task:
+        raise InputError(
+            f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"
+        )
     if config.partition and not config.task:
         raise InputError(
             f"--partition {config.partition}: captions have none; pass --task and --data"
@@ -307,9 +311,10 @@ def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Ex
     """What a task's training texts are, one version each or all that may be drawn."""
     folder = Path(config.data)
     tags = phase.tags and config.regions.tags
+    splits = task.learned(config.train_splits)
     if config.task_answers == "any":
-        return unlabelled_texts(task, folder, tags, config.partition)
-    return [(text,) for text in task_texts(task, folder, tags, config.partition)]
+        return unlabelled_texts(task, folder, tags, config.partition, splits)
+    return [(text,) for text in task_texts(task, folder, tags, config.partition, splits)]
 
 
 def _own_objectives(
@@ -492,9 +497,15 @@ def _notes(
 
 def _told(task: Task, config: PretrainConfig) -> list[str]:
     """Whether the texts told the labels of examples that few-shot fine-tuning does not know."""
-    if config.task_answers == "any" or config.partition:
+    if config.task_answers == "any" or not isinstance(task.form, Answer | Choose):
         return []
-    if not isinstance(task.form, Answer | Choose):
+    held = [split for split in task.dev if split in config.train_splits]
+    if held:
+        return [
+            f"this model has read the right answers of {' and '.join(held)} of {task.name}: scores there after it are "
+            "of examples that it knows"
+        ]
+    if config.partition:
         return []
     return [
         f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
@@ -502,15 +513,22 @@ def _told(task: Task, config: PretrainConfig) -> list[str]:
     ]
 
 
-def task_texts(task: Task, folder: Path, tags: bool = False, partition: str = "") -> list[Example]:
+def task_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[Example]:
     """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
     A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
     one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
-    `partition` they are those of that file's examples. Raises InputError if a multiple choice has no label.
+    `partition` they are those of that file's examples; `splits` are those of the task, if not its training split alone.
+    Raises InputError if a multiple choice has no label.
     """
     texts = []
-    for example in _within(task, folder, partition, task.read(folder, task.train)):
+    for example in _within(task, folder, partition, _read(task, folder, splits)):
         if example.choices and not isinstance(example.label, int):
             raise InputError(
                 f"{example.id}: a multiple choice without a label cannot be pre-trained on"
@@ -524,18 +542,26 @@ def task_texts(task: Task, folder: Path, tags: bool = False, partition: str = ""
 
 
 def unlabelled_texts(
-    task: Task, folder: Path, tags: bool = False, partition: str = ""
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
 ) -> list[tuple[Example, ...]]:
     """All versions of each of a task's training texts that somebody could write who has not seen the labels.
 
     A question with choices is an example with all of them; a question without stands alone. With `partition` they are
-    those of that file's examples.
+    those of that file's examples; `splits` as for `task_texts`.
     """
-    examples = task.read(folder, task.train)
+    examples = _read(task, folder, splits)
     inside = {example.id for example in _within(task, folder, partition, examples)}
-    pairs = zip(examples, hidden_versions(examples, task, folder), strict=True)
+    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
     kept = [versions for example, versions in pairs if example.id in inside]
     return [tuple(_as_text(example, tags) for example in versions) for versions in kept]
+
+
+def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
+    return together({split: task.read(folder, split) for split in splits or (task.train,)})
 
 
 def _within(

@@ -27,6 +27,7 @@ from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.teach import teach
 from groundling.runs import read_json
 from groundling.students import join_to, load_student
+from groundling.tasks.vqa import questions
 from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
 from groundling.world.world import World
@@ -130,6 +131,8 @@ class _Shelf:
         if not (self.world / "tasks.json").exists():
             write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES, self.names)
             _name_persons(self.world / DATA["vcr"])
+            if "vqa" in self.names:
+                _cut_val(self.world / DATA["vqa"])
         if kind in DATA:
             return self.world / DATA[kind]
         makers: Mapping[str, Callable[[], Path]] = {
@@ -242,6 +245,17 @@ class _Shelf:
         student = load_student(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
+
+
+def _cut_val(vqa: Path) -> None:
+    """VQA's val in two, as LXMERT's lists."""
+    asked = questions(vqa, "val")
+    for name, some in (("minival", asked[::2]), ("nominival", asked[1::2])):
+        rows = [
+            {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}
+            for one in some
+        ]
+        (vqa / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
 def _name_persons(vcr: Path) -> None:
