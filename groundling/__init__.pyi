@@ -367,6 +367,7 @@ def regions(
     ids_as: Texts = (),
     detector: Text = "PekingU/rtdetr_r50vd",
     boxes: Texts = (),
+    also_detected: bool = False,
     grid: int = 0,
     backbone: Text = "microsoft/resnet-101",
     side: int = 0,

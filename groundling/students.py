@@ -122,6 +122,7 @@ def seeing_of(
         most=most,
         budget=budget,
         phrases=form.reads == "phrase",
+        tied=student.join.tied,
         apart=apart,
         blind=blind,
         width=student.sizes.regions,

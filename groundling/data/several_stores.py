@@ -57,8 +57,12 @@ class SeveralStores:
         return self.holder(image_id).size(image_id)
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
         return self.holder(image_id).in_annotated_order(image_id)
+
+    def behind(self, image_id: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
+        return self.holder(image_id).behind(image_id)
 
     def repeated(self, images: Iterable[str]) -> list[str]:
         """Those of the images that more than one store has."""

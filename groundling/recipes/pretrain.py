@@ -366,6 +366,7 @@ def _data(
     notes += _shared_images(corpora, texts, stores)
     seeing = Seeing(
         whole=model.join.whole,
+        tied=model.join.tied,
         last_pixel=model.join.last_pixel,
         most=config.regions.most_regions,
         budget=config.regions.budget,
