@@ -22,7 +22,7 @@ from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
 from groundling.recipes.regions import regions
 from groundling.recipes.regions_of import made_by
-from groundling.recipes.sweeping.parts import Source
+from groundling.recipes.sweeping.parts import Source, slug
 from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.teach import teach
 from groundling.runs import read_json
@@ -133,6 +133,8 @@ class _Shelf:
             _name_persons(self.world / DATA["vcr"])
             if "vqa" in self.names:
                 _cut_val(self.world / DATA["vqa"])
+        if kind in ("captions", "karpathy"):
+            return self.captions(kind, name)
         if kind in DATA:
             return self.world / DATA[kind]
         makers: Mapping[str, Callable[[], Path]] = {
@@ -146,9 +148,18 @@ class _Shelf:
             **{join: partial(self.join, join) for join in JOINS},
         }
         if kind not in makers:
-            offered = ", ".join([*DATA, *makers])
+            offered = ", ".join([*DATA, "karpathy", *makers])
             raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
         return makers[kind]()
+
+    def captions(self, kind: str, name: str) -> Path:
+        """A file for each name, since several of them may be read together: COCO's, or as Karpathy split them."""
+        path = self.folder / f"{slug(name)}.json"
+        content = read_json(self.world / DATA["captions"])
+        if kind == "karpathy":
+            content = _split_as_karpathy(content)
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return path
 
     def bert(self) -> Path:
         folder = self.folder / "bert"
@@ -245,6 +256,23 @@ class _Shelf:
         student = load_student(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
+
+
+def _split_as_karpathy(content: Mapping[str, Any]) -> dict[str, Any]:
+    """COCO's captions as `dataset_coco.json` has them, in turns of train and restval."""
+    said: dict[int, list[dict[str, str]]] = {image["id"]: [] for image in content["images"]}
+    for note in content["annotations"]:
+        said[note["image_id"]].append({"raw": note["caption"]})
+    images = [
+        {
+            "cocoid": image["id"],
+            "filename": image["file_name"],
+            "split": ("train", "restval")[number % 2],
+            "sentences": said[image["id"]],
+        }
+        for number, image in enumerate(content["images"])
+    ]
+    return {"images": images}
 
 
 def _cut_val(vqa: Path) -> None:
