@@ -1,4 +1,4 @@
-"""Boxes that exist already, MAttNet's above all; both tracks of RefCOCO+; imported images under other names."""
+"""Boxes that exist already, MAttNet's above all; both tracks of RefCOCO+ (B14); imported images under other names."""
 
 from __future__ import annotations
 
