@@ -114,6 +114,14 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
 
+def figures(
+    *,
+    results: Texts = (),
+    formats: Texts = ("svg", "pdf", "png"),
+    out: Text = "runs/figures",
+) -> dict[str, Any]:
+    """Figures for papers from what `heads`, `syntax` and `modality` wrote."""
+
 def finetune(
     *,
     model: Text = "",
@@ -230,6 +238,87 @@ def finetune(
     out: Text = "runs/finetune",
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
+
+def heads(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    task: Text = "flickr30k",
+    data: Text = "",
+    split: Text = "val",
+    query: Literal["last", "mean"] = "last",
+    active: float = 0.2,
+    unrelated: bool = True,
+    other_images: bool = True,
+    processes: int = 1,
+    out: Text = "runs/heads",
+) -> dict[str, Any]:
+    """Which attention heads look where a phrase's own thing is: every head as a classifier."""
+
+def modality(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    other: Text = "",
+    data: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    task: Text = "",
+    split: Text = "",
+    text: Text = "",
+    image: Text = "",
+    choices: Text = "",
+    label: Text = "",
+    most_examples: int = 1000,
+    query: Literal["cls", "all"] = "cls",
+    outcome: Literal["best", "match", "words"] = "best",
+    other_inputs: bool = True,
+    explained: int = 100,
+    line_points: int = 64,
+    teacher: Text = "",
+    teacher_images: Text = "",
+    words: int = 2,
+    relevance: Literal["contextual", "isolated"] = "contextual",
+    processes: int = 1,
+    out: Text = "runs/modality",
+) -> dict[str, Any]:
+    """How much a model looks at, and depends on, text and image; before and after distillation."""
+
+def pairs(
+    *,
+    model: Text = "",
+    data: Text = "",
+    other: Text = "",
+    pll: Literal["within-word", "original"] = "within-word",
+    reduce: Literal["sum", "mean"] = "sum",
+    most_pairs: int = 0,
+    max_length: int = 0,
+    skip_long: bool = False,
+    model_seed: int = 0,
+    cpu: bool = False,
+    out: Text = "runs/pairs",
+) -> dict[str, Any]:
+    """Which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own."""
 
 def predict(
     *,
@@ -385,6 +474,57 @@ def regions(
 ) -> dict[str, Any]:
     """Regions of your own images, or of others' region files, as a store."""
 
+def retrieve(
+    *,
+    model: Text = "",
+    captions: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
+    images: Text = "",
+    listing: Text = "",
+    skip_missing: bool = False,
+    skip_bad: bool = False,
+    student: Text = "",
+    join_captions: int = 1,
+    windows: int = 1,
+    max_length: int = 0,
+    seed: int = 0,
+    teacher_cache: Text = "",
+    cpu: bool = False,
+    out: Text = "runs/retrieve",
+) -> dict[str, Any]:
+    """Image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+
+def syntax(
+    *,
+    model: Text = "",
+    untrained: bool = False,
+    regions: Texts = (),
+    images: Text = "",
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    at_once: int = 32,
+    seed: int = 0,
+    kind: Text = "",
+    join: Text = "",
+    cpu: bool = False,
+    data: Text = "",
+    split: Text = "val",
+    parses: Text = "",
+    labels: Literal["stanford", "ud", "as-is"] = "stanford",
+    other_phrases: bool = False,
+    active: float = 0.2,
+    least_arcs: int = 50,
+    unrelated: bool = True,
+    other_images: bool = True,
+    processes: int = 1,
+    write_captions: Text = "",
+    out: Text = "runs/syntax",
+) -> dict[str, Any]:
+    """Which attention heads look from a word to the thing of its syntactic neighbour."""
+
 def teach(
     *,
     start: Text = "",
@@ -443,3 +583,11 @@ def teach(
     out: Text = "runs/teach",
 ) -> dict[str, Any]:
     """Train a small CLIP teacher on captioned images."""
+
+def verdict(
+    *,
+    runs: Texts = (),
+    published: Texts = (),
+    out: Text = "runs/verdict",
+) -> dict[str, Any]:
+    """Judge runs against a control's: intervals, permutation, one plain sentence each."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,41 +14,70 @@ from typing import TYPE_CHECKING, NamedTuple
 from groundling.runs import disk_errors
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{{ title }}</title>
 <style>
- body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1c2126; }
- h1 { font-size: 1.7rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin-top: 2rem }
- table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
- th, td { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid #dde2e7; white-space: nowrap }
- th:first-child, td:first-child { text-align: left } th { border-bottom: 2px solid #8b98a5 }
- svg, img.small { max-width: 100%; height: auto }
- img.small { image-rendering: pixelated; margin-right: .5rem; width: 7rem }
- figure { margin: 1rem 0; display: inline-block; vertical-align: top }
- figcaption { font-size: .85rem; color: #55606b; max-width: 7.5rem }
- .wide { overflow-x: auto } p.note { color: #55606b }
+ :root { color-scheme: light dark; --ink: #1c2126; --quiet: #55606b; --paper: #fff; --line: #c9d0d7 }
+ @media (prefers-color-scheme: dark) {
+  :root { --ink: #e8eaed; --quiet: #a3adb8; --paper: #14171a; --line: #4a535c }
+ }
+ * { box-sizing: border-box; min-width: 0 }
+ body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem;
+  color: var(--ink); background: var(--paper); overflow-wrap: anywhere }
+ h1 { font-size: 1.7rem; line-height: 1.2; margin-bottom: .4rem } h2 { font-size: 1.15rem; margin-top: 2rem }
+ p, dl { max-width: 46rem } dt { font-weight: 600 } dd { margin: 0 0 .5rem }
+ p.note, figcaption { color: var(--quiet) } abbr { text-decoration: underline dotted; cursor: help }
+ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; max-width: 100% }
+ th, td { padding: .35rem .6rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line) }
+ th:first-child, td:first-child { text-align: left } th { border-bottom: 2px solid var(--quiet) }
+ th, td { overflow-wrap: break-word } td.long { overflow-wrap: anywhere }
+ {% for name, width in stacks.items() %}@media (max-width: {{ width }}rem) {
+  table.{{ name }}, .{{ name }} tbody, .{{ name }} tr { display: block }
+  .{{ name }} tr { border-bottom: 2px solid var(--quiet); padding: .4rem 0 } .{{ name }} tr:first-child { display: none }
+  .{{ name }} td { display: flex; justify-content: space-between; gap: 1rem; padding: .15rem 0; border: 0 }
+  .{{ name }} td:first-child { font-weight: 600 } .{{ name }} td::before { content: attr(data-label); font-weight: 400;
+   color: var(--quiet); text-align: left; flex: 0 0 auto; max-width: 45% }
+  .{{ name }} td > span { overflow-wrap: anywhere }
+ }
+ {% endfor %}.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: 1rem }
+ figure { margin: 0 } figcaption { font-size: .85rem; line-height: 1.35; white-space: pre-line; margin-top: .3rem }
+ .pictures img { image-rendering: pixelated; width: 100%; max-width: 10rem; display: block }
+ svg { max-width: 100%; height: auto; fill: currentColor; display: block }
+ .narrow { display: none } .narrow svg { width: min(100%, 30rem) }
+ @media (max-width: 52rem) { .broad { display: none } .narrow { display: block } }
 </style></head><body>
 <h1>{{ title }}</h1>
 {% for text in sentences %}<p>{{ text }}</p>{% endfor %}
 {% for section in sections %}<h2>{{ section.heading }}</h2>
 {% for text in section.sentences %}<p>{{ text }}</p>{% endfor %}
-{% if section.pictures %}<div>{% for picture in section.pictures %}<figure>
-<img class="small" src="data:image/png;base64,{{ picture.base64 }}" alt="{{ picture.caption }}">
+{% if section.pictures %}<div class="pictures">{% for picture in section.pictures %}<figure>
+<img src="data:image/png;base64,{{ picture.base64 }}" alt="{{ picture.caption }}">
 <figcaption>{{ picture.caption }}</figcaption>
 </figure>{% endfor %}</div>{% endif %}
-{% if section.figure %}<div class="wide">{{ section.figure|safe }}</div>{% endif %}
-{% if section.rows %}<div class="wide"><table>
-<tr>{% for key in section.rows[0] %}<th>{{ key }}</th>{% endfor %}</tr>
-{% for row in section.rows %}<tr>{% for value in row.values() %}<td>{{ value }}</td>{% endfor %}</tr>{% endfor %}
-</table></div>{% endif %}
+{% if section.figure %}<div>{{ section.figure|safe }}</div>{% endif %}
+{% if section.rows %}<table role="table" class="{{ stack(section.rows[0]|length) }}">
+<tr role="row">{% for key in section.rows[0] %}<th role="columnheader">
+{%- if key in terms %}<abbr title="{{ terms[key] }}">{{ key }}</abbr>{% else %}{{ key }}{% endif %}</th>{% endfor %}</tr>
+{% for row in section.rows %}<tr role="row">{% for key, value in row.items() %}
+<td role="cell" data-label="{{ key }}"{% if has_long_word(value) %} class="long"{% endif %}><span>{{ value }}</span></td>{% endfor %}</tr>{% endfor %}
+</table>{% endif %}
 {% endfor %}
+{% if terms %}<h2>What the words mean</h2>
+<dl>{% for term, meaning in terms.items() %}<dt>{{ term }}</dt><dd>{{ meaning }}</dd>{% endfor %}</dl>{% endif %}
 {% for text in notes %}<p class="note">{{ text }}</p>{% endfor %}
 </body></html>
 """
 """Everything that is filled in is escaped, except a section's figure, which is SVG of our own making."""
+
+STACKS = {"few": 26, "some": 48, "many": 66}
+"""Widths of the window, in rem, up to which a table's rows stand as blocks: of up to 3 columns, up to 6, and more."""
+
+LONG = 20
+"""Letters of a word that need not be broken in a table."""
 
 TableRow = Mapping[str, str]
 """One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
@@ -59,7 +89,7 @@ class Picture(NamedTuple):
     png: bytes
     """Contents of a PNG file."""
     caption: str
-    """Shown below the image, and read aloud in its place."""
+    """Shown below the image, its lines as they are, and read aloud in its place."""
 
     @property
     def base64(self) -> str:
@@ -77,7 +107,7 @@ class Section:
     pictures: Sequence[Picture] = ()
     """Side by side."""
     figure: str = ""
-    """SVG, as `svg_of` gives it; goes into the page as it is."""
+    """SVG, as `svg_of` or `in_two_widths` gives it; goes into the page as it is."""
     rows: Sequence[TableRow] = ()
     """A table: its first column left-aligned, the others right-aligned."""
 
@@ -115,8 +145,12 @@ def write_report(
     sentences: Sequence[str] = (),
     *,
     notes: Sequence[str] = (),
+    terms: Mapping[str, str] | None = None,
 ) -> None:
     """Write one HTML file that needs no other: title, `sentences`, sections in order, and `notes` in grey at the end.
+
+    `terms` explains words: where one heads a column it is explained to who points at it, and all of them are explained
+    below, for touch and print. The page fits windows from 360 pixels on, light and dark, and loads nothing.
 
     Raises InputError if the file cannot be written.
     """
@@ -124,62 +158,24 @@ def write_report(
     from jinja2 import Environment
 
     page = Environment(autoescape=True).from_string(PAGE)
-    html = page.render(title=title, sections=sections, sentences=sentences, notes=notes)
+    told = {"title": title, "sections": sections, "sentences": sentences, "notes": notes}
+    text = page.render(
+        told, terms=terms or {}, stacks=STACKS, stack=_stack, has_long_word=_has_long_word
+    )
     with disk_errors(path):
-        path.write_text(html, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
 
 
-def bars(
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    chances: Sequence[float],
-    path: Path | None = None,
-    label: str = "accuracy",
-) -> str:
-    """Grouped bars of shares from 0 to 1 as SVG, with a dashed mark per group for what guessing gives.
-
-    Args:
-        groups: Names of the G groups along the axis.
-        series: By name, one value for each group; each series has its own colour.
-        chances: What guessing gives, one value for each group.
-        path: Where a PNG is written too, if given.
-        label: What the values are; stands beside the axis.
-    """
-    figure = new_figure(10, 3.8)
-    axes = figure.subplots()
-    _draw_series(axes, series)
-    _draw_chances(axes, chances)
-    axes.set_xticks(range(len(groups)), groups)
-    axes.set_ylim(0, 1)
-    axes.set_ylabel(label)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=len(series) + 1, frameon=False, fontsize=9)
-    return svg_of(figure, path)
+def _stack(columns: int) -> str:
+    """The class of a table of so many columns, which decides in how narrow a window its rows stand as blocks."""
+    if columns <= 3:
+        return "few"
+    return "some" if columns <= 6 else "many"
 
 
-def _draw_series(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
-    from matplotlib import colormaps
-
-    width = 0.82 / len(series)  # the bars of a group leave some space to the next group
-    middle = (len(series) - 1) / 2
-    colours = colormaps["tab10"]
-    for number, (name, values) in enumerate(series.items()):
-        offset = (number - middle) * width
-        places = [group + offset for group in range(len(values))]
-        axes.bar(places, values, width * 0.92, label=name, color=colours(number % 10))
-
-
-def _draw_chances(axes: Axes, chances: Sequence[float]) -> None:
-    for group, chance in enumerate(chances):
-        axes.hlines(
-            chance,
-            group - 0.44,
-            group + 0.44,
-            colors="black",
-            linestyles="dashed",
-            linewidth=1.2,
-            label="guessing" if group == 0 else "",  # once in the legend
-        )
+def _has_long_word(cell: str) -> bool:
+    """Whether a cell has to be broken inside a word, or its table may be wider than the page."""
+    return any(len(word) > LONG for word in cell.split())
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -192,15 +188,30 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def svg_of(figure: Figure, path: str | Path | None = None) -> str:
-    """A figure as SVG that can stand inside a page; also a PNG at `path`, if given.
+def svg_of(figure: Figure, path: str | Path | None = None, label: str = "") -> str:
+    """A figure as SVG that can stand inside a page, black in the page's ink; also a PNG at `path`, if given.
 
-    Raises InputError if the PNG cannot be written.
+    `label` is read aloud in its place. Raises InputError if the PNG cannot be written.
     """
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     if path is not None:
         with disk_errors(Path(path)):
-            figure.savefig(path, dpi=130)
+            figure.savefig(path, format="png", dpi=130)
     # What stands before the element (XML declaration and doctype) belongs to a file of its own.
-    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+    svg = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+    svg = svg.replace("#000000", "currentColor")
+    about = f'<svg role="img" aria-label="{html.escape(label)}"' if label else "<svg"
+    return svg.replace("<svg", about, 1)
+
+
+def in_two_widths(
+    draw: Callable[[bool], Figure], label: str, path: str | Path | None = None
+) -> str:
+    """What `draw` draws for a broad page (True) and for a narrow one, of which the page shows the one that fits.
+
+    `label` is read aloud in their place; a PNG of the broad one is written to `path`, if given.
+    """
+    broad = svg_of(draw(True), path, label)
+    narrow = svg_of(draw(False), None, label)
+    return f'<div class="broad">{broad}</div><div class="narrow">{narrow}</div>'

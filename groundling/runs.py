@@ -40,12 +40,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises InputError as `write_json`.
     """
     with disk_errors(path):
-        partial = path.with_name(path.name + ".partial")
+        partial = _partial(path)
         if isinstance(content, str):
             partial.write_text(content, encoding="utf-8")
         else:
             partial.write_bytes(content)
         os.replace(partial, path)
+
+
+def _partial(path: Path) -> Path:
+    """Where `write_whole` writes what is to be a file."""
+    return path.with_name(path.name + ".partial")
 
 
 def write_new(path: Path, text: str) -> None:
@@ -209,7 +214,9 @@ def open_run(
                 differing = difference(theirs.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({differing}); choose another --out")
         return out
-    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    # Settings that are not whole yet are none: their run was killed over them.
+    half = _partial(settings)
+    is_free = not out.exists() or (out.is_dir() and all(one == half for one in out.iterdir()))
     if not is_free and not settings.exists():
         raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
     if not writes:
@@ -224,7 +231,8 @@ def _has_results(out: Path, settings: Path) -> bool:
     """Whether a run has left more than its settings: else it stopped at a mistake that may be mended by now."""
     if not settings.exists():
         return False
-    return any(path.is_file() and path != settings for path in out.rglob("*"))
+    no_result = (settings, _partial(settings))
+    return any(path.is_file() and path not in no_result for path in out.rglob("*"))
 
 
 def difference(theirs: object, mine: object, name: str) -> str:

@@ -50,6 +50,7 @@ from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
+from groundling.recipes.lifecycle import Run
 
 
 @pytest.fixture(scope="session")
@@ -384,7 +385,10 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
         ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
         ([*TUNE, "--most-regions", "3"], "--most-regions is about regions; pass --regions STORE"),
         (["probe"], "needs --model"),
-        (["probe", "--model", "STUDENT", "--data", "GLUE"], "no rendered world"),
+        (
+            ["probe", "--model", "STUDENT", "--data", "GLUE"],
+            "nothing to ask; expected a folder `probes`",
+        ),
         (["compare", "--arms", "mlm"], "needs --tasks and --data"),
         (
             ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
@@ -752,6 +756,24 @@ def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> N
             adapt(control, STEPS, tmp_path / name)
     assert set(digests(tmp_path)) == {"thesis/chapter1.tex", "file"}
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+
+
+def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
+    """Until a run has written more than its settings, other settings may replace them."""
+    first = Run(tmp_path / "out", "test", {"seed": 0}, {}, cpu=True)
+    second = Run(tmp_path / "out", "test", {"seed": 1}, {}, cpu=True)
+    with pytest.raises(InputError, match=r"out: taken by another run .*seed: 1 there, 0 now"):
+        first.finish({"from": 0})
+    assert second.finish({"from": 1}) == second.result
+
+
+def test_settings_that_were_never_whole_are_as_good_as_none(
+    control: AdaptConfig, whole: dict, tmp_path: Path
+) -> None:
+    """A run was killed while it wrote them."""
+    put(tmp_path / "out/config.json.partial", "{")
+    adapt(control, STEPS, tmp_path / "out")
+    assert same(tmp_path / "out", whole)
 
 
 def test_an_empty_folder_is_as_good_as_none(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -150,6 +153,21 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {
                 re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads
             }
+
+
+def test_the_site_is_built_and_lists_every_page(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert 'not included in the "nav"' not in made.stderr  # a page that nobody finds
+    pages = {path.parent.name for path in tmp_path.glob("*/index.html")}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= pages
+    assert "A text encoder" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

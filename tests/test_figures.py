@@ -28,6 +28,13 @@ def heads() -> dict[str, Any]:
     return {"heads": rows, "confidence": {"value": 7.5}, "chance": {"value": 3.0}}
 
 
+def damaged(accuracy: float) -> dict[str, Any]:
+    """The same with a number that no accuracy is."""
+    told = heads()
+    told["heads"][4]["accuracy"] = accuracy
+    return told
+
+
 def syntax() -> dict[str, Any]:
     told = [{"relation": name, "phrase_is": "head", **heads()} for name in ("det", "amod", "num")]
     told[1]["confidence"] = None
@@ -136,6 +143,14 @@ def test_a_file_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: Any) -> 
     assert path.read_bytes() == before
 
 
+def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
+    maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which SVG knows by a name
+    for name in ("one", "other"):
+        drawn = figures_of(heads()) | {"maps": heat_maps(maps, ["a"], ["0", "1"], "box")}
+        write_figures(drawn, tmp_path / name, ["svg", "pdf", "png"])
+    assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
+
+
 def test_words_over_boxes_share_one_scale() -> None:
     maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
     figure = heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
@@ -172,6 +187,10 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         ({"relations": []}, [], "no result of `groundling heads`"),
         ({"models": []}, [], "no result of `groundling heads`"),
         ([], [], "no result of `groundling heads`"),
+        (damaged(float("nan")), [], "expected accuracies of 0 to 100"),
+        (damaged(float("inf")), [], "expected accuracies of 0 to 100"),
+        (damaged(-1), [], "expected accuracies of 0 to 100"),
+        (heads() | {"chance": {"value": float("nan")}, "confidence": None}, [], "of 0 to 100"),
         (heads(), ["--formats", "gif"], "--formats gif: expected some of svg, pdf, png"),
         (heads(), ["--formats"], "--formats: none is named; expected some of svg, pdf, png"),
         (None, [], "result.json: no such file; expected the folder of a finished run"),
@@ -186,3 +205,10 @@ def test_a_mistake_is_one_line(
     assert main(line) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
+
+
+def test_a_file_that_is_no_json_is_named_once(tmp_path: Path, capsys: Any) -> None:
+    path = homes.put(tmp_path / "run/result.json", "{")
+    assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"groundling: {path}, line 1: not valid JSON") and said.count("\n") == 1

@@ -593,12 +593,11 @@ def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
         tmp_path / "world"
     )
     words = ["--model", str(average), *KIND, "--data", str(tmp_path / "world"), *FEW]
-    run("probe", *words, "--out", str(tmp_path / "asked"))
+    run("probe", *words, "--seeds", "1", "--out", str(tmp_path / "asked"))
     asked = result(tmp_path / "asked")
     assert {"linear/colour", "world/truth"} <= set(asked)
-    config = configured(
-        ProbeConfig, model=str(average), data=str(tmp_path / "world"), kind="mine.average:KIND"
-    )
+    settings = {"model": str(average), "data": str(tmp_path / "world"), "kind": "mine.average:KIND"}
+    config = configured(ProbeConfig, **settings, questions=("odd",), seeds=1)
     assert probe(config, TINY, tmp_path / "object")["linear/colour"] == asked["linear/colour"]
 
 

@@ -127,7 +127,8 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
         [(1, "a.jpg"), (2, "b.jpg")],
         [(1, "A dog."), (2, "Dogs: a cat"), (1, " ")],
     )
-    config = CountsConfig((str(file),), str(home(tmp_path / "tokenizer", None, pieces())))
+    tokenizer = str(home(tmp_path / "tokenizer", None, pieces()))
+    config = CountsConfig((str(file),), tokenizer=tokenizer)
     assert "4 pieces and 6 words of 2 captions" in count(config, tmp_path / "counts.json")
     table = json.loads((tmp_path / "counts.json").read_text())
     assert table["pieces"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}

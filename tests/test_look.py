@@ -321,7 +321,7 @@ OWN = {"text": "", "image": ""}
         ({"only": "7"}, "--only 7: names examples of a --task"),
         (
             {"grid": "17"},
-            "--grid 17: expected at most 16 boxes per side; of smaller ones none can be",
+            "--grid 17: expected 1 to 16 boxes per side, 0 for none",
         ),
         ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
         ({"per-page": "0"}, "--per-page 0: expected at least 1"),
@@ -347,6 +347,9 @@ def test_a_mistake_is_one_line(
     [
         ({"accuracy": float("nan")}, "each with an accuracy of 0 to 100"),
         ({"layer": float("inf")}, "OverflowError"),
+        ({"layer": -1}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0.5}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0}, "expected whole numbers of layers and heads, each head once"),
         (None, "expected heads, each"),
     ],
 )
@@ -354,7 +357,7 @@ def test_damaged_heads_are_refused(
     change: dict[str, float] | None, message: str, tmp_path: Path
 ) -> None:
     head = {"active": True, "attention": "self", "layer": 0, "head": 1, "accuracy": 50.0}
-    heads = [] if change is None else [head | change]
+    heads = [] if change is None else [head | {"head": 0}, head | change]
     path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
     with pytest.raises(InputError, match=message) as caught:
         Ranked.read(tmp_path)

@@ -158,7 +158,7 @@ def test_clicking_a_word_shades_the_boxes(alone: Page) -> None:
     assert words[2].get_attribute("aria-pressed") == "true"
     told = f"{100 * weights(1, 0)[2][7]:.0f}"
     assert "“dog” in layer 1, head 0" in alone.said()
-    assert f"box 2 (ball) {told} %" in alone.said()
+    assert f"box 1 (ball) {told} %" in alone.said()
     darkest = max(alone.all(".boxes .box"), key=lambda box: float(box.get_attribute("data-share")))
     assert float(alone.run("arguments[0].style.getPropertyValue('--share')", darkest)) == 1
 
@@ -183,9 +183,9 @@ def test_arrows_do_the_same(alone: Page) -> None:
 def test_clicking_a_box_shades_the_words(alone: Page) -> None:
     alone.all(".boxes .box")[1].click()
     assert alone.shares(".words:not(.wholes) .word") == near(weights(1, 0)[7][:5])
-    assert "box 2 (ball) in layer 1, head 0" in alone.said()
+    assert "box 1 (ball) in layer 1, head 0" in alone.said()
     alone.press(LEFT)
-    assert "box 1 (dog)" in alone.said()
+    assert "box 0 (dog)" in alone.said()
     alone.all(".wholes .word")[0].click()
     assert alone.shares(".words:not(.wholes) .word") == near(weights(1, 0)[5][:5])
 
@@ -340,13 +340,13 @@ def test_words_and_patches_shade_patches(browser: Any, place: Path) -> None:
         vilt.all(".box")[number].click()
         assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[number + 1][1:])
         assert vilt.shares(WORD) == near(vilt.block(0, 0, "boxes", "words")[number + 1])
-        assert f"patch {number + 1} in layer 0" in vilt.said
+        assert f"patch {number} in layer 0" in vilt.said
     vilt.page.press(DOWN)
-    assert "patch 15 in layer 0" in vilt.said, "one row of six further down"
+    assert "patch 14 in layer 0" in vilt.said, "one row of six further down"
     vilt.page.press(LEFT)
-    assert "patch 14 in layer 0" in vilt.said
+    assert "patch 13 in layer 0" in vilt.said
     # The other model's patch in which its centre lies, if there is one: CLIP sees the middle of the photo.
-    assert "patch 3 in layer image 0" in clip.said
+    assert "patch 2 in layer image 0" in clip.said
     vilt.page.press(LEFT)
     assert "Pick a word or a patch" in clip.said
     vilt.all(".wholes .word")[0].click()
@@ -363,7 +363,7 @@ def test_towers_that_never_meet_show_their_own_layers(browser: Any, place: Path)
     assert clip.shares(WORD) == near(clip.block(1, 2, "words", "words")[2])
     assert np.isnan(clip.shares(".box")).all()
     clip.all(".box")[3].click()
-    assert "patch 4 in layer image 0" in clip.said
+    assert "patch 3 in layer image 0" in clip.said
     assert clip.shares(".box") == near(clip.block(1, 0, "boxes", "boxes")[4][1:])
     assert np.isnan(clip.shares(WORD)).all()
     rows = [one.text for one in clip.all(".heads tbody th")]

@@ -15,7 +15,7 @@ import torch
 import toys
 from homes import put
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_pretrain import store
 from torch import Tensor
 from transformers import (
@@ -254,6 +254,25 @@ def test_pickled_weights_are_refused(name: str, place: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"weights could not be loaded .*safetensors") as caught:
         load_viewed(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vilt", "clip"])
+def test_damaged_weights_are_named(name: str, place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / name, tmp_path / name)
+    weights = load_file(folder / "model.safetensors")
+    for key in weights:
+        if "1" in key and ("query.weight" in key or "q_proj.weight" in key):
+            weights[key][:] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=f"{name}: .* layer 1 holds what is no number"):
+        groundling.look(folder, place / "photos/0.png", TEXTS[0], cpu=True)
+
+
+def test_a_processor_that_is_no_object_is_named(place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / "vilt", tmp_path / "vilt")
+    put(folder / "preprocessor_config.json", "[1]")
+    with pytest.raises(InputError, match=r"preprocessor_config\.json is missing or damaged"):
+        load_vilt(folder)
 
 
 def test_narrow_photos_are_refused(place: Path) -> None:

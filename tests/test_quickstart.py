@@ -5,65 +5,97 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 import pytest
+import wheels
 from homes import Here, digests, never
 from PIL import Image
 
+from groundling.charts import Panel, panels
 from groundling.config import QuickstartConfig
 from groundling.errors import InputError
 from groundling.recipes import quickstart as module
-from groundling.recipes.quickstart import (
-    ARMS,
+from groundling.recipes.quickstart import ARMS, quickstart
+from groundling.recipes.quickstart_page import (
     LINEAR,
+    NOTHING,
+    READ_OUT,
     TEXTUAL,
     VISUAL,
-    quickstart,
     table_rows,
     verdict,
 )
-from groundling.report import Picture, Section, bars, table, write_report
+from groundling.report import Picture, Section, in_two_widths, svg_of, table, write_report
 from groundling.world import World, WorldConfig
 
 CONFIG = QuickstartConfig(scale=0.003, processes=1)
 
 
+SIZES = {
+    "nouns": 24,
+    "dev_nouns": 6,
+    "test_nouns": 8,
+    "dev_scenes": 10,
+    "dev_sentences": 10,
+    "sentences": 150,
+    "scenes": 130,  # a batch of the teacher's is 128
+}
+"""Of a very small world."""
+
+FROM_THE_WHEEL = """
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import groundling
+from groundling.config import QuickstartConfig
+from groundling.recipes import quickstart as module
+from groundling.world import WorldConfig
+
+assert Path(groundling.__file__).is_relative_to({site!r}), groundling.__file__
+module.WorldConfig = partial(WorldConfig, **{sizes!r})
+module.PROBES = {{name: replace(how, seeds=1) for name, how in module.PROBES.items()}}
+module.quickstart(QuickstartConfig(scale=0.003, processes=1), {out!r})
+"""
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = partial(
-        WorldConfig,
-        nouns=24,
-        dev_nouns=6,
-        test_nouns=8,
-        dev_scenes=10,
-        dev_sentences=10,
-        sentences=150,
-        scenes=130,  # a batch of the teacher's is 128
-    )
-    monkeypatch.setattr(module, "WorldConfig", tiny)
+    monkeypatch.setattr(module, "WorldConfig", partial(WorldConfig, **SIZES))
+    few = {name: replace(how, seeds=1) for name, how in module.PROBES.items()}
+    monkeypatch.setattr(module, "PROBES", few)
 
 
 @pytest.mark.usefixtures("small")
 def test_from_nothing_to_the_report_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, said = tmp_path / "q", []
-    result = quickstart(CONFIG, out, said.append)
+    """The first time from the wheel in an empty folder, then from here."""
+    out = tmp_path / "empty" / "q"
+    out.parent.mkdir()
+    site = str(wheels.site(tmp_path / "wheel"))
+    code = FROM_THE_WHEEL.format(site=site, sizes=SIZES, out=str(out))
+    shown = wheels.run(Path(site), code, out.parent)
+    assert [path.name for path in out.parent.iterdir()] == ["q"]
+    result = json.loads((out / "result.json").read_text())
     assert list(result["arms"]) == list(ARMS) and len(ARMS) == 5
     for found in result["arms"].values():
-        assert set(found) == set(VISUAL) | set(LINEAR) | set(TEXTUAL) | {"linear/category"}
-    shown = "\n".join(said)
+        asked = set(VISUAL) | set(READ_OUT) | set(LINEAR) | set(TEXTUAL)
+        assert set(found) == asked | {"linear/category"}
     page = (out / "report.html").read_text()
     for name in (*ARMS, "guessing"):
-        assert re.search(rf"^{re.escape(name)}  +[01]\.\d\d", shown, re.MULTILINE), name
+        first = rf"^{re.escape(name)}  +([01]\.\d\d|{NOTHING})"
+        assert re.search(first, shown, re.MULTILINE), name
         assert name in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4  # two figures, each for broad and for narrow pages
     assert page.count('src="data:image/png;base64,') == 8
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
-    assert verdict(result["arms"]) in page
+    assert verdict(result["arms"]) in shown
+    assert page.count(NOTHING) > 5 and "text_to_image" not in page and "r@" not in page
     with Image.open(out / "report.png") as figure:
         assert figure.size[0] > 500
-    assert json.loads((out / "result.json").read_text())["arms"] == result["arms"]
 
     # The control and each arm start from the same encoder; the control alone has no teacher.
     for name, (arm, source, _) in ARMS.items():
@@ -82,7 +114,7 @@ def test_from_nothing_to_the_report_and_again(
     monkeypatch.setattr("groundling.world.encoder.BertModel", never)
     before, again = digests(out), []
     assert quickstart(replace(CONFIG, processes=2), out, again.append)["arms"] == result["arms"]
-    assert again[-1].split("\n\n")[:2] == said[-1].split("\n\n")[:2]
+    assert "\n\n".join(again[-1].split("\n\n")[:2]) in shown
     changed = {name for name, digest in digests(out).items() if before.get(name) != digest}
     assert changed <= {"result.json", "report.html", "report.png"}
     with pytest.raises(InputError, match="seed: 0 there, 1 now"):
@@ -92,17 +124,32 @@ def test_from_nothing_to_the_report_and_again(
 # -- numbers by hand -------------------------------------------------------------------------------------------------
 
 
-def scores(visual: float, textual: float = 0.9) -> dict[str, dict[str, float]]:
+def scores(visual: float, textual: float = 0.9) -> dict[str, Any]:
     """An arm's result: the same accuracy on every visual, and on every textual question."""
-    found = {name: {"dev": 0.0, "test": visual, "chance": 0.5} for name in (*VISUAL, *LINEAR)}
+    looks = (*VISUAL, *READ_OUT, *LINEAR)
+    found = {name: {"dev": 0.0, "test": visual, "chance": 0.5} for name in looks}
     return found | {name: {"dev": 0.0, "test": textual, "chance": 0.25} for name in TEXTUAL}
+
+
+def tuned(*seeds: float | None) -> dict[str, Any]:
+    """A fine-tuned probe's result by seed; None: that seed learned nothing."""
+    counted = [value for value in seeds if value is not None]
+    return {
+        "dev": None,
+        "test": mean(counted) if counted else None,
+        "test_sd": stdev(counted) if len(counted) > 1 else None,
+        "chance": 0.5,
+        "scores": {"test": [0.5 if value is None else value for value in seeds]},
+        "learned": [value is not None for value in seeds],
+    }
 
 
 def test_rows_show_the_test_nouns_and_guessing() -> None:
     arms = {"MLM only (control)": scores(0.5), "contrastive": scores(0.814)}
     rows = table_rows(arms)
     assert [row["arm"] for row in rows] == ["MLM only (control)", "contrastive", "guessing"]
-    assert list(rows[0]) == ["arm", *VISUAL.values(), *LINEAR.values(), *TEXTUAL.values()]
+    columns = [*VISUAL.values(), *READ_OUT.values(), *LINEAR.values(), *TEXTUAL.values()]
+    assert list(rows[0]) == ["arm", *columns]
     assert [rows[1][label] for label in VISUAL.values()] == ["0.81", "0.81"]
     assert [rows[2][label] for label in (*VISUAL.values(), *TEXTUAL.values())] == [
         "0.50",
@@ -122,6 +169,18 @@ def test_the_verdict_compares_with_the_first_arm() -> None:
     assert "half: sees in part" in verdict({"control": scores(0.5), "half": one_eyed})
 
 
+def test_a_probe_that_learned_nothing_has_no_accuracy() -> None:
+    control = scores(0.5) | {"world/odd": tuned(None, None, None)}
+    some = scores(0.9) | {"world/odd": tuned(0.7, None, 0.8)}
+    all_of_them = scores(0.9) | {"world/odd": tuned(0.7, 0.75, 0.8)}
+    arms = {"control": control, "some": some, "all": all_of_them, "as control": control}
+    cells = [row["odd one out"] for row in table_rows(arms)]
+    assert cells == [NOTHING, "0.75 ± 0.07 (2 of 3)", "0.75 ± 0.05", NOTHING, "0.50"]
+    told = verdict(arms)
+    assert f"odd one out 0.75 (control {NOTHING})" in told
+    assert f"as control: does not see (attribute true/false +0.00, odd one out {NOTHING}," in told
+
+
 def test_a_table_is_aligned() -> None:
     rows = [{"arm": "a", "score": "0.5"}, {"arm": "longer name", "score": "100.25"}]
     assert table(rows).splitlines() == [
@@ -132,22 +191,35 @@ def test_a_table_is_aligned() -> None:
     ]
 
 
-def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
-    svg = bars(
-        ["one", "two"], {"low": [0.25, 0.5], "high": [0.5, 1.0]}, [0.5, 0.5], tmp_path / "f.png"
+@pytest.mark.parametrize("broad", [True, False])
+def test_marks_stand_where_their_values_are(broad: bool) -> None:
+    shown = [
+        Panel("one", 0.5, {"low": [0.25], "high": [0.5, 0.9], "none": []}, {"none": NOTHING}),
+        Panel("two", 0.25, {"low": [0.5], "high": [1.0], "none": [0.1]}),
+    ]
+    figure = panels(shown, broad)
+    for axes, panel in zip(figure.axes, shown, strict=True):
+        seen = {line.get_label(): line for line in axes.lines}
+        marks = [line for line in axes.lines if line.get_marker() != "None"]
+        means = [mean(values) for values in panel.scores.values() if values]
+        assert [line.get_xdata()[0] for line in marks] == pytest.approx(means)
+        looks = {(line.get_marker(), line.get_color()) for line in marks}
+        assert len(looks) == len(marks) and len(seen) > len(marks)
+        said = [text.get_text() for text in axes.texts]
+        assert said == [f"{value:.2f}" for value in means] + [NOTHING] * (3 - len(means))
+    dots = figure.axes[0].collections[0].get_offsets()
+    assert [place[0] for place in dots] == [0.5, 0.9]  # of one seed the mark is enough
+    assert svg_of(figure, label="a < b").startswith('<svg role="img" aria-label="a &lt; b"')
+
+
+def test_a_figure_is_in_the_pages_ink(tmp_path: Path) -> None:
+    svg = in_two_widths(
+        lambda broad: panels([Panel("$ one", 0.5, {"$x$": [0.25]})], broad), "f", tmp_path / "f.png"
     )
-    assert svg.startswith("<svg")
-    assert svg.rstrip().endswith("</svg>")
+    assert "currentColor" in svg and "#000000" not in svg and "#ffffff" not in svg
+    assert svg.count("<svg") == 2
     with Image.open(tmp_path / "f.png") as figure:
         assert figure.size[0] > 500
-    path = r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) [\d.]+ \nL [\d.]+ ([\d.]+) \n'
-    drawn = re.findall(
-        path + r'L [\d.]+ [\d.]+ \nz\n" clip-path="[^"]+" style="fill: (#[0-9a-f]{6})"', svg
-    )
-    assert len(drawn) == 4
-    high = [float(bottom) - float(top) for _, bottom, _, top, _ in drawn]
-    assert [h / high[3] for h in high] == pytest.approx([0.25, 0.5, 0.5, 1.0], abs=0.01)
-    assert drawn[0][4] == drawn[1][4] != drawn[2][4] == drawn[3][4]
 
 
 def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
@@ -162,6 +234,7 @@ def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
         ],
         ["s > t"],
         notes=["n"],
+        terms={"score": 'a "share" < 1', "arm": "</dd>"},
     )
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<script>" not in page
@@ -169,3 +242,5 @@ def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
     assert "<svg></svg>" in page
     assert 'src="data:image/png;base64,cG5n"' in page
     assert 'alt="a &#34;red&#34; thing"' in page
+    assert '<abbr title="a &#34;share&#34; &lt; 1">score</abbr>' in page
+    assert "<dt>arm</dt><dd>&lt;/dd&gt;</dd>" in page

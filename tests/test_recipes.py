@@ -610,28 +610,28 @@ def test_finetune_keeps_what_it_trained_unless_told_not_to(
 def test_probe_asks_every_question_of_unseen_nouns(
     adapted: dict, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ProbeConfig(model=str(adapted["contrastive"][0] / "model"), data=str(world))
+    config = ProbeConfig(model=str(adapted["contrastive"][0] / "model"), data=str(world), seeds=2)
     before = digests(Path(config.model))
     result = probe(config, replace(STEPS, steps=2), tmp_path / "out")
     linear = {f"linear/{column}" for column in ("colour", "shape", "size", "texture", "category")}
-    assert set(result) == linear | {
-        f"world/{name}" for name in ("truth", "odd", "category", "order")
-    }
+    asked = {f"world/{name}" for name in ("truth", "odd", "category", "order")}
+    assert set(result) == linear | asked | {"readout/odd"}
     for name, scores in result.items():
-        assert set(scores) == {"dev", "test", "chance"}, name
-        assert all(0 <= value <= 1 for value in scores.values())
-        if name.startswith("world/"):
-            assert scores["chance"] == 0.5
-            own = tmp_path / "out" / name.removeprefix("world/")
+        if not name.startswith("world/"):
+            assert set(scores) == {"dev", "test", "chance"}, name
+            assert all(0 <= value <= 1 for value in scores.values())
+            continue
+        assert scores["chance"] == 0.5
+        assert scores["seeds"] == [0, 1]
+        for number, seed in enumerate(scores["seeds"]):
+            own = tmp_path / "out" / name.removeprefix("world/") / f"seed-{seed}"
             for split in ("dev", "test"):
                 rows = lines(own / f"predictions_{split}.jsonl")
-                table = (world / "probes" / f"{own.name}_{split}.tsv").read_text().splitlines()[1:]
-                assert [row["label"] for row in rows] == [
-                    float(row.split("\t")[2]) for row in table
-                ]
-                assert sum(r["prediction"] == r["label"] for r in rows) / len(
-                    rows
-                ) == pytest.approx(scores[split])
+                table = world / "probes" / f"{own.parent.name}_{split}.tsv"
+                labels = [row.split("\t")[2] for row in table.read_text().splitlines()[1:]]
+                assert [row["label"] for row in rows] == [float(label) for label in labels]
+                right = sum(r["prediction"] == r["label"] for r in rows) / len(rows)
+                assert right == pytest.approx(scores["scores"][split][number])
     assert digests(Path(config.model)) == before
     monkeypatch.setattr(tuning, "train", never)
     assert probe(config, replace(STEPS, steps=2), tmp_path / "out") == result

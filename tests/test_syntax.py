@@ -693,7 +693,10 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
         (["--parses", "{place}/data"], "no *.conllu in this folder"),
         (["--parses", "{place}/other.conllu"], "other.conllu has no sentence of their words"),
         (["--parses", "{place}/one.conllu"], "captions of one image alone, 0; the control beside"),
-        (["--least-arcs", "7"], "no relation has 7 arcs at a phrase with boxes; --least-arcs"),
+        (
+            ["--least-arcs", "7"],
+            "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",
+        ),
         (["--least-arcs", "0"], "--least-arcs = 0, expected at least 1"),
         (["--parses", ""], "syntax needs --parses"),
     ],

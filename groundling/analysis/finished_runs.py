@@ -162,6 +162,7 @@ def _runs(
         np.stack(predictions),
         unfinished,
         np.stack(answers),
+        tuple(seeds[seed].predictions.parent for seed in order),
     )
     return runs, metric.of_gains() if metric.graded else metric
 

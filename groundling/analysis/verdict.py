@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb, nan
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -52,6 +53,8 @@ class Runs:
     """Seeds that have begun and have no result."""
     answers: np.ndarray | None = None
     """(S, N): what was answered, where `predictions` are gains; None: the predictions."""
+    folders: tuple[Path, ...] = ()
+    """Of each seed, if they were read from folders: its own."""
 
     def scores(self, metric: Metric) -> np.ndarray:
         """The metric of every seed, (S,); NaN where it is undefined."""
@@ -108,6 +111,8 @@ class Verdict:
     """On majority votes: examples only one side has right, and the exact two-sided p; None for numbers."""
     wins: int | None = None
     """Right answers of `other` beyond the control's, summed over the seeds both have (XDBERT Section 4)."""
+    by_seed: list[float] = field(default_factory=list)
+    """Differences of the seeds both have; of other's seeds to the control's mean, if they have none in common."""
     detectable: float = nan
     """The difference that would be found in four cases of five."""
     notes: list[str] = field(default_factory=list)
@@ -128,6 +133,7 @@ def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: 
     control_scores = control.scores(metric)
     other_scores = other.scores(metric)
     verdict = Verdict(control.task, metric, control.name, other.name)
+    verdict.by_seed = _by_seed(control, other, control_scores, other_scores)
     verdict.notes += _notes(control, other.seeds, control_scores, metric)
     verdict.notes += _notes(other, control.seeds, other_scores, metric)
     if metric.classes:
@@ -156,6 +162,22 @@ def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: 
         p, smallest = permutation(control_scores, other_scores, seed)
         verdict.permutation = {"p": p, "smallest": smallest, "holm": p}
     return decide([verdict])[0]
+
+
+def _by_seed(
+    control: Runs, other: Runs, control_scores: np.ndarray, other_scores: np.ndarray
+) -> list[float]:
+    """Each seed's difference, where it is defined."""
+    of_control = dict(zip(control.seeds, control_scores.tolist(), strict=True))
+    common = of_control.keys() & set(other.seeds)
+    defined = control_scores[np.isfinite(control_scores)]
+    mean = float(defined.mean()) if len(defined) else nan
+    differences = [
+        score - of_control.get(seed, mean)
+        for seed, score in zip(other.seeds, other_scores.tolist(), strict=True)
+        if seed in common or not common
+    ]
+    return [value for value in differences if np.isfinite(value)]
 
 
 def _seeds(runs: Runs, defined: np.ndarray) -> list[int]:

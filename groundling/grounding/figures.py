@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from groundling.charts import BLUE, GREEN, GREY, ORANGE
 from groundling.errors import InputError
 from groundling.report import new_figure
 from groundling.runs import disk_errors, write_whole
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "#000000"
-"""Okabe and Ito's, and grey."""
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
 """Colour and mark of each modality."""
 SHADES = "cividis"
@@ -76,6 +75,8 @@ def write_figures(
     unknown = [one for one in formats if one not in FORMATS]
     if unknown:
         raise InputError(f"--formats {unknown[0]}: expected some of {', '.join(FORMATS)}")
+    from matplotlib import rc_context
+
     nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     paths = []
     with disk_errors(folder):
@@ -84,7 +85,10 @@ def write_figures(
             for one in formats:
                 path = folder / f"{name}.{one}"
                 drawn = io.BytesIO()
-                figure.savefig(drawn, format=one, dpi=DPI, metadata=nobody[one])
+                with rc_context(
+                    {"svg.hashsalt": "groundling"}
+                ):  # else ids are drawn anew each time
+                    figure.savefig(drawn, format=one, dpi=DPI, metadata=nobody[one])
                 write_whole(path, drawn.getvalue())
                 paths.append(path)
     return paths
@@ -120,6 +124,10 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
     Active heads are large and dark, others small and light; the grey line is the rule: the region of the highest
     confidence, or, where there is none, a region at random.
     """
+    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
+    found = [head[_measure(told)] for told in panels.values() for head in told["heads"]]
+    if not all(0 <= share <= 100 for share in (*rules, *found)):
+        raise ValueError("expected accuracies of 0 to 100")
     figure, axes = _panels(len(panels))
     for one, (title, told) in zip(axes, panels.items(), strict=True):
         _dots(one, told["heads"], _measure(told))
@@ -129,9 +137,7 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
     # Told once for all: a panel that asks for the bottom alone would freeze the top of those that come after it.
-    highest = max(head[_measure(told)] for told in panels.values() for head in told["heads"])
-    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
-    axes[0].set_ylim(0, min(1.06 * max(highest, *rules), 104))
+    axes[0].set_ylim(0, min(1.06 * max(*found, *rules), 104))
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
     _legend(figure, axes[0])

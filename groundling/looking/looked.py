@@ -65,8 +65,11 @@ class Looked:
                 f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
                 "cross-attention find what phrases name"
             )
-        if isinstance(self.student, PatchReader) and self.student.told:
-            self.notes = [self.student.told]
+        if isinstance(self.student, PatchReader):
+            self.notes = [self.student.told] if self.student.told else []
+            given = [f"--{name}" for name in ("grid", "detector", "regions") if vars(config)[name]]
+            if given:
+                self.notes.append(f"{given[0]} is not for it: its own patches are the boxes")
         self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions
@@ -222,6 +225,12 @@ class Looked:
         if store is not None and sample.regions is not None:
             boxes = self._boxes(example.images[0], store, sample.regions)
         view = view_of(self.student, sample, boxes, layers, self.device)
+        for layer in view.layers:
+            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
+                raise InputError(
+                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
+                    "be damaged"
+                )
         view.notes += notes
         return view
 

@@ -420,9 +420,14 @@ function shade(button, share, most) {
   button.classList.toggle("strong", dark > STRONG);
 }
 
+// Counted without the whole image, so that a box has the same number in models with and without it.
+function numberOf(view, index) {
+  return index - view.whole.filter((one) => one < index).length;
+}
+
 function boxName(view, index) {
   if (view.whole.includes(index)) return wholeOf(view);
-  return `${view.patches ? "patch" : "box"} ${index}${view.names[index] ? ` (${view.names[index]})` : ""}`;
+  return `${view.patches ? "patch" : "box"} ${numberOf(view, index)}${view.names[index] ? ` (${view.names[index]})` : ""}`;
 }
 
 function nameOf(view, pick) {
@@ -432,8 +437,8 @@ function nameOf(view, pick) {
 function legendOf(panel, one, mostBox, mostWord) {
   const parts = [make("span", { class: "bar", "aria-hidden": "true" })];
   const box = panel.view.patches ? "patch" : "box";
-  if (one.boxes !== null && panel.view.boxes.length) parts.push(make("span", {}, `darkest ${box}: ${percent(mostBox)}`));
-  if (one.words !== null) parts.push(make("span", {}, `darkest word: ${percent(mostWord)}`));
+  if (one.boxes !== null && panel.view.boxes.length) parts.push(make("span", {}, `strongest ${box}: ${percent(mostBox)}`));
+  if (one.words !== null) parts.push(make("span", {}, `strongest word: ${percent(mostWord)}`));
   panel.legend.replaceChildren(...(one.pick === null ? [] : parts));
 }
 
@@ -475,7 +480,7 @@ function shadeBoxes(panel, one, most) {
     const number = share === null ? "" : percent(share);
     button.setAttribute("aria-label", `${boxName(view, index)} ${number}`.trim());
     if (view.whole.includes(index)) button.querySelector(".number").textContent = number;
-    else button.querySelector(".label").textContent = `${index} ${view.names[index] || ""} ${number}`.replace(/ +/g, " ").trim();
+    else button.querySelector(".label").textContent = `${numberOf(view, index)} ${view.names[index] || ""} ${number}`.replace(/ +/g, " ").trim();
   });
   if (panel.photo) panel.photo.classList.toggle("shaded", one.boxes !== null);
   const inner = panel.boxes.filter((_, index) => isBox(view)(index));
@@ -554,9 +559,14 @@ function show(number) {
   update();
 }
 
+// Several phrases of one text are pairs of their own.
+function titleOfPair({ phrase, text }) {
+  return phrase ? `${phrase}: ${text}` : text;
+}
+
 function pairPicker() {
   const picker = make("select", { "aria-label": "Image and text", onchange: () => show(Number(picker.value)) });
-  for (const number of state.shown) picker.append(make("option", { value: number }, `${number + 1 + data.page.before}. ${data.pairs[number].text}`.slice(0, 120)));
+  for (const number of state.shown) picker.append(make("option", { value: number }, `${number + 1 + data.page.before}. ${titleOfPair(data.pairs[number])}`.slice(0, 120)));
   picker.value = state.pair;
   const at = state.shown.indexOf(state.pair);
   const go = (to) => () => {

@@ -75,6 +75,7 @@ class Look:
             {
                 "id": pair.example.id if pair.photo is None else pair.photo.name,
                 "text": " · ".join(filter(None, (pair.example.text, pair.example.pair))),
+                "phrase": pair.phrase,
                 "photo": None if pair.photo is None else _embedded(pair.photo),
                 "gold": [] if pair.gold is None else pair.gold.round(4).tolist(),
                 "change": None if change is None else vars(change),

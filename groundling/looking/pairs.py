@@ -62,6 +62,8 @@ class Pair:
     """The image's file; None for a text alone."""
     gold: np.ndarray | None = None
     """(G, 4) boxes that the text means, as shares of width and height, where that is known."""
+    phrase: str = ""
+    """The part of the text that these boxes belong to; empty: all of it."""
     change: Change | None = None
     entities: Sequence[Entity] = ()
     """All that the text names, where boxes of it are known."""
@@ -127,8 +129,8 @@ def _check(config: LookConfig) -> None:
         raise InputError(f"--only {config.only}: names examples of a --task")
     if not 0 <= config.grid <= MOST_BOXES:
         raise InputError(
-            f"--grid {config.grid}: expected at most {MOST_BOXES} boxes per side; of smaller ones none can be picked "
-            "on a telephone's page, and what words read of each is kept in it"
+            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be "
+            "picked on a telephone's page, and what words read of each is kept in it"
         )
     if len(config.heads) > len(config.model):
         raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
@@ -205,9 +207,7 @@ def _entities(examples: Sequence[Example]) -> dict[tuple[str, tuple[str, ...]], 
     for example in examples:
         if example.gold is None:
             continue
-        # Without a tag the whole text is the phrase, as of RefCOCO's expressions.
-        (start, stop, _), *_ = example.tags or ((0, len(example.text), 0),)
-        phrase = example.text[start:stop]
+        phrase = _phrase(example) or example.text  # RefCOCO's expressions have no tag
         boxes = _in_shares(example.gold)
         own = found.setdefault((example.text, example.images), [])
         for place, one in enumerate(own):
@@ -232,7 +232,14 @@ def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> 
     if example.choices:
         number = int(example.label) if isinstance(example.label, int) else 0
         example = replace(example, pair=example.choices[number], choices=(), choice_tags=())
-    return Pair(example, photo, gold)
+    return Pair(example, photo, gold, _phrase(example))
+
+
+def _phrase(example: Example) -> str:
+    if example.gold is None or not example.tags:
+        return ""
+    (start, stop, _), *_ = example.tags
+    return example.text[start:stop]
 
 
 def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:

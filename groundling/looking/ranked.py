@@ -62,6 +62,15 @@ class Ranked:
             raise InputError(
                 f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
             )
+        places = {(name, layer, head) for name, layer, head, _ in heads}
+        if (
+            not places == {row[1:4] for row in rows}
+            or len(places) < len(heads)
+            or any(layer < 0 or head < 0 for _, layer, head in places)
+        ):
+            raise InputError(
+                f"{path}: no result of `groundling heads` (expected whole numbers of layers and heads, each head once)"
+            )
         return Ranked(
             f"{measure} in {path.parent.name}",
             heads,

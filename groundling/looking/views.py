@@ -65,11 +65,11 @@ class Boxes:
         return Boxes(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
-        """What a figure calls a region: its number, and its name if anybody says."""
+        """What a figure calls a region: its number, in which the whole image does not count, and its name."""
         if self.whole[number]:
             return "class token" if self.patches else "whole image"
         name = self.names[number] if self.names else ""
-        return f"{number} {name}".strip()
+        return f"{number - int(self.whole[:number].sum())} {name}".strip()
 
 
 @dataclass
@@ -119,8 +119,10 @@ class View:
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
             if block is not None and head in names:
                 return np.asarray(block[names.index(head)])
+        there = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
+        spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in there)
         raise InputError(
-            f"--heat-maps {head}: no such head; expected LAYER-HEAD, such as 2-0, of a layer whose words read boxes"
+            f"--heat-maps {head}: no such head; expected LAYER-HEAD of a layer whose words read boxes: {spans}"
         )
 
     def mass(self) -> dict[tuple[str, int], np.ndarray]:

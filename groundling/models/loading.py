@@ -84,7 +84,8 @@ def load_processor(source: str | Path) -> Any:
     """
     try:
         return AutoImageProcessor.from_pretrained(source, backend="pil", **local_only(source))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{source}: no image processor there, preprocessor_config.json is missing ({fault(source, error)})"
+            f"{source}: no image processor there, preprocessor_config.json is missing or damaged "
+            f"({fault(source, error)})"
         ) from None

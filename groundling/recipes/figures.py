@@ -29,8 +29,9 @@ def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
         result = Path(folder) / "result.json"
         if not result.is_file():
             raise InputError(f"{result}: no such file; expected the folder of a finished run")
+        content = read_json(result)
         try:
-            found = figures_of(read_json(result))
+            found = figures_of(content)
         except InputError as error:
             raise InputError(f"{result}: {error}") from None
         made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}

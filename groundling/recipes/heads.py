@@ -190,6 +190,10 @@ def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[st
     }
     report = board.report()
     report["notes"] += _notes(counts)
+    if not report["upper_bound"]["value"]:
+        report["notes"].append(
+            "no region matches any phrase's box, so no head can find one: take a store of finer or of other boxes"
+        )
     return {
         "task": config.task,
         "split": config.split,
@@ -213,7 +217,7 @@ def _grounding(look: Look) -> Grounding:
 
 def _notes(counts: dict[str, Any]) -> list[str]:
     told = {
-        "cut_off": "left out: cut off with the end of a text (--max-length)",
+        "cut_off": "left out: cut off with the end of a text (--max-length, or what the model can take)",
         "without_pieces": "left out: without a piece of the tokenizer's",
         "split_a_word": "left out: beginning or ending within a word",
         "in_images_without_regions": "counted as not found: in images without a region",

@@ -12,7 +12,8 @@ import numpy as np
 from groundling.analysis.finished_runs import collect
 from groundling.analysis.verdict import Runs, Verdict, decide, judge
 from groundling.metrics import Metric
-from groundling.report import Section, table, write_report
+from groundling.recipes.judged_page import write_verdicts
+from groundling.report import table
 from groundling.runs import write_json
 
 Collected = Mapping[str, Mapping[str, tuple[Runs, Metric]]]
@@ -56,19 +57,14 @@ def judge_folders(
     write_json(out / "verdict.json", result)
 
     rows = score_rows(collected, control, published or {})
-    sentences = [one.sentence for one in verdicts]
     # Notes on the control's runs are the same in every comparison.
     notes = list(dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes))
     say(table(rows))
-    for sentence in sentences:
-        say(sentence)
+    for one in verdicts:
+        say(one.sentence)
     for note in notes:
         say(f"note: {note}")
-    sections = [Section("Median, and every seed", rows=rows)]
-    if verdicts:
-        comparisons = [_comparison_row(one) for one in verdicts]
-        sections.append(Section("Comparisons", rows=comparisons))
-    write_report(out / "verdict.html", f"Against {control}", sections, sentences, notes=notes)
+    write_verdicts(out / "verdict.html", collected, verdicts, published or {}, notes)
     return result
 
 
@@ -168,25 +164,3 @@ def _score_cell(scores: np.ndarray, metric: Metric) -> str:
     _, median, _ = _quartiles(scaled[np.isfinite(scaled)])
     seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
     return f"{median:.{digits}f} [{seeds}]"
-
-
-def _comparison_row(one: Verdict) -> dict[str, str]:
-    scale = one.metric.scale
-    low, high = one.interval
-    p = one.permutation
-    votes = "-"
-    if one.mcnemar is not None:
-        gained = one.mcnemar["only_other"]
-        lost = one.mcnemar["only_control"]
-        votes = f"{gained} : {lost}, p {one.mcnemar['p']:.3g}"
-    return {
-        "": one.other,
-        "task": one.task,
-        "difference": f"{one.difference * scale:+.3g}",
-        "95 % interval": f"{low * scale:+.3g} to {high * scale:+.3g}",
-        "permutation p": f"{p['p']:.3g} (at least {p['smallest']:.2g})",
-        "after Holm": f"{p['holm']:.3g}",
-        "McNemar on votes": votes,
-        "wins": "-" if one.wins is None else f"{one.wins:+d}",
-        "reliable": "yes" if one.reliable else "no",
-    }

@@ -11,8 +11,9 @@ from typing import Any
 from accelerate import PartialState
 
 from groundling.checkpoint import Checkpoints
+from groundling.errors import InputError
 from groundling.find import is_outside, source_of
-from groundling.runs import disk_errors, finished, open_run, write_json
+from groundling.runs import difference, disk_errors, finished, open_run, read_json, write_json
 
 
 def say_notes(notes: Sequence[str]) -> None:
@@ -42,6 +43,7 @@ class Run:
         self.state = PartialState(cpu=cpu)
         with self.state.main_process_first():
             self.folder = open_run(out, kind, settings, inputs, self.state.is_main_process)
+        self._opened = self._settings()
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -57,10 +59,23 @@ class Run:
             note = "finished earlier; nothing was done (another --out makes it anew)"
             print(f"note: {self.folder}: {note}", file=sys.stderr)
 
+    def _settings(self) -> object:
+        """What the folder says it is, as the process that writes there finds it."""
+        return read_json(self.folder / "config.json") if self.state.is_main_process else None
+
     def finish(
         self, result: dict[str, Any], save: Callable[[Path], None] | None = None
     ) -> dict[str, Any]:
-        """Let `save` write what the run made, then the result, which ends it; returns the result."""
+        """Let `save` write what the run made, then the result, which ends it; returns the result.
+
+        Raises InputError if another run has taken the folder, as it can until there is more than settings in it.
+        """
+        there = self._settings()
+        if there != self._opened:
+            raise InputError(
+                f"{self.folder}: taken by another run in the meantime ({difference(there, self._opened, 'run')}); "
+                "choose another --out"
+            )
         write_result(self.folder, result, save)
         return result
 

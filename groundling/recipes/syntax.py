@@ -191,8 +191,13 @@ def plan(told: tuple[SyntaxConfig, Questions], device: torch.device) -> list[Loo
 def _result(config: SyntaxConfig, read: Read, looks: Sequence[Arcs]) -> dict[str, Any]:
     relations, rare = _relations(config, read.questions, looks)
     if not relations:
+        most = max(rare, key=lambda name: rare[name], default="")
+        least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
+        matched = read.matched
+        told = counted(len(matched.unaligned), "sentence") + " not aligned with its caption"
         raise InputError(
-            f"no relation has {config.least_arcs} arcs at a phrase with boxes; --least-arcs asks for fewer"
+            f"no relation has {config.least_arcs} arcs at a phrase with boxes: {least} ({told}, "
+            f"{len(matched.unparsed)} without a parse); --least-arcs asks for fewer"
         )
     counts = _counts(read, looks[0])
     return {

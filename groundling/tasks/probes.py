@@ -1,7 +1,11 @@
-"""What a text encoder knows of the rendered world's nouns: two visual questions and two text-only controls."""
+"""What a text encoder knows of a world's nouns: questions with the answers true and false, a file for each split.
+
+A rendered world has two visual questions and two text-only controls; other folders have what they have.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from groundling.batch import Example
@@ -14,7 +18,13 @@ from groundling.tasks import Task
 TRUE_FALSE = Classify(("0", "1"))
 
 
-def _probe(name: str) -> Task:
+TRAIN = "_train.tsv"
+"""How the name of a question's file of training examples ends."""
+
+
+def question(name: str) -> Task:
+    """The task of a folder's `probes/NAME_train.tsv`, `_dev.tsv` and `_test.tsv`: index, sentence, label 0 or 1."""
+
     def file(folder: Path, split: str) -> Path:
         return Path(folder) / "probes" / f"{name}_{split}.tsv"
 
@@ -28,7 +38,7 @@ def _probe(name: str) -> Task:
                 Example(f"{name}-{split}-{index}", row["sentence"], label=label, official=index)
             )
         if not examples:
-            raise InputError(f"{path}: holds no examples; render a world with more nouns")
+            raise InputError(f"{path}: holds no examples; a world needs more nouns for them")
         return examples
 
     return Task(
@@ -42,11 +52,23 @@ def _probe(name: str) -> Task:
     )
 
 
-TRUTH = _probe("truth")
+TRUTH = question("truth")
 """Visual: is "the zib is red ." true? Chance 0.50."""
-ODD = _probe("odd")
+ODD = question("odd")
 """Visual: which of two nouns looks like a third? Chance 0.50."""
-CATEGORY = _probe("category")
+CATEGORY = question("category")
 """Control, known from text alone: does the verb fit the noun?"""
-ORDER = _probe("order")
+ORDER = question("order")
 """Control, known from text alone: are two words of the sentence exchanged?"""
+
+
+def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
+    """The questions of a folder's `probes`, or those of some names alone; raises InputError for a name without file."""
+    files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
+    there = [path.name.removesuffix(TRAIN) for path in files]
+    for name in names:
+        if name not in there:
+            raise InputError(
+                f"--questions {name}: no {name}{TRAIN} in {folder}/probes; there are: {', '.join(there) or 'none'}"
+            )
+    return [question(name) for name in names or there]

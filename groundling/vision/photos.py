@@ -28,7 +28,13 @@ class Finder:
         the store was made with.
         """
         self.features = features
-        self.extractor = Extractor(config, device, {}, ())
+        try:
+            self.extractor = Extractor(config, device, {}, ())
+        except InputError as error:
+            raise InputError(
+                f"{error}; regions of new photos are found as those were that the model learned from: --backbone and "
+                "--detector say where these models lie now"
+            ) from None
         found = self.extractor.facts
         sources = {"backbone": config.backbone, "detector": config.detector}
         for name, weights in dict(facts.get("weights", {})).items():

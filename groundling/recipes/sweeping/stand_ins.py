@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -70,11 +71,13 @@ SMALL: dict[str, Callable[[Any], Any]] = {
     "accumulate": lambda _: 1,
     "head_start": lambda steps: min(steps, 1),
     "horizon": lambda _: 0,
-    "side": lambda _: SIDE,
     "precision": lambda _: "fp32",
     "cpu": lambda _: True,
     "max_length": lambda length: min(length, LENGTH),
-    # The rendered questions have no categories of VCR's.
+    "side": lambda _: SIDE,
+    "long_side": lambda _: 0,
+    # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
+    "caption_splits": lambda _: (),
     "per": lambda number: min(number, 4),
     "by": lambda _: "total",
 }
@@ -133,8 +136,8 @@ class _Shelf:
             _name_persons(self.world / DATA["vcr"])
             if "vqa" in self.names:
                 _cut_val(self.world / DATA["vqa"])
-        if kind in ("captions", "karpathy"):
-            return self.captions(kind, name)
+        if kind == "captions":
+            return self.captions(name)
         if kind in DATA:
             return self.world / DATA[kind]
         makers: Mapping[str, Callable[[], Path]] = {
@@ -148,17 +151,14 @@ class _Shelf:
             **{join: partial(self.join, join) for join in JOINS},
         }
         if kind not in makers:
-            offered = ", ".join([*DATA, "karpathy", *makers])
+            offered = ", ".join([*DATA, *makers])
             raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
         return makers[kind]()
 
-    def captions(self, kind: str, name: str) -> Path:
-        """A file for each name, since several of them may be read together: COCO's, or as Karpathy split them."""
+    def captions(self, name: str) -> Path:
+        """A file for each name, since several of them may be read together."""
         path = self.folder / f"{slug(name)}.json"
-        content = read_json(self.world / DATA["captions"])
-        if kind == "karpathy":
-            content = _split_as_karpathy(content)
-        path.write_text(json.dumps(content), encoding="utf-8")
+        shutil.copyfile(self.world / DATA["captions"], path)
         return path
 
     def bert(self) -> Path:
@@ -256,23 +256,6 @@ class _Shelf:
         student = load_student(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
-
-
-def _split_as_karpathy(content: Mapping[str, Any]) -> dict[str, Any]:
-    """COCO's captions as `dataset_coco.json` has them, in turns of train and restval."""
-    said: dict[int, list[dict[str, str]]] = {image["id"]: [] for image in content["images"]}
-    for note in content["annotations"]:
-        said[note["image_id"]].append({"raw": note["caption"]})
-    images = [
-        {
-            "cocoid": image["id"],
-            "filename": image["file_name"],
-            "split": ("train", "restval")[number % 2],
-            "sentences": said[image["id"]],
-        }
-        for number, image in enumerate(content["images"])
-    ]
-    return {"images": images}
 
 
 def _cut_val(vqa: Path) -> None:

@@ -1,0 +1,236 @@
+"""`groundling probe` on other people's worlds: whichever files and columns there are, and the readout by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+from homes import STEPS
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
+
+from groundling.batch import Example
+from groundling.config import ProbeConfig
+from groundling.errors import InputError
+from groundling.recipes import probe as module
+from groundling.recipes.probe import probe
+from groundling.students import load_student
+from groundling.tasks.attribute import (
+    STRENGTHS,
+    LinearProbe,
+    attributes_of,
+    noun_states,
+    read_nouns,
+    readout,
+)
+
+NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")
+SPLITS = ("train", "train", "train", "train", "train", "dev", "dev", "test", "test")
+COLOURS = ("red", "red", "blue", "blue", "red", "red", "blue", "blue", "red")
+"""Nouns of a world that somebody made by hand; what they are is of no matter."""
+
+
+def table(header: str, *rows: str) -> str:
+    return "".join(f"{line}\n" for line in (header, *rows)).replace("|", "\t")
+
+
+def attributes() -> str:
+    rows = [
+        f"{noun}|{split}|{colour}|see {noun} here"
+        for noun, split, colour in zip(NOUNS, SPLITS, COLOURS, strict=True)
+    ]
+    return table("noun|split|colour|sentence", *rows)
+
+
+def questions() -> str:
+    said = [("dog", "cat", "man", 1), ("dog", "man", "cat", 0), ("man", "red ball", "house", 1)]
+    rows = [f"{i}|is {p} like {q} , not {r}|{y}" for i, (p, q, r, y) in enumerate(said)]
+    return table("index|sentence|label", *rows)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(homes.student(tmp_path_factory.mktemp("encoder")))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    folder = tmp_path / "world"
+    (folder / "probes").mkdir(parents=True)
+    return folder
+
+
+def put(world: Path, name: str, content: str) -> None:
+    (world / "probes" / name).write_text(content)
+
+
+def put_questions(world: Path, name: str) -> None:
+    for split in ("train", "dev", "test"):
+        put(world, f"{name}_{split}.tsv", questions())
+
+
+FEW = replace(STEPS, steps=2, batch=2)
+
+
+def test_nouns_alone_and_questions_alone_are_asked(
+    encoder: str, world: Path, tmp_path: Path
+) -> None:
+    config = ProbeConfig(model=encoder, data=str(world), seeds=1)
+    put(world, "attribute.tsv", attributes())
+    assert set(probe(config, FEW, tmp_path / "nouns")) == {"linear/colour"}
+    put_questions(world, "odd")
+    both = probe(config, FEW, tmp_path / "both")
+    assert set(both) == {"linear/colour", "readout/odd", "world/odd"}
+    assert both["readout/odd"]["chance"] == pytest.approx(2 / 3)
+    (world / "probes" / "attribute.tsv").unlink()
+    put_questions(world, "mine")
+    alone = replace(config, questions=("mine",))
+    found = probe(alone, FEW, tmp_path / "questions")
+    assert set(found) == {"world/mine"}
+    assert found["world/mine"]["guessing_loss"] == pytest.approx(0.6365, abs=1e-4)
+
+
+def test_a_seed_that_learned_nothing_has_no_part_in_the_mean(
+    encoder: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_questions(world, "mine")
+    losses = {0: 0.3, 1: 0.6364, 2: 0.5, 3: 0.63, 4: 0.7, 5: 0.64}
+    accuracy = {0: 0.8, 1: 0.5, 2: 0.9, 3: 0.5, 4: 0.5, 5: 0.5}
+
+    def one_run(
+        student: Any, task: Any, splits: Any, training: Any, folder: Path, *more: Any
+    ) -> Any:
+        seed = training.seed
+        scores = {split: {"accuracy": accuracy[seed]} for split in ("dev", "test")}
+        return {"last": {"loss": losses[seed]}, "scores": scores}
+
+    monkeypatch.setattr(module, "one_run", one_run)
+    config = ProbeConfig(model=encoder, data=str(world))
+    found = probe(config, FEW, tmp_path / "some")["world/mine"]
+    assert found["learned"] == [True, False, True]
+    assert found["test"] == pytest.approx(0.85)
+    assert found["test_sd"] == pytest.approx(np.std([0.8, 0.9], ddof=1))
+    assert found["scores"]["test"] == [0.8, 0.5, 0.9]
+    none = probe(config, replace(FEW, seed=3), tmp_path / "none")["world/mine"]
+    assert (none["dev"], none["test"], none["test_sd"]) == (None, None, None)
+    assert json.loads((tmp_path / "none" / "result.json").read_text())["world/mine"]["test"] is None
+
+
+def test_the_readout_is_a_ridge_per_attribute_and_products_of_shares() -> None:
+    rng = np.random.default_rng(0)
+    split = ["train"] * 24 + ["dev"] * 8 + ["test"] * 8
+    names = [f"n{number}" for number in range(40)]
+    columns = {"colour": rng.integers(3, size=40), "size": rng.integers(2, size=40)}
+    states = rng.normal(size=(40, 6))
+    rows = [
+        {
+            "noun": name,
+            "split": split[n],
+            "sentence": name,
+            **{c: str(v[n]) for c, v in columns.items()},
+        }
+        for n, name in enumerate(names)
+    ]
+    scaled = StandardScaler().fit(states[:24]).transform(states)
+    expected = []
+    for values in columns.values():
+        targets = np.eye(values.max() + 1)[values]
+        fits = [Ridge(alpha=a).fit(scaled[:24], targets[:24]).predict(scaled) for a in STRENGTHS]
+        expected.append(max(fits, key=lambda fit: (fit.argmax(1) == values)[24:32].mean()))
+    probes = attributes_of(rows)
+    assert probes == [LinearProbe("linear/colour", "colour"), LinearProbe("linear/size", "size")]
+    shares = [one.shares(states, rows) for one in probes]
+    for found, wanted in zip(shares, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+        np.testing.assert_allclose(found.sum(1), 1, atol=1e-9)
+    triples = [rng.permutation(40)[:3] for _ in range(30)]
+    labels = rng.integers(2, size=30)
+    examples = [
+        Example(str(n), f"n{p} is like n{q} , not n{r} .", label=int(label), official=str(n))
+        for n, ((p, q, r), label) in enumerate(zip(triples, labels, strict=True))
+    ]
+    plain = [
+        (sum(e[p] @ e[q] for e in expected) > sum(e[p] @ e[r] for e in expected)) == bool(label)
+        for (p, q, r), label in zip(triples, labels, strict=True)
+    ]
+    assert readout(shares, names, examples, Path("odd")) == np.mean(plain)
+
+
+def test_a_noun_of_several_words_is_read_at_all_of_them(encoder: str, world: Path) -> None:
+    put(world, "attribute.tsv", attributes())
+    rows = read_nouns(world)
+    model = load_student(encoder, "")
+    states = noun_states(model, rows)
+    lone = {**rows[2], "noun": "red"}, {**rows[2], "noun": "ball"}
+    red, ball = noun_states(model, list(lone))
+    pieces = [len(model.tokenizer.tokenize(word)) for word in ("red", "ball")]
+    np.testing.assert_allclose(
+        states[2], np.average([red, ball], axis=0, weights=pieces), atol=1e-5
+    )
+    with pytest.raises(InputError, match=r"--max-length 3: cuts off 'red ball'"):
+        noun_states(model, [{**rows[2], "sentence": "see the dog and the red ball"}], 3)
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace("\t", "|").replace(old, new).replace("|", "\t")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            swap("dog|train", "dog|training"),
+            r"attribute.tsv, line 2: split 'training', expected train",
+        ),
+        (swap("see dog", "see cat"), r"line 2: the sentence 'see cat here' lacks 'dog'"),
+        (swap("cat|train|red|see cat", "dog|train|red|see dog"), r"the noun 'dog' is there twice"),
+        (swap("|dev|", "|test|"), r"no noun of split dev"),
+        (
+            swap("blue", "red"),
+            r"column 'colour' cannot be asked, all train nouns have the same value",
+        ),
+        (swap("|sentence", "|text"), r"line 1: no column 'sentence'"),
+        (
+            swap("|colour", "|split"),
+            r"no attribute; expected a column beside noun, split, sentence",
+        ),
+    ],
+)
+def test_a_bad_table_is_named(
+    change: Callable[[str], str], message: str, encoder: str, world: Path, tmp_path: Path
+) -> None:
+    put(world, "attribute.tsv", change(attributes()))
+    with pytest.raises(InputError, match=message) as caught:
+        probe(ProbeConfig(model=encoder, data=str(world)), FEW, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> None:
+    config = ProbeConfig(model=encoder, data=str(world), seeds=1)
+
+    def refused(**settings: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            probe(replace(config, **settings), FEW, tmp_path / "out")
+        return str(caught.value)
+
+    assert "nothing to ask; expected a folder `probes` with attribute.tsv or" in refused()
+    put_questions(world, "odd")
+    assert "--questions truth: no truth_train.tsv" in refused(questions=("truth",))
+    assert "--columns: " in refused(columns=("colour",))
+    assert "--seeds 0: expected 1 or more" in refused(seeds=0)
+    put(world, "odd_dev.tsv", questions().replace("\t1\n", "\tyes\n"))
+    assert "odd_dev.tsv, line 2" in refused()
+    (world / "probes" / "odd_dev.tsv").unlink()
+    assert "odd_dev.tsv: no such file" in refused()
+    put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))
+    put(world, "attribute.tsv", attributes())
+    assert "odd_dev.tsv, index 0" in refused()
+    assert "names 2 nouns of attribute.tsv" in refused()
+    assert "no column 'material'" in refused(columns=("material",))

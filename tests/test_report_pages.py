@@ -1,0 +1,172 @@
+"""The pages of `verdict` and `quickstart` in a real browser, on a telephone and a large screen, light and dark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browsing
+import pytest
+from PIL import Image
+from test_quickstart import scores, tuned
+from test_verdict import both, write
+
+from groundling.analysis.verdict import Runs
+from groundling.recipes.judging import judge_folders
+from groundling.recipes.quickstart import ARMS
+from groundling.recipes.quickstart_page import NOTHING, write_page
+from groundling.runs import write_json
+
+NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
+LONG = "an-arm-" + 12 * "with-a-long-name-"
+
+
+def _settings(folder: Path, model: str, **more: object) -> None:
+    """What a run says of itself."""
+    config = {"config": {"model": model, "data": "sets/glue_data"}, **more}
+    write_json(folder / "config.json", config)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A verdict on names that no page must trip over, two metrics, and runs with and without settings."""
+    folder = tmp_path_factory.mktemp("judged")
+    groups = {"BERT": folder / "a", NASTY: folder / "b", LONG: folder / "c"}
+    for gain, place in zip((0.0, 0.1, 0.0), groups.values(), strict=True):
+        for task, metric in (("glue/rte", "accuracy"), ("readability", "rmse")):
+            made: Runs = both(gain)[1]
+            write(place, made, task, metric)
+    _settings(folder / "a", "bert-base", commit="0123456789abcdef", versions={"groundling": "1.2"})
+    _settings(folder / "b" / "glue-rte", "runs/b/model")
+    judge_folders(groups, folder / "out", lambda _: None, published={"BERT": {"glue/rte": 66.43}})
+    return folder / "out" / "verdict.html"
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quickstart's page on numbers that nobody computed."""
+    folder = tmp_path_factory.mktemp("quick")
+    (folder / "world" / "images").mkdir(parents=True)
+    images = [{"id": number, "file_name": f"{number}.png"} for number in range(8)]
+    notes = [{"image_id": number % 8, "caption": f"{NASTY} {number}"} for number in range(16)]
+    for image in images:
+        Image.new("RGB", (32, 32), "red").save(folder / "world/images" / str(image["file_name"]))
+    content = {"images": images, "annotations": notes}
+    (folder / "world" / "captions_train.json").write_text(json.dumps(content))
+    write_json(
+        folder / "config.json", {"versions": {"groundling": "1.2"}, "commit": "0123456789abcdef"}
+    )
+    blind = {"world/odd": tuned(None, None, None), "world/truth": tuned(0.5, None, 0.52)}
+    seeing = {"world/odd": tuned(0.7, 0.75, 0.8)}
+    arms = {name: scores(0.5) | blind for name in ARMS}
+    arms["contrastive"] = scores(0.9) | seeing
+    recall = {"images": 500.0, "text_to_image_r@1": 45.3, "image_to_text_r@1": 64.6}
+    write_page(folder, {"arms": arms, "retrieval": recall, "seconds": 200.0, "seed": 0})
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if browsing.found() is None:
+        pytest.skip(browsing.NONE)
+    with browsing.opened() as session:
+        yield session
+
+
+def shown(browser: Any, path: Path, pixels: int, scheme: str = "light") -> Any:
+    """A function that asks the page in a window of this width."""
+    size = {"width": pixels, "height": 800, "deviceScaleFactor": 1, "mobile": pixels < 500}
+    colours = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours)
+    browser.get(path.as_uri())
+    return lambda script: browser.execute_script(f"return {script}")
+
+
+EVERY = "[...document.querySelectorAll('body *')]"
+CUT = f"{EVERY}.filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML)"
+"""Elements whose contents are wider than they are."""
+
+
+@pytest.mark.parametrize("name", ["judged", "quick"])
+@pytest.mark.parametrize("pixels", [360, 700, 1000, 1600])
+def test_nothing_is_wider_than_the_page(
+    name: str, pixels: int, browser: Any, request: pytest.FixtureRequest
+) -> None:
+    page = shown(browser, request.getfixturevalue(name), pixels)
+    boxes = f"{EVERY}.map((one) => one.getBoundingClientRect())"
+    assert page("innerWidth") == pixels
+    assert page(f"Math.max(...{boxes}.map((one) => one.right))") <= pixels
+    assert page(f"Math.min(...{boxes}.map((one) => one.left))") >= 0
+    assert page("document.documentElement.scrollWidth") <= pixels
+    assert page(CUT) == []
+    drawn = f"{EVERY}.filter((one) => one.tagName == 'svg' && one.clientWidth).length"
+    assert page(drawn) == 2  # one of each figure's two widths
+
+
+@pytest.mark.parametrize("name", ["judged", "quick"])
+def test_ink_is_readable_in_light_and_dark(
+    name: str, browser: Any, request: pytest.FixtureRequest
+) -> None:
+    ink = "getComputedStyle(document.querySelector('svg')).fill"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    seen = {}
+    for scheme in ("light", "dark"):
+        page = shown(browser, request.getfixturevalue(name), 1600, scheme)
+        seen[scheme] = (page(ink), page(paper))
+    assert seen["light"] == ("rgb(28, 33, 38)", "rgb(255, 255, 255)")
+    assert seen["dark"] == ("rgb(232, 234, 237)", "rgb(20, 23, 26)")
+
+
+def test_a_verdict_says_what_was_compared(judged: Path, browser: Any) -> None:
+    page = shown(browser, judged, 1600)
+    text = page("document.body.innerText")
+    for said in (
+        "bert-base",
+        "runs/b/model",
+        "sets/glue_data",
+        "0123456789ab",
+        "not told",
+        "66.43",
+    ):
+        assert said in text, said
+    assert "277 examples, 5 seeds" in page(
+        "document.querySelector('svg').outerHTML + document.body.innerHTML"
+    )
+    assert text.index("against BERT on glue/rte") < text.index(
+        "Differences"
+    )  # sentences come first
+    assert page("document.querySelectorAll('abbr[title]').length") > 5
+    terms = page("[...document.querySelectorAll('dt')].map((one) => one.textContent)")
+    headings = page("[...document.querySelectorAll('abbr')].map((one) => one.textContent)")
+    assert set(headings) <= set(terms)
+
+
+def test_a_quickstart_has_a_row_for_each_arm(quick: Path, browser: Any) -> None:
+    page = shown(browser, quick, 1600)
+    rows = page("[...document.querySelectorAll('table')[0].rows].map((row) => row.innerText)")
+    assert len(rows) == 1 + len(ARMS)
+    assert "does not see" in rows[1] and NOTHING in rows[1]
+    assert "sees" in rows[4] and f"(control {NOTHING})" in rows[4]
+    captions = page("[...document.querySelectorAll('figcaption')].map((one) => one.innerText)")
+    assert captions[0] == f"{NASTY} 0\n{NASTY} 8"
+    below = """[...document.querySelectorAll('figure')].every((one) => one.lastElementChild.getBoundingClientRect().top
+        >= one.firstElementChild.getBoundingClientRect().bottom)"""
+    assert page(below)
+
+
+def test_texts_stay_texts_and_nothing_is_loaded(judged: Path, quick: Path, browser: Any) -> None:
+    for path in (judged, quick):
+        page = shown(browser, path, 1600)
+        assert page("document.querySelectorAll('body b, script').length") == 0
+        assert NASTY in page("document.body.innerText")
+    requests = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [
+        one["params"]["request"]["url"]
+        for one in requests
+        if one["method"] == "Network.requestWillBeSent"
+    ]
+    assert {url.partition(":")[0] for url in sent} == {"file", "data"}
+    assert browser.get_log("browser") == []
