@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from groundling.data.image_files import stem
-from groundling.data.joined_stores import are_stores, joined
 from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
+from groundling.data.several_stores import are_stores, joined
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.errors import InputError, first_line
 from groundling.runs import read_json
