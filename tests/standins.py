@@ -63,6 +63,8 @@ def shelf(folder: Path) -> Path:
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
     quickstart(common, results / "quickstart")
+    shutil.copytree(results / "quickstart", folder / "reproduce.md/runs/quickstart")
+    rte_pairs(folder / "papers.md/rte")
     return folder
 
 
@@ -76,6 +78,11 @@ def put_down(shelf: Path, page: str, place: Path) -> None:
 def models(folder: Path) -> None:
     torch.manual_seed(0)
     homes.student(folder / "bert-base-uncased")
+    homes.home(
+        folder / "google/electra-base-discriminator",
+        toys.electra(len(homes.words())),
+        homes.words(),
+    )
     homes.sentence_encoder(folder / "minilm")
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
@@ -344,6 +351,13 @@ def _lxmert(name: str) -> str:
     features = rng.normal(size=(2, WIDTH)).astype("<f4")
     ends = [_base64(array) for array in (boxes, features)]
     return "\t".join([name, str(SIDE), str(SIDE), *codes, "2", *ends]) + "\n"
+
+
+def rte_pairs(folder: Path) -> None:
+    """As many development pairs as attention maps are compared on."""
+    said = toys.sentences()
+    rows = [f"{number}\t{said[number]}\t{said[-1 - number]}\tentailment" for number in range(205)]
+    put(folder / "dev.tsv", "\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
 
 
 def quickstart(common: Path, folder: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from groundling.cli import main
 from groundling.config import TUNING, FinetuneConfig, changed, configured
 from groundling.find import instances
+from groundling.published import PUBLISHED
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.paper import Note, agrees, mark, spelt
 from groundling.recipes.sweeping.parts import slug
@@ -781,20 +782,188 @@ def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
     assert variant.scores[column] == score
 
 
+CAPTIONS = 566747
+"""Of Karpathy's train and restval."""
+PHASES = {
+    # batch, rate, warm-up, steps of pre-training on COCO, on the task, and of fine-tuning: Appendix B and
+    # uclanlp/visualbert, visualbert/configs. VCR's phase: 8 texts of each question once.
+    "VQA": ((48, "5e-5", "0.1", 10 * CAPTIONS // 48), (64, "5e-5", "0.1", 69337)),
+    "VCR": ((128, "0.0001", "0.1", 10 * CAPTIONS // 128), (32, "5e-5", "0.1879", 8 * 212923 // 32)),
+    "NLVR2": ((64, "5e-5", "0.1", 10 * CAPTIONS // 64), (64, "5e-5", "0.1", 13495)),
+    "Flickr30k": ((32, "5e-5", "0.1", 10 * CAPTIONS // 32), (32, "5e-5", "0.1", 46535)),
+}
+TUNED = {
+    # batch, steps, regions of an image
+    "VQA--VisualBERT: VQA": ("64", 69337, ""),
+    "VCR--VisualBERT: VCR Q-A": ("32", 8 * 212923 // 32, ""),
+    "VCR--VisualBERT: VCR QA-R": ("32", 12 * 212923 // 32, ""),
+    "NLVR2--VisualBERT: NLVR2": ("64", 13495, "144"),
+    "C--VisualBERT: NLVR2 with 36 regions": ("64", 13495, "36"),
+    "Flickr30k--VisualBERT: Flickr30k": ("92", 5 * 427193 // 92, ""),
+}
+ABLATIONS = {
+    # which setting of pre-training on COCO, and nothing else, tells an ablation from the full model (Table 7)
+    "C1, COCO's texts": "grounded",
+    "C2, COCO": "early_fusion",
+    "C3, COCO": "random_start",
+    "C4, COCO": "sentence_image",
+}
+
+
+def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -> None:
+    plan = plan_of("visualbert.toml", tmp_path)
+    for task, phases in PHASES.items():
+        for phase, (batch, rate, warmup, steps) in zip(("COCO", "task"), phases, strict=True):
+            job = plan[f"pretrain {task}, {phase}"]
+            assert told(job, "batch", "lr", "warmup") == [str(batch), rate, warmup]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        for kind in ("task", "task, late", "task alone"):
+            settings = plan[f"pretrain {task}, {kind}"]["settings"]
+            assert ("student" in settings) and settings["task_answers"]["here"] == "right"
+    for name, (batch, steps, most) in TUNED.items():
+        job = plan[name]
+        assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
+        assert job["settings"].get("most_regions", {"here": ""})["here"] == most
+    for job in plan.values():
+        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_each")
+        assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
+    for name in plan:
+        pixels = "images" in plan[name]["settings"]
+        fixed = "fixed" in name or "alone" in name or "w-o-COCO" in name
+        assert pixels == ("VCR" in name and not fixed), name
+    answers = {name: plan[name]["settings"].get("task_answers", {}) for name in plan}
+    judged = {name for name, row in answers.items() if row.get("here") == "judged"}
+    assert judged == {"pretrain Code, VCR, task", "pretrain Code, NLVR2, task"}
+    assert told(plan["pretrain Flickr30k, COCO"], "region_boxes") == ["yes"]
+    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned", "tags") == ["yes", "yes"]
+
+
+def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, but for what it leaves out."""
+    plan = plan_of("visualbert.toml", tmp_path, "--table", "Table 7")
+
+    def here(name: str) -> dict[str, str]:
+        rows = plan[name]["settings"]
+        return {key: row["here"] for key, row in rows.items() if key not in ("model", "student")}
+
+    full = here("pretrain C, COCO")
+    for name, setting in ABLATIONS.items():
+        ablated = here(f"pretrain {name}")
+        changed_ones = {key for key in full.keys() | ablated if full.get(key) != ablated.get(key)}
+        assert changed_ones == {setting}, name
+        assert plan[f"pretrain {name}"]["optimizer_steps"] == 10 * CAPTIONS // 64
+    phases = [here(name) for name in plan if name.startswith("pretrain") and "task" in name]
+    tuned = [here(name) for name in plan if not name.startswith("pretrain")]
+    assert (len(phases), len(tuned)) == (6, 6)
+    assert all(one == phases[0] for one in phases) and all(one == tuned[0] for one in tuned)
+    what = read_sweep(SWEEPS / "visualbert.toml")
+    (table,) = [one for one in what.tables if one.name == "Table 7"]
+    rows = {one.name: one for one in what.variants}
+    printed = [rows[name].scores["NLVR2 with 36 regions"] for name in table.rows]
+    assert printed == [66.7, 63.9, 62.9, 61.4, 64.7, 64.9]
+
+
+XDBERT = {
+    # job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's script)
+    "XDBERT-b: adapt": ("1", 803, "2", "wiki103", "0.0001"),
+    "ELECTRA-l: adapt": ("1", 803, "2", "wiki103", "0.0001"),
+    "1-cross-attention-layer: adapt": ("1", 803, "1", "wiki103", "0.0001"),
+    "2-epochs: adapt": ("2", 1607, "2", "wiki103", "0.0001"),
+    "20-epochs: adapt": ("20", 16071, "2", "wiki103", "0.0001"),
+    "wiki--14G---same-steps: adapt": ("", 16000, "2", "wiki (14G)", "0.0001"),
+    "XDBERT-b--released: adapt": ("25", 10986, "2", "wiki103", "5e-5"),
+}
+RATES = {
+    # task: rates of base and large (Table 5), seeds, training examples
+    "RTE": ("0.0001", "5e-5", 9, 2490),
+    "MRPC": ("0.0001", "5e-5", 5, 3668),
+    "STS-B": ("0.0001", "5e-5", 5, 5749),
+    "CoLA": ("2e-5", "1e-5", 5, 8551),
+    "SST-2": ("2e-5", "1e-5", 5, 67349),
+    "QNLI": ("2e-5", "1e-5", 5, 104743),
+    "QQP": ("2e-5", "1e-5", 5, 363846),
+    "MNLI": ("2e-5", "1e-5", 5, 392702),
+    "SWAG": ("2e-5", "1e-5", 5, 73546),
+}
+
+
+def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
+    """A4: blocks of 512, 9 windows, 40 epochs' horizon, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
+    plan = plan_of("xdbert.toml", tmp_path)
+    for name, (epochs, steps, layers, text, rate) in XDBERT.items():
+        job = plan[name]
+        assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        assert told(job, "cross_layers", "text", "lr", "warmup") == [layers, text, rate, "0.05"]
+        assert told(job, "max_length", "max_windows", "form") == ["512", "9", "blocks"]
+        assert "epochs" not in job["settings"] or told(job, "epochs") == [epochs]
+    batch, horizon = map(int, told(plan["XDBERT-b: adapt"], "batch", "horizon"))
+    assert batch == pytest.approx(225_000 * 20 / 16_000, abs=2)
+    assert horizon == pytest.approx(40 * plan["XDBERT-b: adapt"]["optimizer_steps"], rel=0.01)
+    assert told(plan["XDBERT-b--released: adapt"], "horizon", "batch", "optimizer") == [
+        *("139600", "512", "bertadam")
+    ]
+    for task, (base, large, seeds, examples) in RATES.items():
+        for row in ("BERT-b", "XDBERT-b", "XBERT-b", "XDELECTRA-b"):
+            job = plan[f"{row}: {task}"]
+            assert (told(job, "lr")[0], job["seeds"], job["examples"]) == (base, seeds, examples)
+            assert job["optimizer_steps"] == 3 * examples // 32
+        for row in ("ELECTRA-l", "XDELECTRA-l", "XELECTRA-l"):
+            job = plan[f"{row}: {task}, large"]
+            assert (*told(job, "lr", "max_length"), job["seeds"]) == (large, "128", seeds)
+    assert plan["XBERT-b: RTE"]["settings"]["model"]["here"].endswith("XDBERT-b/adapt/joint")
+    assert told(plan["2-epochs: CoLA, rate 1e-4"], "lr") == ["0.0001"]
+    assert told(plan["XDBERT-b--released: RTE, released"], "raw_first", "lr") == ["yes", "0.0001"]
+    assert "ELECTRA-l: READ, large" in plan and "BERT-b: READ" not in plan
+
+
+def test_xdberts_scores_are_the_published_ones() -> None:
+    names = {"glue/sts-b": "STS-B", "glue/cola": "CoLA", "swag": "SWAG", "readability": "READ"}
+    called = {
+        "20 epochs": "20 Epochs (20x)",
+        "2 epochs": "2 Epochs (2x)",
+        "wiki (14G), same steps": "wiki(14G), same steps",
+    }
+    seen = 0
+    for variant in read_sweep(SWEEPS / "xdbert.toml").variants:
+        published = dict(PUBLISHED.get(called.get(variant.name, variant.name), {}))
+        assert bool(published) == ("released" not in variant.name)
+        for task, score in published.items():
+            name = names.get(task, task.removeprefix("glue/").upper())
+            places = [name, f"{name}, large", f"{name}, rate 1e-4"]
+            (found,) = [variant.scores[place] for place in places if place in variant.scores][:1]
+            assert found == score, (variant.name, task)
+            seen += 1
+        assert len(variant.scores) - len(published) == (variant.name == "XDBERT-b")
+    assert seen == 4 + 6 * 9 + 3 * 10 + 5 * 4 + 2 + 3 - 4
+
+
+FEWER = {
+    "xdbert.toml": [
+        *("--rows", "BERT-b", "XDBERT-b", "XBERT-b", "CLIP-T", "ELECTRA-l", "MLM+MATCH"),
+        *("1 cross attention layer", "wiki (14G), same steps"),
+        *("BERT-b, released", "XDBERT-b, released"),
+    ]
+}
+"""Rows of a file whose miniature would be long; those left out are the same jobs by other names."""
+
+
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
 @pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_papers_miniature_runs_every_job(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = plan_of(file.name, tmp_path)
+    rows = FEWER.get(file.name, [])
+    plan = plan_of(file.name, tmp_path, *rows)
     capsys.readouterr()
-    assert main(["sweep", "--file", str(file), "--miniature", "--out", "mini"]) == 0
+    assert main(["sweep", "--file", str(file), "--miniature", "--out", "mini", *rows]) == 0
     done = set(re.findall(r"^(.*): \d+ s$", capsys.readouterr().out, re.MULTILINE))
     assert done == set(plan)
     what = read_sweep(file)
     for table in what.tables:
+        wanted = [row for row in table.rows if not rows or row in rows]
         verdict = tmp_path / "mini/tables" / slug(table.name) / "verdict.json"
-        scores = json.loads(verdict.read_text())["scores"]
-        assert list(scores) == list(table.rows)
+        assert verdict.exists() == bool(wanted)
+        scores = json.loads(verdict.read_text())["scores"] if wanted else {}
+        assert list(scores) == wanted
         assert all(set(table.columns) <= set(by_task) for by_task in scores.values())

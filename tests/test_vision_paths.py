@@ -131,7 +131,7 @@ def test_visualberts_phase_on_a_tasks_own_texts(
     config = configured(
         PretrainConfig,
         student=trained["visualbert"],
-        regions=str(world / "store"),
+        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
         task=name,
         data=str(world / FOLDERS[name]),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig
+from groundling.config import FinetuneConfig, RegionInput
 from groundling.data.samples import thinned, together, untagged
 from groundling.errors import InputError
 from groundling.find import named
@@ -50,9 +50,21 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
         few = taken(examples, Path(config.partition), task, folder)
     rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
     parts[task.train] = [*thinned(few, config.max_train), *rest]
+    if config.regions.mentioned:
+        check_mentioned(parts[task.train], task, config.regions)
     if config.regions.tags:
         return parts
     return {split: [untagged(example) for example in some] for split, some in parts.items()}
+
+
+def check_mentioned(examples: Sequence[Example], task: Task, regions: RegionInput) -> None:
+    """Raises InputError if --mentioned leaves nothing out, as no text names an object by its number."""
+    if not regions.tags:
+        raise InputError("--mentioned is about objects that texts name; leave it or --no-tags out")
+    if not any(example.mentioned for example in examples):
+        raise InputError(
+            f"--mentioned: texts of {task.name} name no objects by their numbers, as VCR's do; leave it out"
+        )
 
 
 def _unlabelled(

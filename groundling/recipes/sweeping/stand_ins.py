@@ -16,6 +16,7 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 from groundling.config import TEACHING, RegionsConfig, TeachConfig, WorldConfig, changed, flat
 from groundling.data.regions import RegionStore
 from groundling.data.several_stores import SeveralStores
+from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.joins.end_to_end import end_to_end
 from groundling.keyed import seed_of
@@ -25,6 +26,7 @@ from groundling.recipes.regions import regions
 from groundling.recipes.regions_of import made_by
 from groundling.recipes.sweeping.parts import Source, slug
 from groundling.recipes.sweeping.settings import Filled
+from groundling.recipes.sweeping.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.recipes.teach import teach
 from groundling.runs import read_json
 from groundling.students import join_to, load_student
@@ -126,7 +128,7 @@ class _Shelf:
     def __init__(self, folder: Path, kinds: Collection[str]) -> None:
         """`kinds` of data are the ones that the world is written as; a CLIP's pieces are learned from its captions."""
         self.folder = folder
-        self.names = {"captions", *kinds}
+        self.names = {"captions", *kinds} - TEXT_TASKS.keys()
         self.world = folder / "world"
 
     def path(self, kind: str, name: str) -> Path:
@@ -140,6 +142,9 @@ class _Shelf:
             return self.captions(name)
         if kind in DATA:
             return self.world / DATA[kind]
+        if kind in TEXT_TASKS:
+            sentences = lines_of(self.world / DATA["text"])
+            return write_text_task(kind, sentences, self.folder / "text-tasks")
         makers: Mapping[str, Callable[[], Path]] = {
             "regions": self.store,
             "bert": self.bert,
@@ -151,7 +156,7 @@ class _Shelf:
             **{join: partial(self.join, join) for join in JOINS},
         }
         if kind not in makers:
-            offered = ", ".join([*DATA, *makers])
+            offered = ", ".join([*DATA, *makers, *TEXT_TASKS])
             raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
         return makers[kind]()
 
