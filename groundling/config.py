@@ -105,11 +105,12 @@ def hints(kind: Any) -> dict[str, Any]:
 def _check_value(group: Any, name: str, value: object, where: str) -> None:
     """Raises InputError for a value of another type than the setting's default, or none of its choices."""
     before = vars(group)[name]
-    kinds = (int, float) if isinstance(before, float) else (type(before),)
+    kind: Any = type(group)
+    # Whole epochs are a whole number in many defaults.
+    kinds = (int, float) if hints(kind)[name] is float else (type(before),)
     wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")
-    kind: Any = type(group)
     hint = hints(kind)[name]
     if isinstance(value, tuple):
         _check_members(get_args(hint), name, value, where)
@@ -674,6 +675,8 @@ none has one, by its number of samples."""
 VCR; e.g. vqa."""
     data: str = ""
     """Folder with that task's official files."""
+    train_splits: tuple[str, ...] = ()
+    """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
     task_answers: Literal["right", "any", "judged"] = "right"
     """--task: the right choice with each question; or any, drawn anew in every epoch, so that no label is told (a \
 question that has no choices, as in vqa, stands alone); or judged, any too, and VisualBERT predicts whether it is \
@@ -1506,18 +1509,20 @@ class RegionsConfig:
     """Folder of images, searched through; an image's id is its path there without the ending."""
     imports: tuple[str, ...] = ()
     """Instead: TSVs of bottom-up-attention or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json, all \
-of one layout."""
+of one layout; or several region stores, whose regions of an image then stand one behind the other."""
     ids: tuple[str, ...] = ()
     """--imports of bottom-up-attention's HDF5: for each, a file of image ids by row, one a line, or json."""
     ids_as: tuple[str, ...] = ()
     """--imports: what to call the images instead: a pattern of the numbers that their ids end with and of the subset \
 (train2014) that the id or the file is named after, e.g. `COCO_{subset}_{number:012d}`; or COCO's json files, which \
-name the images of numbers."""
+name the images of numbers; or VCR's jsonl, for UNITER's names of its stills."""
     detector: str = "PekingU/rtdetr_r50vd"
     """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
     boxes: tuple[str, ...] = ()
     """Boxes that exist already: COCO instances json, MAttNet's detections (RefCOCO), both together, or VCR's \
 vcr1images; only their images count."""
+    also_detected: bool = False
+    """--boxes: and behind them those of --detector, of the same classes by their names (UNITER on VCR)."""
     grid: int = 0
     """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
     backbone: str = "microsoft/resnet-101"

@@ -132,6 +132,7 @@ def seeing_of(
         most=most,
         budget=budget,
         phrases=form.reads == "phrase",
+        tied=student.join.tied,
         apart=apart,
         mentioned=mentioned,
         blind=blind,

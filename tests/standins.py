@@ -275,6 +275,13 @@ def others_regions(folder: Path) -> None:
     names = [f"coco_train2014/{name.lower()}" for name in COCO[:3]]
     names += [f"coco_val2014/coco_val2014_{n:012d}" for n in (1000, 1001)]
     names += [f"re_coco_gt/visual_grounding_coco_gt_{n:012d}" for n in range(1, 4)]
+    names += [f"re_coco_det/visual_grounding_det_coco_{n:012d}" for n in range(1, 4)]
+    for split, number in (("train", 1), ("val", 2)):
+        put(
+            folder / f"vcr/{split}.jsonl",
+            json.dumps({"img_fn": f"lsmdc_1_A/1_A@{number}.jpg"}) + "\n",
+        )
+        names += [f"vcr_{kind}{split}/vcr_{kind}{split}_1_A@{number}" for kind in ("", "gt_")]
     for name in names:
         features = rng.normal(size=(2, WIDTH)).astype(np.float16)
         place = folder / f"{name}.npz"

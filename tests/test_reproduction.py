@@ -477,14 +477,27 @@ def test_every_deviation_has_its_reason(file: Path, tmp_path: Path) -> None:
 
 
 UNITER = {
-    # steps, warm-up, rate, tokens of all GPUs and accumulation: ChenRocks/UNITER, config/train-*.json
-    "VQA--base: vqa": (6000, "600", "8e-5", 5120 * 4 * 5),
-    "VQA--large: vqa": (5000, "500", "5e-5", 3072 * 8 * 4),
-    "SNLI-VE--base: snli-ve": (4000, "400", "8e-5", 4096 * 2 * 4),
-    "SNLI-VE--large: snli-ve": (4000, "400", "3e-5", 4096 * 4 * 2),
-    "NLVR2--base: nlvr2": (8000, "800", "3e-5", 10240),
-    "NLVR2--large: nlvr2": (5000, "500", "2e-5", 5120 * 2 * 2),
+    # steps, warm-up, rate, tokens of all GPUs and accumulation: ChenRocks/UNITER, config/*.json
+    "VQA--base: VQA": (6000, 600, 8e-5, 5120 * 4 * 5),
+    "VQA--large: VQA": (5000, 500, 5e-5, 3072 * 8 * 4),
+    "VCR--base: VCR": (8000, 800, 6e-5, 4000 * 4 * 5),
+    "VCR--large: VCR": (8000, 800, 6e-5, 4000 * 4 * 5),
+    "SNLI-VE--base: SNLI-VE": (4000, 400, 8e-5, 4096 * 2 * 4),
+    "SNLI-VE--large: SNLI-VE": (4000, 400, 3e-5, 4096 * 4 * 2),
+    "NLVR2--base: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--large: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
+    "NLVR2--base--all-data: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--base--in-domain: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--large--all-data: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
+    "RefCOCO+--base: RefCOCO+ annotated": (10_000, 1000, 6e-5, None),
+    "RefCOCO+--base: RefCOCO+ detected": (10_000, 1000, 6e-5, None),
+    "pretrain all data, base": (200_000, 10_000, 5e-5, 10240 * 8 * 6),
+    "pretrain all data, large": (500_000, 10_000, 5e-5, 6144 * 16 * 4),
+    "pretrain in-domain, base": (200_000, 10_000, 5e-5, 10240 * 8 * 2),
+    "pretrain VCR, base": (45_000, 4500, 3e-5, 6144 * 4 * 4),
+    "pretrain VCR, large": (45_000, 4500, 3e-5, 6144 * 4 * 4),
 }
+CLIPPED = {"finetune": "2", "pretrain": "5", "VCR": "0"}
 
 
 def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
@@ -493,10 +506,193 @@ def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
     for name, (steps, warmup, rate, tokens) in UNITER.items():
         job = plan[name]
         assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
-        assert told(job, "warmup_steps", "lr") == [warmup, rate]
-        batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
-        assert batch * accumulate == tokens
-        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", "2"]
+        assert [float(value) for value in told(job, "warmup_steps", "lr")] == [warmup, rate]
+        if tokens is None:
+            assert told(job, "batch") == ["128"]
+        else:
+            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+            assert batch * accumulate == tokens
+        clip = CLIPPED["VCR" if name.startswith("pretrain VCR") else job["command"]]
+        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", clip]
+    shares = {"all data": "2 3 3 2", "in-domain": "1 1"}
+    mixes = {"all data": "3 4 2 2", "in-domain": "2 2 1 1", "VCR, base": "2 1 1"}
+    mixes["VCR, large"] = "10 1 1"
+    for name, mix in mixes.items():
+        for job in (job for job in plan.values() if job["name"].startswith(f"pretrain {name}")):
+            assert told(job, "step_mix") == [mix]
+            if name in shares:
+                captions = job["settings"]["captions"]["here"]
+                assert " ".join(re.findall(r"=(\d)", captions)) == shares[name]
+    assert told(plan["VCR--base: VCR"], "max_length") == ["220"]
+    assert plan["VCR--large: VCR"]["after"] == ["pretrain VCR, large"]
+    assert told(plan["VQA--base: VQA"], "head_lr", "train_splits") == ["10", "train nominival"]
+
+
+VILLA = {
+    # steps, tokens a step, modality, size, weight of the divergence: zhegan27/VILLA, config/train-*-adv.json
+    "VQA, base": (6000, 5120 * 4 * 5, "text", 1e-3, 1.5),
+    "VQA, large": (5000, 3072 * 8 * 4, "text", 2e-3, 1.0),
+    "VCR, base": (8000, 4000 * 4 * 5, "both", 1e-2, 1.5),
+    "VCR, large": (10_000, 2000 * 4 * 10, "both", 1e-1, 1.0),
+    "SNLI-VE, base": (4000, 4096 * 2 * 4, "text", 1e-3, 1.5),
+    "SNLI-VE, large": (4000, 4096 * 4 * 2, "text", 1e-3, 1.5),
+    "NLVR2, base": (8000, 10240, "text", 1e-3, 1.5),
+    "NLVR2, large": (5000, 5120 * 2 * 2, "text", 1e-3, 1.5),
+}
+
+
+def test_villas_plan_has_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("villa.toml", tmp_path)
+    assert len(plan) == 2 * len(VILLA)
+    for name, (steps, tokens, *adversary) in VILLA.items():
+        task = name.partition(",")[0]
+        for start in ("UNITER", "VILLA"):
+            job = plan[f"{name.replace(', ', '--')}--{start}: {task}"]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+            assert told(job, "inner", "warmup_steps") == ["villa", str(steps // 10)]
+            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+            assert batch * accumulate == tokens
+            modality, *numbers = told(
+                job, "adversarial_modality", "adversarial_size", "adversarial_kl"
+            )
+            assert [modality, *map(float, numbers)] == adversary
+            over = "mean" if task == "VCR" else "sum"
+            assert told(job, "adversarial_kl_over") == [over]
+            assert job["settings"]["adversarial_passes"]["paper"] == "3"
+
+
+VL_BERT = {
+    # steps, batch, rate, warm-up, clip: the paper's first version, Sec. 4
+    "pretrain first, pixels": (129_622, 256, 1e-4, 8000),
+    "pretrain first, stored": (129_622, 256, 1e-4, 8000),
+    "VL-BERT: VCR Q to A": (20 * 212_923 // 256, 256, 2e-3, 1000),
+    "VL-BERT: VCR QA to R": (20 * 212_923 // 256, 256, 2e-3, 1000),
+    "VL-BERT--stored: VQA": (20 * 443_757 // 256, 256, 1e-4, 2000),
+    "VL-BERT: RefCOCO+ annotated": (20 * 120_191 // 256, 256, 2e-4, 500),
+    "VL-BERT: RefCOCO+ detected": (20 * 120_191 // 256, 256, 2e-4, 500),
+    # jackroos/VL-BERT, cfgs/: a rate is that of a sample. A step there has 128 of each kind of text.
+    "pretrain base, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain base, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain large, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain large, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain a": (129_622, 256, 1e-7 * 256, 8000),
+    "pretrain b": (129_622, 256, 1e-7 * 256, 8000),
+    "pretrain c": (129_622, 256, 1e-7 * 256, 8000),
+    "Code--large: Code: VCR Q to A": (20 * 212_923 // 64, 64, 7e-5 * 4 * 4 * 4, 1000),
+    "Code--base: Code: VCR QA to R": (20 * 212_923 // 64, 64, 7e-5 * 4 * 4 * 4, 1000),
+    "Code--base--stored: Code: VQA": (5 * 443_757 // 256, 256, 6.25e-7 * 16 * 4 * 4, 500),
+    "Code--large--stored: Code: VQA": (5 * 443_757 // 256, 256, 6.25e-7 * 16 * 4 * 4, 500),
+    "Code--base: Code: RefCOCO+ annotated": (20 * 120_191 // 32, 32, 8e-7 * 4 * 4 * 2, 3750),
+    "Code--large: Code: RefCOCO+ detected": (20 * 120_191 // 32, 32, 8e-7 * 2 * 4 * 4, 3750),
+    "a--words: Half: VCR Q to A": (10 * 212_923 // 64, 64, 7e-5 * 64, 1000),
+    "Code--base: Half: VQA": (5 * 443_757 // 512, 256, 6.25e-7 * 256, 500),
+    "c--words--regions--relation: Half: RefCOCO+ detected": (
+        *(10 * 120_191 // 32, 32, 8e-7 * 32, 3750),
+    ),
+}
+
+
+def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("vlbert.toml", tmp_path)
+    for name, (steps, batch, rate, warmup) in VL_BERT.items():
+        job = plan[name]
+        # Half steps are rounded down, as those of a run are.
+        assert abs(job["optimizer_steps"] - steps) <= 1 and job["seeds"] == 1, name
+        numbers = [float(value) for value in told(job, "batch", "lr", "warmup_steps")]
+        assert numbers == pytest.approx([batch, rate, warmup]), name
+        assert float(*told(job, "weight_decay")) == 1e-4  # B16
+    first, code = plan["pretrain first, pixels"], plan["pretrain base, pixels"]
+    assert told(first, "related", "region_classes", "most_regions") == ["yes", "hard", "100"]
+    assert told(code, "region_classes", "budget", "decay_all", "clip") == [
+        *("soft", "64", "yes", "10")
+    ]
+    assert "related" not in code["settings"] and "text" not in first["settings"]
+    assert told(plan["pretrain a"], "region_classes") == ["none"]
+    assert told(plan["pretrain c"], "related") == ["yes"]
+    for name in ("VL-BERT: VCR Q to A", "Code--base: Code: VCR Q to A"):
+        assert told(plan[name], "optimizer", "momentum", "milestones", "milestone_factor") == [
+            *("sgd", "0.9", "14 18", "0.1")
+        ]
+        assert told(plan[name], "long_side", "epochs") == ["1200", "20"]
+    assert told(plan["VL-BERT: VCR Q to A"], "head_loss") == ["ce"]
+    # The paper learns from the boxes that it is scored on; the code adds the annotated ones to detected ones.
+    regions = {
+        name.split(": ", 1)[1]: told(job, "regions")[0]
+        for name, job in plan.items()
+        if "RefCOCO+" in name
+    }
+    assert regions == {
+        "RefCOCO+ annotated": "annotated boxes",
+        "RefCOCO+ detected": "detected boxes",
+        "Code: RefCOCO+ annotated": "annotated boxes",
+        "Code: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+        "Half: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "vlbert.toml",
+            ('regions = ["data:found"]', 'regions = ["data:truth"]'),
+            "RefCOCO+ detected, the paper has detected boxes (Sec. 4.2.3)",
+        ),
+        (
+            "uniter.toml",
+            ('"train=data:truth"]', '"train=data:found"]'),
+            "RefCOCO+ detected, the paper has detected boxes train=annotated boxes (train-refcoco+",
+        ),
+    ],
+)
+def test_boxes_of_the_other_track_are_named(
+    file: str,
+    change: tuple[str, str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (SWEEPS / file).read_text()
+    assert change[0] in text
+    (tmp_path / file).write_text(text.replace(*change))
+    assert main(["sweep", "--file", str(tmp_path / file), "--plan"]) == 2
+    error = capsys.readouterr().err
+    assert "unreasoned deviation: regions = " in error and message in error
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "row", "column", "score"),
+    [
+        ("Table 2", ["VCR Q to A", "VCR QA to R"], "VL-BERT", "VCR QA to R", 74.5),
+        ("Table 3", ["VQA"], "VL-BERT, stored", "VQA", 70.5),
+        (
+            *("Table 4", ["RefCOCO+ annotated", "RefCOCO+ detected"]),
+            *("w/o pre-training", "RefCOCO+ detected (testB)", 55.55),
+        ),
+    ],
+)
+def test_vlberts_tables_have_the_papers_rows_and_scores(
+    table: str, columns: list[str], row: str, column: str, score: float
+) -> None:
+    what = read_sweep(SWEEPS / "vlbert.toml")
+    (found,) = [one for one in what.tables if one.name == table]
+    assert (list(found.columns), found.rows[0]) == (columns, "w/o pre-training")
+    (variant,) = [one for one in what.variants if one.name == row]
+    assert row in found.rows and variant.scores[column] == score
+
+
+def test_a_task_may_be_named_by_a_shared_table_and_a_share_follow_a_whole_number(
+    place: Path,
+) -> None:
+    text = FILE.replace('task = "vcr/answer"\ndata = "data:vcr"\npartition', "partition")
+    text = text.replace("epochs = 10\nlr = 2e-5", 'with = ["two"]\nepochs = 2.5\nlr = 2e-5')
+    text = text.replace('epochs = ["10", "Sec. 4"], lr', "lr")
+    text = text.replace(
+        "[with.slow]", '[with.two]\ntask = "vcr/answer"\ndata = "data:vcr"\nepochs = 5\n[with.slow]'
+    )
+    (place / "s.toml").write_text(text)
+    few, _ = read_sweep("s.toml").tunings
+    assert (few.name, few.finetune.task, few.train.epochs) == ("few", "vcr/answer", 2.5)
 
 
 CLIP_TD = {

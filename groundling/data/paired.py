@@ -31,7 +31,11 @@ class Store(Protocol):
         ...
 
     def in_annotated_order(self, image: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
+        ...
+
+    def behind(self, image: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
         ...
 
 
@@ -55,6 +59,8 @@ class Seeing:
     """Which regions are right, which becomes the label."""
     phrases: bool = False
     """The text's tag is a phrase, whose last piece becomes the label `query`, and no region's name."""
+    tied: bool = True
+    """A word that names an object takes something of that object's region; without, its number says nothing."""
     apart: bool = False
     """Every image of an example makes a row of its own, with the whole text."""
     mentioned: bool = False
@@ -159,7 +165,7 @@ class RegionSamples:
         text = row.text
         if text is None or text.region is None:
             return replace(row, regions=regions)
-        if self.seeing.phrases:
+        if self.seeing.phrases or not self.seeing.tied:
             return replace(row, regions=regions, text=replace(text, region=None))
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
         named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
@@ -168,10 +174,13 @@ class RegionSamples:
 
     def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
         objects = 0 if sample.example is None else sample.example.objects
-        if not objects or self.seeing.phrases:
+        placed = self.seeing.tied or self.seeing.mentioned
+        if not objects or self.seeing.phrases or not placed:
             return
-        expected = min(objects, self.seeing.most) if self.seeing.most else objects
         for number, image in enumerate(images):
+            expected = objects + self.store.behind(image)
+            if self.seeing.most:
+                expected = min(expected, self.seeing.most)
             here = int((~regions.whole & (regions.image == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
                 raise InputError(

@@ -57,6 +57,8 @@ class Join(nn.Module):
     """Positions that are needed after the text's."""
     whole: bool = False
     """Whether it reads the whole image as a region."""
+    tied: ClassVar[bool] = True
+    """Whether a word that names an object of the image (VCR) takes something of that object's region."""
     last_pixel: ClassVar[bool] = False
     """Whether boxes end at their last pixel, so that the whole image is W - 1 by H - 1 pixels."""
     look: ClassVar[Look | None] = None

@@ -21,7 +21,7 @@ from groundling.data.captions import (
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.samples import DrawnTexts, Samples, TextSamples, with_choice
+from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
@@ -162,6 +162,10 @@ def _check(config: PretrainConfig) -> None:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
     if config.task_answers != "right" and not config.task:
         raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.train_splits and not config.task:
+        raise InputError(
+            f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"
+        )
     if config.regions.mentioned and not config.task:
         raise InputError("--mentioned: captions name no objects by their numbers; pass --task")
     if not config.grounded and config.task:
@@ -315,15 +319,16 @@ def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Ex
     """What a task's training texts are, one version each or all that may be drawn."""
     folder = Path(config.data)
     tags = phase.tags and config.regions.tags
+    splits = task.learned(config.train_splits)
     if config.task_answers == "any":
-        return unlabelled_texts(task, folder, tags, config.partition)
+        return unlabelled_texts(task, folder, tags, config.partition, splits)
     if config.task_answers == "judged":
         if not phase.judged:
             raise InputError(
                 f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
             )
-        return [(text,) for text in judged_texts(task, folder, tags, config.partition)]
-    return [(text,) for text in task_texts(task, folder, tags, config.partition)]
+        return [(text,) for text in judged_texts(task, folder, tags, config.partition, splits)]
+    return [(text,) for text in task_texts(task, folder, tags, config.partition, splits)]
 
 
 def _own_objectives(
@@ -384,6 +389,7 @@ def _data(
     notes += _shared_images(corpora, texts, stores)
     seeing = Seeing(
         whole=model.join.whole,
+        tied=model.join.tied,
         last_pixel=model.join.last_pixel,
         most=config.regions.most_regions,
         budget=config.regions.budget,
@@ -516,10 +522,17 @@ def _notes(
 
 
 def _told(task: Task, config: PretrainConfig) -> list[str]:
-    """Whether the run told the labels of examples that few-shot fine-tuning does not know."""
-    if config.task_answers == "any" or config.partition:
+    """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
+    is_told = isinstance(task.form, Answer | Choose) or config.task_answers == "judged"
+    if config.task_answers == "any" or not is_told:
         return []
-    if not isinstance(task.form, Answer | Choose) and config.task_answers != "judged":
+    held = [split for split in task.dev if split in config.train_splits]
+    if held:
+        return [
+            f"this model has read the right answers of {' and '.join(held)} of {task.name}: scores there after it are "
+            "of examples that it knows"
+        ]
+    if config.partition:
         return []
     return [
         f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
@@ -527,15 +540,22 @@ def _told(task: Task, config: PretrainConfig) -> list[str]:
     ]
 
 
-def task_texts(task: Task, folder: Path, tags: bool = False, partition: str = "") -> list[Example]:
+def task_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[Example]:
     """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
     A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
     one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
-    `partition` they are those of that file's examples. Raises InputError if a multiple choice has no label.
+    `partition` they are those of that file's examples; `splits` are those of the task, if not its training split alone.
+    Raises InputError if a multiple choice has no label.
     """
     texts = []
-    for example in _within(task, folder, partition, task.read(folder, task.train)):
+    for example in _within(task, folder, partition, _read(task, folder, splits)):
         if example.choices and not isinstance(example.label, int):
             raise InputError(
                 f"{example.id}: a multiple choice without a label cannot be pre-trained on"
@@ -556,7 +576,11 @@ def _once(texts: Sequence[Example], task: Task) -> list[Example]:
 
 
 def judged_texts(
-    task: Task, folder: Path, tags: bool = False, partition: str = ""
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
 ) -> list[Example]:
     """A task's training texts with labels that say whether they are right: choices, or statements, true or false.
 
@@ -569,7 +593,7 @@ def judged_texts(
             f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
             "(vcr) or statements that are true or false (nlvr2)"
         )
-    examples = _within(task, folder, partition, task.read(folder, task.train))
+    examples = _within(task, folder, partition, _read(task, folder, splits))
     without = [example.id for example in examples if example.label is None]
     if without:
         raise InputError(f"{without[0]}: nobody says whether it is right ({len(without)} such)")
@@ -577,20 +601,28 @@ def judged_texts(
 
 
 def unlabelled_texts(
-    task: Task, folder: Path, tags: bool = False, partition: str = ""
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
 ) -> list[tuple[Example, ...]]:
     """All versions of each of a task's training texts that somebody could write who has not seen the labels.
 
     A question with choices is an example with all of them; a question without stands alone. With `partition` they are
-    those of that file's examples.
+    those of that file's examples; `splits` as for `task_texts`.
     """
-    examples = task.read(folder, task.train)
+    examples = _read(task, folder, splits)
     inside = {example.id for example in _within(task, folder, partition, examples)}
-    pairs = zip(examples, hidden_versions(examples, task, folder), strict=True)
+    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
     kept = [versions for example, versions in pairs if example.id in inside]
     texts = [tuple(_as_text(example, tags) for example in versions) for versions in kept]
     first = {text.id for text in _once([versions[0] for versions in texts], task)}
     return [versions for versions in texts if versions[0].id in first]
+
+
+def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
+    return together({split: task.read(folder, split) for split in splits or (task.train,)})
 
 
 def _within(

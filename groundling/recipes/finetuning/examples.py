@@ -28,15 +28,8 @@ def task_of(config: FinetuneConfig) -> Task:
 
 def trained_on(task: Task, config: FinetuneConfig) -> list[str]:
     """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
-    offered = (task.train, *task.dev)
-    for split in config.train_splits:
-        if split not in offered:
-            raise InputError(
-                f"--train-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
-            )
-    if len(set(config.train_splits)) < len(config.train_splits):
-        raise InputError(f"--train-splits {' '.join(config.train_splits)}: a split is there twice")
-    return [split for split in task.dev if split in config.train_splits]
+    learned = task.learned(config.train_splits)
+    return [split for split in task.dev if split in learned]
 
 
 def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
