@@ -73,6 +73,8 @@ class Example:
     """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
     names: tuple[str, ...] = ()
     """What each of these objects is; empty where nobody says."""
+    mentioned: tuple[int, ...] = ()
+    """Those of them, in rising order, that texts of its whole item speak of (VCR); empty where nobody says."""
     breaks: tuple[int, ...] = ()
     """Characters at which a next part of `text` begins: the answer behind its question (VCR)."""
     cue: str = ""

@@ -105,11 +105,12 @@ def hints(kind: Any) -> dict[str, Any]:
 def _check_value(group: Any, name: str, value: object, where: str) -> None:
     """Raises InputError for a value of another type than the setting's default, or none of its choices."""
     before = vars(group)[name]
-    kinds = (int, float) if isinstance(before, float) else (type(before),)
+    kind: Any = type(group)
+    # Whole epochs are a whole number in many defaults.
+    kinds = (int, float) if hints(kind)[name] is float else (type(before),)
     wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
     if not isinstance(value, kinds) or wrong_bool:
         raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")
-    kind: Any = type(group)
     hint = hints(kind)[name]
     if isinstance(value, tuple):
         _check_members(get_args(hint), name, value, where)
@@ -162,8 +163,11 @@ class CrossModalOptions:
     """Cross-modal layers (XDBERT Section 2.1)."""
     hard_negatives: int = 0
     """Match: candidates per negative, of which the most similar is taken; 0: the first drawn, as in the paper."""
+    match_negatives: Literal["random", "length"] = "random"
+    """Match: where the other text comes from: all texts, as in the paper, or those of nearly the same length, so that \
+lengths alone do not tell."""
     clip_targets: Literal["real", "released"] = "real"
-    """ClipTokens: real pieces only, or every slot with padding as XDBERT's released code does."""
+    """ClipTokens: real pieces only, or every one of 9 x 77 slots, padding too, as XDBERT's released code does."""
     freeze_clip: bool = False
     """Keep the CLIP side of the cross-modal model as it is (XDBERT trains it)."""
     save_joint: bool = False
@@ -191,7 +195,8 @@ position (cls); the mean of its states, special pieces left out (mean)."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """L1 on standardised teacher features, or on unit vectors (CLIP-TD)."""
     max_windows: int = 0
-    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed. XDBERT: 9."""
+    """Most CLIP windows per text, the rest is dropped and counted; 0: as many as needed, of blocks 9 of 77 (XDBERT) \
+or as many places in windows of another size."""
     cache_gb: float = 2.0
     """A text teacher's features are computed once if they take less disk than this, else in every step; those of a \
 teacher of images are always computed once, but for 0."""
@@ -269,8 +274,8 @@ class RegionInput:
 alone. An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task (in \
 `pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
     images: str = ""
-    """VL-BERT end to end: folder of the images, whose ids in the store are paths there without the ending; of the \
-store only boxes and classes are read."""
+    """VL-BERT and VisualBERT end to end: folder of the images, whose ids in the store are paths there without the \
+ending; of the store only boxes, classes and segments are read."""
     most_regions: int = 0
     """Regions per image, best first; 0: all."""
     budget: int = 0
@@ -280,9 +285,25 @@ in pre-training."""
     """Accept regions made by another detector or backbone than the model was trained with."""
     tags: bool = True
     """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
+    mentioned: bool = False
+    """VCR: see no objects but those that question, answers or rationales of an item name (VisualBERT's code)."""
 
     def __post_init__(self) -> None:
         _list_lone_texts(self, "regions")
+
+
+@documented
+@dataclass(frozen=True)
+class Joining:
+    """How a new VisualBERT, made of a plain BERT, joins text and regions; one that is there stays as it is."""
+
+    early_fusion: bool = True
+    """A new VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
+    region_boxes: bool = False
+    """A new VisualBERT: add corners, width and height of its box to each region's features (its code on Flickr30k)."""
+    object_classes: bool = False
+    """A new VisualBERT: regions as R2C has them (its code on VCR): the whole image first, and of each its class \
+embedded beside its features; with --images its segment, too."""
 
 
 @documented
@@ -591,12 +612,17 @@ class AdaptConfig:
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
     masked_lm: bool = True
     """l1 and contrastive: train masked LM, too, as the control does; turn off to leave it out."""
-    form: Literal["lines", "blocks"] = "lines"
-    """One text per line, or documents cut into blocks of `max_length` (XDBERT's WikiText-103)."""
-    max_length: int = 128
-    """Pieces per text for the student; longer ones become several texts."""
+    form: Literal["auto", "lines", "blocks"] = "auto"
+    """One text per line, or documents cut into blocks of exactly --max-length pieces; auto: blocks for xdbert and its \
+parts, as in its paper, since lines can be matched by their lengths; lines for the rest."""
+    max_length: int = 0
+    """Pieces per text for the student; longer ones become several texts; 0: 128, of blocks 512, and never more than \
+the student reads."""
     max_texts: int = 0
     """Use at most so many texts, evenly spaced; 0: all."""
+    held: tuple[str, ...] = ()
+    """xdbert: files of text that is not learned from, on which the report says what its parts have learned; none: \
+some of the texts that were learned from, with new masks and pairs."""
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
@@ -614,6 +640,9 @@ before; 0: they may move. No part in xdbert."""
     retention: str = ""
     """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
 or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "text", "held")
 
 
 @documented
@@ -646,9 +675,12 @@ none has one, by its number of samples."""
 VCR; e.g. vqa."""
     data: str = ""
     """Folder with that task's official files."""
-    task_answers: Literal["right", "any"] = "right"
-    """--task: the right choice with each question, or any, drawn anew in every epoch, so that no label is told; with \
-any, a question that has no choices (vqa) stands alone."""
+    train_splits: tuple[str, ...] = ()
+    """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
+    task_answers: Literal["right", "any", "judged"] = "right"
+    """--task: the right choice with each question; or any, drawn anew in every epoch, so that no label is told (a \
+question that has no choices, as in vqa, stands alone); or judged, any too, and VisualBERT predicts whether it is \
+right, or an NLVR2 statement true (its code)."""
     partition: str = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
     step_mix: tuple[float, ...] = ()
@@ -666,8 +698,10 @@ papers), or no classes."""
     """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
     related: bool = False
     """VL-BERT: predict whether caption and image are related (first version; the release leaves it out)."""
-    early_fusion: bool = True
-    """VisualBERT: attend over text and regions in every layer (ablation C2: only in one added layer)."""
+    grounded: bool = True
+    """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
+the model is made for)."""
+    joining: Joining = field(default_factory=Joining)
     random_start: bool = False
     """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
     objectives: tuple[str, ...] = ()
@@ -726,10 +760,13 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     join: str = ""
     """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
+    joining: Joining = field(default_factory=Joining)
     kind: str = ""
     """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
     plain_head: bool = False
     """Read every task by the pooler and one Linear, in place of the paper's head and losses."""
+    raw_first: bool = False
+    """Read a text encoder's task by one Linear on its first position, without pooler or dropout (XDBERT's code)."""
     head_loss: Literal["paper", "bce", "ce", "kl"] = "paper"
     """The task's loss: the paper's of the head; each answer, choice or region by itself (bce); one softmax over them \
 (ce; the first version of VL-BERT's paper, on VCR and VQA); divergence from it (kl)."""
@@ -1235,6 +1272,12 @@ class AttentionConfig:
     """The other one, e.g. without clip_tokens."""
     text: tuple[str, ...] = ()
     """Files of sentences, as for `adapt`."""
+    task: str = ""
+    """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
+    data: str = ""
+    """--task: folder of its official files."""
+    special: bool = False
+    """The picture has rows of [CLS] and [SEP], too, as Table 9 has; the numbers are of the text's own pieces."""
     max_texts: int = 400
     """Use at most so many sentences, evenly spaced; at least 200 are needed."""
     max_length: int = 128
@@ -1466,18 +1509,20 @@ class RegionsConfig:
     """Folder of images, searched through; an image's id is its path there without the ending."""
     imports: tuple[str, ...] = ()
     """Instead: TSVs of bottom-up-attention or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json, all \
-of one layout."""
+of one layout; or several region stores, whose regions of an image then stand one behind the other."""
     ids: tuple[str, ...] = ()
     """--imports of bottom-up-attention's HDF5: for each, a file of image ids by row, one a line, or json."""
     ids_as: tuple[str, ...] = ()
     """--imports: what to call the images instead: a pattern of the numbers that their ids end with and of the subset \
 (train2014) that the id or the file is named after, e.g. `COCO_{subset}_{number:012d}`; or COCO's json files, which \
-name the images of numbers."""
+name the images of numbers; or VCR's jsonl, for UNITER's names of its stills."""
     detector: str = "PekingU/rtdetr_r50vd"
     """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
     boxes: tuple[str, ...] = ()
     """Boxes that exist already: COCO instances json, MAttNet's detections (RefCOCO), both together, or VCR's \
 vcr1images; only their images count."""
+    also_detected: bool = False
+    """--boxes: and behind them those of --detector, of the same classes by their names (UNITER on VCR)."""
     grid: int = 0
     """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
     backbone: str = "microsoft/resnet-101"

@@ -321,6 +321,7 @@ class Feed(Dataset[Batch]):
         self.rank = rank
         self.world = world
         self.objectives = in_order(objectives)
+        self.corruption = Corruption(plan.seed)
 
     def __len__(self) -> int:
         return len(self.plan) * self.accumulate
@@ -350,20 +351,71 @@ class Feed(Dataset[Batch]):
         epoch: int,
         objectives: Sequence[Objective],
     ) -> list[Sample]:
-        """Corrupted samples, every random choice keyed by (seed, epoch, sample id, objective)."""
-        seed = self.plan.seed
+        """Corrupted samples."""
+        return self.corruption(samples, indices, epoch, objectives)
+
+
+class Corruption:
+    """Samples as objectives want them, every random choice keyed by (seed, epoch, sample id, objective)."""
+
+    def __init__(self, seed: int) -> None:
+        """`seed` of the run."""
+        self.seed = seed
+        self._neighbours: dict[int, Neighbours] = {}
+
+    def __call__(
+        self,
+        samples: Samples,
+        indices: Sequence[int] | np.ndarray,
+        epoch: int,
+        objectives: Sequence[Objective],
+    ) -> list[Sample]:
+        """Corrupted samples in the order of `indices`; `objectives` are in the order of `in_order`."""
+        seed = self.seed
         rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
         out = []
-        for sample in samples.get(list(indices), rngs):
+        for index, sample in zip(indices, samples.get(list(indices), rngs), strict=True):
             for objective in objectives:
                 rng = generator(seed, epoch, sample.id, objective.name)
 
-                def other(rng: np.random.Generator = rng) -> Sample:
-                    return samples.get([int(rng.integers(len(samples)))], [rng])[0]
+                def other(
+                    near: bool = False, rng: np.random.Generator = rng, index: int = int(index)
+                ) -> Sample:
+                    count = len(samples)
+                    of = self._near(samples).draw(index, rng) if near else int(rng.integers(count))
+                    return samples.get([of], [rng])[0]
 
                 sample = objective.corrupt(sample, rng, other)
             out.append(sample)
         return out
+
+    def _near(self, samples: Samples) -> Neighbours:
+        found = self._neighbours.get(id(samples))
+        if found is None or found.samples is not samples:
+            found = self._neighbours[id(samples)] = Neighbours(samples)
+        return found
+
+
+NEAR = 64
+"""Most samples on either side, in the order of lengths, that count as equally long."""
+
+
+class Neighbours:
+    """Which samples are about as long as each: its neighbours in the order of lengths, a hundredth of all at most."""
+
+    def __init__(self, samples: Samples) -> None:
+        """The order is of `samples.lengths`, so that nothing need be converted for it."""
+        self.samples = samples
+        self.order = np.argsort(samples.lengths, kind="stable")
+        self.place = np.empty(len(self.order), np.int64)
+        self.place[self.order] = np.arange(len(self.order))
+        self.reach = 1 + min(NEAR, len(self.order) // 100)
+
+    def draw(self, index: int, rng: np.random.Generator) -> int:
+        """A sample about as long as this one, which it may be itself."""
+        width = min(2 * self.reach + 1, len(self.order))
+        start = int(np.clip(self.place[index] - self.reach, 0, len(self.order) - width))
+        return int(self.order[start + rng.integers(width)])
 
 
 def scores(source: Source, objective: Objective) -> bool:

@@ -192,6 +192,20 @@ ACCURACY = Metric("accuracy", terms=_equal, finish=_mean)
 F1 = Metric("f1", terms=_class_one, finish=_f1)
 """Of class 1; 0 where no positive is predicted and none exists, as in scikit-learn, which GLUE's script calls."""
 
+
+def _right_and_class_one(predictions: Values, labels: Values) -> Values:
+    return np.concatenate([_equal(predictions, labels), _class_one(predictions, labels)], axis=-1)
+
+
+def _mean_of_both(sums: Values) -> Values:
+    return (_mean(sums[..., :2]) + _f1(sums[..., 2:])) / 2
+
+
+ACCURACY_AND_F1 = Metric(
+    "mean of accuracy and f1", terms=_right_and_class_one, finish=_mean_of_both
+)
+"""GLUE's score of a task with both. XDBERT's 89.51 on QQP fits it (`combined_score` in its release)."""
+
 MATTHEWS = Metric("matthews", terms=_moments, finish=_matthews)
 """Of two classes, 0 and 1; 0 where predictions or labels are constant, as in scikit-learn (GLUE's CoLA)."""
 
@@ -276,6 +290,7 @@ What papers on VQA report as local accuracy, not quite the official one.
 METRICS: tuple[Metric, ...] = (
     ACCURACY,
     F1,
+    ACCURACY_AND_F1,
     MATTHEWS,
     PEARSON,
     SPEARMAN,

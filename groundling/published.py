@@ -1,8 +1,9 @@
 """What the papers report, so that it stands beside what is measured here: system, then task, in the metric's own units.
 
 XDBERT (Hsu et al., ACL 2022): medians of 5 runs (9 on RTE) on the dev sets, READ on its test set. Different encoders,
-text and sizes from anything run here on two cores: for orientation, never for a test. On QQP the paper's numbers are
-most likely means of accuracy and F1 (the released code's `combined_score`); what is measured here is the accuracy.
+text and sizes from anything run here on two cores: for orientation, never for a test. RTE, SST-2, QNLI, MNLI and SWAG
+are accuracies, MRPC is F1, CoLA Matthews; QQP fits the mean of accuracy and F1 (the released code's `combined_score`);
+of STS-B the paper says only that it is a correlation: Pearson's is measured here. READ is RMSE.
 """
 
 TASKS = (

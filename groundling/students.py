@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from groundling.config import Joining
 from groundling.data.paired import Seeing
+from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.find import instances, is_outside, named, outside
 from groundling.forms import Form
@@ -21,7 +23,7 @@ from groundling.models.single_stream import (
     described_join,
     load_single_stream,
 )
-from groundling.models.task_heads import Reading, TaskHead, plain_head
+from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
@@ -85,15 +87,22 @@ PLAIN = "plain"
 """The head that is read by the pooler and one Linear, or the plain one of a form of regions."""
 ADAPTER = "adapter"
 """The last Linear of an adapter over CLIP."""
+RAW = "raw"
+"""One Linear on a text encoder's own first position."""
 
 
 def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
-    """A new head for answers of a form: `plain`, `adapter`, or the one that the design's paper has for the task `name`.
+    """A new head for answers of a form: `plain`, `raw`, `adapter`, or that of the design's paper for the task `name`.
 
-    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task.
+    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task, or a
+    `raw` one is asked of another model than a text encoder.
     """
     if name == ADAPTER:
         return AdapterHead(Reading(student.sizes, form))
+    if name == RAW:
+        if not isinstance(student, TextEncoder):
+            raise InputError("--raw-first reads a text encoder; this model is none")
+        return RawFirst(Reading(student.sizes, form))
     if not isinstance(student, SingleStream):
         return plain_head(Reading(student.sizes, form))
     table = student.word_embeddings().weight
@@ -113,6 +122,7 @@ def seeing_of(
     most: int = 0,
     budget: int = 0,
     apart: bool = False,
+    mentioned: bool = False,
     blind: bool = False,
 ) -> Seeing:
     """How a model's paper wants regions put for answers of a form; keywords as in `Seeing`."""
@@ -122,10 +132,42 @@ def seeing_of(
         most=most,
         budget=budget,
         phrases=form.reads == "phrase",
+        tied=student.join.tied,
         apart=apart,
+        mentioned=mentioned,
         blind=blind,
         width=student.sizes.regions,
     )
+
+
+def join_options(
+    start: Student, design: str, joining: Joining, store: SeveralStores
+) -> dict[str, Any]:
+    """What `joining` says of a new model, as options of the design's `build`.
+
+    Raises InputError if nothing new is made, the design has no such options, or the store no classes.
+    """
+    if joining == Joining():
+        return {}
+    flags = {
+        "--no-early-fusion": not joining.early_fusion,
+        "--region-boxes": joining.region_boxes,
+        "--object-classes": joining.object_classes,
+    }
+    flag = next(name for name, given in flags.items() if given)
+    if isinstance(start, SingleStream):
+        raise InputError(
+            f"{flag} is about a new VisualBERT; this {start.join.kind} model stays as it is; leave it out"
+        )
+    if design != "visualbert":
+        raise InputError(f"{flag} is about a new VisualBERT, not {design}; leave it out")
+    if joining.object_classes and not store.classes:
+        raise InputError(
+            f"--object-classes: the regions of {store.name} have no classes; make the store with "
+            "`groundling regions --boxes` or a detector, or leave it out"
+        )
+    classes = store.classes if joining.object_classes else 0
+    return {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
 
 
 def join_to(start: Student, design: str, width: int, **options: Any) -> SingleStream:

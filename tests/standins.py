@@ -63,6 +63,8 @@ def shelf(folder: Path) -> Path:
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
     quickstart(common, results / "quickstart")
+    shutil.copytree(results / "quickstart", folder / "reproduce.md/runs/quickstart")
+    rte_pairs(folder / "papers.md/rte")
     return folder
 
 
@@ -76,6 +78,11 @@ def put_down(shelf: Path, page: str, place: Path) -> None:
 def models(folder: Path) -> None:
     torch.manual_seed(0)
     homes.student(folder / "bert-base-uncased")
+    homes.home(
+        folder / "google/electra-base-discriminator",
+        toys.electra(len(homes.words())),
+        homes.words(),
+    )
     homes.sentence_encoder(folder / "minilm")
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
@@ -268,6 +275,13 @@ def others_regions(folder: Path) -> None:
     names = [f"coco_train2014/{name.lower()}" for name in COCO[:3]]
     names += [f"coco_val2014/coco_val2014_{n:012d}" for n in (1000, 1001)]
     names += [f"re_coco_gt/visual_grounding_coco_gt_{n:012d}" for n in range(1, 4)]
+    names += [f"re_coco_det/visual_grounding_det_coco_{n:012d}" for n in range(1, 4)]
+    for split, number in (("train", 1), ("val", 2)):
+        put(
+            folder / f"vcr/{split}.jsonl",
+            json.dumps({"img_fn": f"lsmdc_1_A/1_A@{number}.jpg"}) + "\n",
+        )
+        names += [f"vcr_{kind}{split}/vcr_{kind}{split}_1_A@{number}" for kind in ("", "gt_")]
     for name in names:
         features = rng.normal(size=(2, WIDTH)).astype(np.float16)
         place = folder / f"{name}.npz"
@@ -337,6 +351,13 @@ def _lxmert(name: str) -> str:
     features = rng.normal(size=(2, WIDTH)).astype("<f4")
     ends = [_base64(array) for array in (boxes, features)]
     return "\t".join([name, str(SIDE), str(SIDE), *codes, "2", *ends]) + "\n"
+
+
+def rte_pairs(folder: Path) -> None:
+    """As many development pairs as attention maps are compared on."""
+    said = toys.sentences()
+    rows = [f"{number}\t{said[number]}\t{said[-1 - number]}\tentailment" for number in range(205)]
+    put(folder / "dev.tsv", "\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
 
 
 def quickstart(common: Path, folder: Path) -> None:

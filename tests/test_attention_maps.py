@@ -3,7 +3,9 @@
 import json
 import math
 from copy import deepcopy
+from dataclasses import replace
 
+import homes
 import numpy as np
 import pytest
 import scipy
@@ -15,8 +17,10 @@ from scipy.spatial.distance import jensenshannon
 from groundling.analysis import attention
 from groundling.analysis.attention import MEASURES
 from groundling.batch import Example, collate
+from groundling.config import AttentionConfig
 from groundling.errors import InputError
 from groundling.models.crossmodal import load_crossmodal
+from groundling.recipes.attention import attention as attend
 from groundling.recipes.attention import attention_report
 
 LONG = Example(
@@ -196,6 +200,37 @@ def test_report_of_two_folders(whole, flat, tmp_path):
     )
     assert json.loads((tmp_path / "out" / "attention.json").read_text()) == report
     assert (tmp_path / "out" / "attention.svg").read_text().startswith("<svg")
+
+
+def test_a_picture_may_have_rows_of_special_pieces(whole, flat, tmp_path, monkeypatch):
+    """A11: Table 9's maps have a row of [CLS]; the numbers are of the text's own pieces all the same."""
+    kept = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: kept.append(self))
+    plain, all_rows = (
+        next(attention.attention_maps(whole, [LONG], special=special)) for special in (False, True)
+    )
+    own = ~plain.text.special
+    assert all_rows.weights.shape[2] == len(own)
+    np.testing.assert_allclose(all_rows.weights[:, :, own], plain.weights)
+    attention.heat_maps(whole, flat, LONG, path=tmp_path / "maps.png", special=True)
+    image = kept[-1].axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), all_rows.weights[0, 0])
+
+
+def test_pairs_of_a_task_are_compared(whole, flat, tmp_path):
+    """A11: Table 9 shows a pair of RTE."""
+    folders = tmp_path / "with", tmp_path / "without"
+    for folder, model in zip(folders, (whole, flat), strict=True):
+        folder.mkdir()
+        model.export(folder)
+    config = AttentionConfig(a=str(folders[0]), b=str(folders[1]), special=True)
+    for wrong in (config, replace(config, task="glue/rte"), replace(config, data="glue")):
+        with pytest.raises(InputError, match=r"needs --text FILE .*, or --task with --data"):
+            attend(wrong, tmp_path / "out")
+    data = homes.rte(tmp_path / "glue")
+    config = replace(config, task="glue/rte", data=str(data), max_texts=4)
+    with pytest.raises(InputError, match=r"4 different texts of two pieces.*at least 200"):
+        attend(config, tmp_path / "out")
 
 
 def test_heat_maps_share_one_scale(whole, flat, tmp_path, monkeypatch):

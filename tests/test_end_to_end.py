@@ -466,7 +466,10 @@ def test_mistakes_are_named(
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
     for change, message in (
-        ({"model": "uniter"}, "only VL-BERT learns from pixels; pass --model vlbert with a BERT"),
+        (
+            {"model": "uniter"},
+            "only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or",
+        ),
         (
             {"student": str(trained), "images": ""},
             "model: this model reads pixels; pass --images FOLDER",

@@ -1,27 +1,36 @@
-"""Boxes that exist already, MAttNet's above all; both tracks of RefCOCO+; imported images under other names."""
+"""Boxes that exist already, MAttNet's above all; both tracks of RefCOCO+ (B14); imported images under other names."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import re
+import shlex
+import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import homes
 import numpy as np
 import pytest
+import torch
 import toys
 import transformers as hf
 from homes import STEPS, home, put
 from PIL import Image
 from test_pretrain import store
-from test_regions import lxmert, npz
+from test_regions import bottom_up, lxmert, npz, vlbert
 
 from groundling.batch import Example, Gold, RegionRow
+from groundling.cli import main
 from groundling.config import FinetuneConfig, RegionsConfig, changed, configured
+from groundling.data.paired import RegionSamples, Seeing
 from groundling.data.region_imports import import_several
 from groundling.data.regions import RegionStore
+from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
 from groundling.find import instances as found_in
 from groundling.find import named
@@ -31,7 +40,7 @@ from groundling.recipes.finetuning.model import head_of
 from groundling.recipes.regions import regions
 from groundling.tasks import Task
 from groundling.tasks.refcoco import TASKS
-from groundling.vision.detect import annotated
+from groundling.vision.detect import Boxes, annotated
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
 SIZE = (40, 30)
@@ -70,6 +79,34 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+class Detects:
+    """A detector that finds a person and a phone in every image, and something that VCR has no name for."""
+
+    names = ("cell phone", "person", "windmill")
+    model = torch.nn.Linear(1, 1)
+
+    def __init__(self, *_: object) -> None:
+        self.processor = self
+
+    def to_dict(self) -> dict[str, object]:
+        return {}
+
+    def __call__(self, images: Sequence[object]) -> list[Boxes]:
+        boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0, 0.5, 1, 1]], np.float32)
+        confidence = np.array([0.9, 0.8, 0.7], np.float32)
+        return [Boxes(boxes, confidence, np.eye(3, dtype=np.float32)[[1, 0, 2]]) for _ in images]
+
+
+def vcr_images(folder: Path) -> Path:
+    """vcr1images with a still and its two annotated objects, of which polygons fill a half each."""
+    half = [[0, 0], [20, 0], [20, 15], [0, 15]]
+    about = {"names": ["cellphone", "person"], "width": 40, "height": 30, "segms": [[half], [half]]}
+    about["boxes"] = [[0, 0, 20, 30, 0.2], [0, 0, 40, 15, 0.9]]
+    put(folder / "film/1.json", json.dumps(about))
+    Image.new("RGB", SIZE).save(folder / "film/1.jpg")
+    return folder
+
+
 @pytest.fixture
 def config(tmp_path: Path, backbone: str) -> RegionsConfig:
     for number, name in enumerate(NAMES):
@@ -103,6 +140,42 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
     assert row.classes is not None and row.classes.tolist() == [[1, 0], [0, 1]]
     assert not made.in_annotated_order(NAMES[1])
     assert made.manifest["boxes_from"] == str(file)
+
+
+def test_detected_boxes_stand_behind_vcrs_annotated_ones(
+    backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
+    monkeypatch.setattr("groundling.vision.extract.Detector", Detects)
+    folder = str(vcr_images(tmp_path / "vcr1images"))
+    config = RegionsConfig(images=folder, boxes=(folder,), backbone=backbone, whole=True)
+    regions(config, tmp_path / "annotated")
+    regions(replace(config, also_detected=True), tmp_path / "both")
+    first, both = (RegionStore(tmp_path / name) for name in ("annotated", "both"))
+    assert first.behind("film/1") == 0 and both.behind("film/1") == 3
+    assert both.in_annotated_order("film/1")
+    row = both["film/1"]
+    assert row.whole.tolist() == [True, *[False] * 5]
+    np.testing.assert_array_equal(row.boxes[:3], first["film/1"].boxes)
+    np.testing.assert_allclose(row.confidence, [1, 1, 1, 0.9, 0.8, 0.7], atol=1e-6)
+    names = both.manifest["class_names"]
+    phone, person = names.index("cellphone"), names.index("person")
+    assert row.classes is not None and row.classes.argmax(1).tolist()[1:5] == [
+        *(phone, person, person, phone)
+    ]
+    assert row.classes.sum(1).tolist() == [0, 1, 1, 1, 1, 0]
+    cover = RegionStore(tmp_path / "both", features=False)["film/1"].cover
+    assert cover is not None and cover[3:].all() and not cover[1:3].all()
+    example = Example("a", "cellphone", images=("film/1",), tags=((0, 9, 0),), objects=2)
+    words = TextSamples([example], TextInput(toys.bert_words(), 9))
+    rng = np.random.default_rng(0)
+    for most in (0, 1, 4):
+        (sample,) = RegionSamples(words, both, Seeing(whole=True, most=most)).get([0], [rng])
+        assert sample.regions is not None and len(sample.regions) == 1 + (most or 5)
+    with pytest.raises(InputError, match="3 annotated objects in their order"):
+        RegionSamples(TextSamples([replace(example, objects=3)], words.text), both).get([0], [rng])
+    with pytest.raises(InputError, match="--also-detected adds to --boxes"):
+        regions(replace(config, boxes=(), also_detected=True), tmp_path / "x")
 
 
 def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path: Path) -> None:
@@ -326,6 +399,81 @@ def test_every_layouts_ids_become_cocos(tmp_path: Path) -> None:
     assert taken(tmp_path / "c", folder, ids_as=("{number}",)).ids == ["9"]
     manifest = taken(tmp_path / "c", folder, ids_as=("{number}",)).manifest
     assert manifest["ids_as"] == ["{number}"] and manifest["source"] == str(folder)
+
+
+PUBLISHED = Path(__file__).parents[1] / "docs/vision.md"
+
+
+def published_rows() -> list[tuple[str, str, str]]:
+    """The table of published features: which, what they call image 42, and the command that imports them."""
+    lines = PUBLISHED.read_text().split("| features | calls an image | command |\n")[1].splitlines()
+    table = lines[1 : lines.index("")]
+    return [tuple(cell.strip(" `") for cell in line.split("|")[1:4]) for line in table]  # type: ignore[misc]
+
+
+def put_published(path: Path, name: str) -> None:
+    """A made-up file of an image, in the layout that a path's name tells."""
+    if path.suffix == ".tsv":
+        put(path, lxmert(name) if "obj36" in path.name else bottom_up(name))
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.writestr(f"trainval/{name}.json", vlbert())
+    else:
+        put(path / f"{name}.npz", npz())
+
+
+@pytest.mark.parametrize("row", published_rows(), ids=lambda row: row[0])
+def test_every_published_feature_set_of_the_docs_is_imported_by_its_command(
+    row: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: a row's layout, made up, under a row's names, becomes a store that the tasks find their images in."""
+    monkeypatch.chdir(tmp_path)
+    _, called, command = row
+    words = shlex.split(command)
+    expected = set()
+    for path in takewhile(lambda word: not word.startswith("--"), words[3:]):
+        subset = "val2014" if "val2014" in path and "trainval" not in path else "train2014"
+        put_published(tmp_path / path, re.sub("(train|val)2014", subset, called))
+        expected.add(f"COCO_{subset}_000000000042")
+    for name in ("train2014", "val2014"):
+        images = [{"id": 42, "file_name": f"COCO_{name}_000000000042.jpg"}]
+        put(tmp_path / f"captions_{name}.json", json.dumps({"images": images[: name[0] == "t"]}))
+    assert words[:3] == ["groundling", "regions", "--imports"]
+    assert main(words[1:]) == 0
+    assert set(RegionStore(words[-1]).ids) == expected
+
+
+def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Path) -> None:
+    """UNITER's two stores of VCR, and the regions of both as it reads them: annotated ones, then detected ones."""
+    stills = ["lsmdc_3/3_A_00.08@0", "movieclips_B/b@7"]
+    lines = [json.dumps({"img_fn": f"{still}.jpg"}) for still in stills]
+    told = (str(put(tmp_path / "val.jsonl", "\n".join([*lines, lines[0], ""]))),)
+    put(tmp_path / "gt/vcr_gt_val_3_A_00.08@0.npz", npz())
+    put(tmp_path / "gt/vcr_gt_val_unknown@0.npz", npz())
+    detected = {"features": np.arange(12, 24, dtype=np.float16).reshape(3, 4)}
+    put(tmp_path / "det/vcr_val_3_A_00.08@0.npz", npz(**detected))
+    put(tmp_path / "det/vcr_val_b@7.npz", npz(**detected))
+    first = taken(tmp_path / "first", tmp_path / "gt", ids_as=told)
+    assert first.ids == stills[:1]
+    assert first.manifest["skipped"] == [
+        "vcr_gt_val_unknown@0: no image of the jsonl files of --ids-as ends with unknown@0"
+    ]
+    other = taken(tmp_path / "other", tmp_path / "det", ids_as=told)
+    both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
+    assert (both.ids, both.identity, both.background) == (stills, first.identity, True)
+    row, alone = both[stills[0]], other[stills[1]]
+    assert both.behind(stills[0]) == len(alone) == 2 and both.behind(stills[1]) == 0
+    for name, values in row.fields().items():
+        parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
+        np.testing.assert_array_equal(values, np.concatenate(parts))
+    np.testing.assert_array_equal(both[stills[1]].features, alone.features)
+    with pytest.raises(InputError, match="those of stores have names"):
+        taken(tmp_path / "x", tmp_path / "first", tmp_path / "other", ids_as=told)
+    with pytest.raises(InputError, match="no region store"):
+        taken(tmp_path / "x", tmp_path / "first", tmp_path / "gt")
+    put(tmp_path / "bad.jsonl", '{"img": "a"}\n')
+    with pytest.raises(InputError, match="line 1: no text in field 'img_fn'"):
+        taken(tmp_path / "x", tmp_path / "gt", ids_as=(str(tmp_path / "bad.jsonl"),))
 
 
 def test_several_files_become_one_store(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from groundling.joins import Design
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.task_heads import Reading
 from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain, task_texts
+from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
 from groundling.students import load_student
 from groundling.tasks.vqa import VQA
 
@@ -326,6 +326,37 @@ def test_a_tasks_own_texts_are_a_phase(
     pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
     assert set(log_of(tmp_path / "phase")[0]) >= {"mlm"}
     assert "sentence_image" not in log_of(tmp_path / "phase")[0]
+
+
+def test_a_phase_on_the_texts_of_two_splits(
+    settings: PretrainConfig, trained: dict[str, tuple[Path, dict]], tmp_path: Path
+) -> None:
+    """B17: before scores of the server, which learn from train and val."""
+    folder = vqa(tmp_path / "vqa")
+    task, splits = VQA.at(folder), ("train", "val")
+    alone = [task_texts(task, folder, splits=(split,)) for split in splits]
+    both = task_texts(task, folder, splits=splits)
+    assert both == [*alone[0], *alone[1]] and alone[0] == task_texts(task, folder)
+    drawn = unlabelled_texts(task, folder, splits=splits)
+    assert [versions[0].id for versions in drawn] == [text.id for text in both]
+    assert drawn[-1][0].pair is None
+    config = changed(
+        settings,
+        student=str(trained["visualbert"][0] / "model"),
+        captions="",
+        task="vqa",
+        data=str(folder),
+        regions=str(store(tmp_path / "images", images_of(both))),
+        train_splits=splits,
+    )
+    result = pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
+    assert result["notes"] == [
+        "this model has read the right answers of val of vqa: scores there after it are of examples that it knows"
+    ]
+    with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
+        pretrain(changed(config, train_splits=("test",)), STEPS, tmp_path / "x")
+    with pytest.raises(InputError, match="--train-splits train val: captions have none"):
+        pretrain(changed(settings, train_splits=splits), STEPS, tmp_path / "x")
 
 
 @pytest.mark.parametrize("join", ["visualbert", "uniter"])

@@ -734,6 +734,10 @@ def lxmert(name: str, w: int = 40, h: int = 30) -> str:
     return "\t".join(map(str, fields)) + "\n"
 
 
+def bottom_up(name: str) -> str:
+    return "\t".join([name, "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
+
+
 def vlbert(**more: str) -> str:
     own = {
         "image_w": 40,
@@ -790,8 +794,7 @@ def test_lxmerts_tsv(tmp_path):
 
 
 def test_bottom_up_attentions_tsv(tmp_path):
-    row = "\t".join(["9", "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
-    store, _ = taken(put(tmp_path / "trainval.tsv.0", row), tmp_path / "out")
+    store, _ = taken(put(tmp_path / "trainval.tsv.0", bottom_up("9")), tmp_path / "out")
     like_the_rest(store, "9", (0, 1))
     assert store["9"].confidence.tolist() == [1, 1] and store["9"].classes is None
     with pytest.raises(InputError, match="line 1: 2 columns, not those of region features"):

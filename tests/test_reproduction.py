@@ -14,8 +14,10 @@ import pytest
 from groundling.cli import main
 from groundling.config import TUNING, FinetuneConfig, changed, configured
 from groundling.find import instances
+from groundling.published import PUBLISHED
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.paper import Note, agrees, mark, spelt
+from groundling.recipes.sweeping.parts import slug
 from groundling.recipes.sweeping.plan import columns
 from groundling.recipes.sweeping.steps import steps_of
 from groundling.recipes.sweeping.task_names import TASKS
@@ -475,14 +477,27 @@ def test_every_deviation_has_its_reason(file: Path, tmp_path: Path) -> None:
 
 
 UNITER = {
-    # steps, warm-up, rate, tokens of all GPUs and accumulation: ChenRocks/UNITER, config/train-*.json
-    "VQA--base: vqa": (6000, "600", "8e-5", 5120 * 4 * 5),
-    "VQA--large: vqa": (5000, "500", "5e-5", 3072 * 8 * 4),
-    "SNLI-VE--base: snli-ve": (4000, "400", "8e-5", 4096 * 2 * 4),
-    "SNLI-VE--large: snli-ve": (4000, "400", "3e-5", 4096 * 4 * 2),
-    "NLVR2--base: nlvr2": (8000, "800", "3e-5", 10240),
-    "NLVR2--large: nlvr2": (5000, "500", "2e-5", 5120 * 2 * 2),
+    # steps, warm-up, rate, tokens of all GPUs and accumulation: ChenRocks/UNITER, config/*.json
+    "VQA--base: VQA": (6000, 600, 8e-5, 5120 * 4 * 5),
+    "VQA--large: VQA": (5000, 500, 5e-5, 3072 * 8 * 4),
+    "VCR--base: VCR": (8000, 800, 6e-5, 4000 * 4 * 5),
+    "VCR--large: VCR": (8000, 800, 6e-5, 4000 * 4 * 5),
+    "SNLI-VE--base: SNLI-VE": (4000, 400, 8e-5, 4096 * 2 * 4),
+    "SNLI-VE--large: SNLI-VE": (4000, 400, 3e-5, 4096 * 4 * 2),
+    "NLVR2--base: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--large: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
+    "NLVR2--base--all-data: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--base--in-domain: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--large--all-data: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
+    "RefCOCO+--base: RefCOCO+ annotated": (10_000, 1000, 6e-5, None),
+    "RefCOCO+--base: RefCOCO+ detected": (10_000, 1000, 6e-5, None),
+    "pretrain all data, base": (200_000, 10_000, 5e-5, 10240 * 8 * 6),
+    "pretrain all data, large": (500_000, 10_000, 5e-5, 6144 * 16 * 4),
+    "pretrain in-domain, base": (200_000, 10_000, 5e-5, 10240 * 8 * 2),
+    "pretrain VCR, base": (45_000, 4500, 3e-5, 6144 * 4 * 4),
+    "pretrain VCR, large": (45_000, 4500, 3e-5, 6144 * 4 * 4),
 }
+CLIPPED = {"finetune": "2", "pretrain": "5", "VCR": "0"}
 
 
 def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
@@ -491,10 +506,193 @@ def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
     for name, (steps, warmup, rate, tokens) in UNITER.items():
         job = plan[name]
         assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
-        assert told(job, "warmup_steps", "lr") == [warmup, rate]
-        batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
-        assert batch * accumulate == tokens
-        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", "2"]
+        assert [float(value) for value in told(job, "warmup_steps", "lr")] == [warmup, rate]
+        if tokens is None:
+            assert told(job, "batch") == ["128"]
+        else:
+            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+            assert batch * accumulate == tokens
+        clip = CLIPPED["VCR" if name.startswith("pretrain VCR") else job["command"]]
+        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", clip]
+    shares = {"all data": "2 3 3 2", "in-domain": "1 1"}
+    mixes = {"all data": "3 4 2 2", "in-domain": "2 2 1 1", "VCR, base": "2 1 1"}
+    mixes["VCR, large"] = "10 1 1"
+    for name, mix in mixes.items():
+        for job in (job for job in plan.values() if job["name"].startswith(f"pretrain {name}")):
+            assert told(job, "step_mix") == [mix]
+            if name in shares:
+                captions = job["settings"]["captions"]["here"]
+                assert " ".join(re.findall(r"=(\d)", captions)) == shares[name]
+    assert told(plan["VCR--base: VCR"], "max_length") == ["220"]
+    assert plan["VCR--large: VCR"]["after"] == ["pretrain VCR, large"]
+    assert told(plan["VQA--base: VQA"], "head_lr", "train_splits") == ["10", "train nominival"]
+
+
+VILLA = {
+    # steps, tokens a step, modality, size, weight of the divergence: zhegan27/VILLA, config/train-*-adv.json
+    "VQA, base": (6000, 5120 * 4 * 5, "text", 1e-3, 1.5),
+    "VQA, large": (5000, 3072 * 8 * 4, "text", 2e-3, 1.0),
+    "VCR, base": (8000, 4000 * 4 * 5, "both", 1e-2, 1.5),
+    "VCR, large": (10_000, 2000 * 4 * 10, "both", 1e-1, 1.0),
+    "SNLI-VE, base": (4000, 4096 * 2 * 4, "text", 1e-3, 1.5),
+    "SNLI-VE, large": (4000, 4096 * 4 * 2, "text", 1e-3, 1.5),
+    "NLVR2, base": (8000, 10240, "text", 1e-3, 1.5),
+    "NLVR2, large": (5000, 5120 * 2 * 2, "text", 1e-3, 1.5),
+}
+
+
+def test_villas_plan_has_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("villa.toml", tmp_path)
+    assert len(plan) == 2 * len(VILLA)
+    for name, (steps, tokens, *adversary) in VILLA.items():
+        task = name.partition(",")[0]
+        for start in ("UNITER", "VILLA"):
+            job = plan[f"{name.replace(', ', '--')}--{start}: {task}"]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+            assert told(job, "inner", "warmup_steps") == ["villa", str(steps // 10)]
+            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+            assert batch * accumulate == tokens
+            modality, *numbers = told(
+                job, "adversarial_modality", "adversarial_size", "adversarial_kl"
+            )
+            assert [modality, *map(float, numbers)] == adversary
+            over = "mean" if task == "VCR" else "sum"
+            assert told(job, "adversarial_kl_over") == [over]
+            assert job["settings"]["adversarial_passes"]["paper"] == "3"
+
+
+VL_BERT = {
+    # steps, batch, rate, warm-up, clip: the paper's first version, Sec. 4
+    "pretrain first, pixels": (129_622, 256, 1e-4, 8000),
+    "pretrain first, stored": (129_622, 256, 1e-4, 8000),
+    "VL-BERT: VCR Q to A": (20 * 212_923 // 256, 256, 2e-3, 1000),
+    "VL-BERT: VCR QA to R": (20 * 212_923 // 256, 256, 2e-3, 1000),
+    "VL-BERT--stored: VQA": (20 * 443_757 // 256, 256, 1e-4, 2000),
+    "VL-BERT: RefCOCO+ annotated": (20 * 120_191 // 256, 256, 2e-4, 500),
+    "VL-BERT: RefCOCO+ detected": (20 * 120_191 // 256, 256, 2e-4, 500),
+    # jackroos/VL-BERT, cfgs/: a rate is that of a sample. A step there has 128 of each kind of text.
+    "pretrain base, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain base, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain large, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain large, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain a": (129_622, 256, 1e-7 * 256, 8000),
+    "pretrain b": (129_622, 256, 1e-7 * 256, 8000),
+    "pretrain c": (129_622, 256, 1e-7 * 256, 8000),
+    "Code--large: Code: VCR Q to A": (20 * 212_923 // 64, 64, 7e-5 * 4 * 4 * 4, 1000),
+    "Code--base: Code: VCR QA to R": (20 * 212_923 // 64, 64, 7e-5 * 4 * 4 * 4, 1000),
+    "Code--base--stored: Code: VQA": (5 * 443_757 // 256, 256, 6.25e-7 * 16 * 4 * 4, 500),
+    "Code--large--stored: Code: VQA": (5 * 443_757 // 256, 256, 6.25e-7 * 16 * 4 * 4, 500),
+    "Code--base: Code: RefCOCO+ annotated": (20 * 120_191 // 32, 32, 8e-7 * 4 * 4 * 2, 3750),
+    "Code--large: Code: RefCOCO+ detected": (20 * 120_191 // 32, 32, 8e-7 * 2 * 4 * 4, 3750),
+    "a--words: Half: VCR Q to A": (10 * 212_923 // 64, 64, 7e-5 * 64, 1000),
+    "Code--base: Half: VQA": (5 * 443_757 // 512, 256, 6.25e-7 * 256, 500),
+    "c--words--regions--relation: Half: RefCOCO+ detected": (
+        *(10 * 120_191 // 32, 32, 8e-7 * 32, 3750),
+    ),
+}
+
+
+def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("vlbert.toml", tmp_path)
+    for name, (steps, batch, rate, warmup) in VL_BERT.items():
+        job = plan[name]
+        # Half steps are rounded down, as those of a run are.
+        assert abs(job["optimizer_steps"] - steps) <= 1 and job["seeds"] == 1, name
+        numbers = [float(value) for value in told(job, "batch", "lr", "warmup_steps")]
+        assert numbers == pytest.approx([batch, rate, warmup]), name
+        assert float(*told(job, "weight_decay")) == 1e-4  # B16
+    first, code = plan["pretrain first, pixels"], plan["pretrain base, pixels"]
+    assert told(first, "related", "region_classes", "most_regions") == ["yes", "hard", "100"]
+    assert told(code, "region_classes", "budget", "decay_all", "clip") == [
+        *("soft", "64", "yes", "10")
+    ]
+    assert "related" not in code["settings"] and "text" not in first["settings"]
+    assert told(plan["pretrain a"], "region_classes") == ["none"]
+    assert told(plan["pretrain c"], "related") == ["yes"]
+    for name in ("VL-BERT: VCR Q to A", "Code--base: Code: VCR Q to A"):
+        assert told(plan[name], "optimizer", "momentum", "milestones", "milestone_factor") == [
+            *("sgd", "0.9", "14 18", "0.1")
+        ]
+        assert told(plan[name], "long_side", "epochs") == ["1200", "20"]
+    assert told(plan["VL-BERT: VCR Q to A"], "head_loss") == ["ce"]
+    # The paper learns from the boxes that it is scored on; the code adds the annotated ones to detected ones.
+    regions = {
+        name.split(": ", 1)[1]: told(job, "regions")[0]
+        for name, job in plan.items()
+        if "RefCOCO+" in name
+    }
+    assert regions == {
+        "RefCOCO+ annotated": "annotated boxes",
+        "RefCOCO+ detected": "detected boxes",
+        "Code: RefCOCO+ annotated": "annotated boxes",
+        "Code: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+        "Half: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "vlbert.toml",
+            ('regions = ["data:found"]', 'regions = ["data:truth"]'),
+            "RefCOCO+ detected, the paper has detected boxes (Sec. 4.2.3)",
+        ),
+        (
+            "uniter.toml",
+            ('"train=data:truth"]', '"train=data:found"]'),
+            "RefCOCO+ detected, the paper has detected boxes train=annotated boxes (train-refcoco+",
+        ),
+    ],
+)
+def test_boxes_of_the_other_track_are_named(
+    file: str,
+    change: tuple[str, str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (SWEEPS / file).read_text()
+    assert change[0] in text
+    (tmp_path / file).write_text(text.replace(*change))
+    assert main(["sweep", "--file", str(tmp_path / file), "--plan"]) == 2
+    error = capsys.readouterr().err
+    assert "unreasoned deviation: regions = " in error and message in error
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "row", "column", "score"),
+    [
+        ("Table 2", ["VCR Q to A", "VCR QA to R"], "VL-BERT", "VCR QA to R", 74.5),
+        ("Table 3", ["VQA"], "VL-BERT, stored", "VQA", 70.5),
+        (
+            *("Table 4", ["RefCOCO+ annotated", "RefCOCO+ detected"]),
+            *("w/o pre-training", "RefCOCO+ detected (testB)", 55.55),
+        ),
+    ],
+)
+def test_vlberts_tables_have_the_papers_rows_and_scores(
+    table: str, columns: list[str], row: str, column: str, score: float
+) -> None:
+    what = read_sweep(SWEEPS / "vlbert.toml")
+    (found,) = [one for one in what.tables if one.name == table]
+    assert (list(found.columns), found.rows[0]) == (columns, "w/o pre-training")
+    (variant,) = [one for one in what.variants if one.name == row]
+    assert row in found.rows and variant.scores[column] == score
+
+
+def test_a_task_may_be_named_by_a_shared_table_and_a_share_follow_a_whole_number(
+    place: Path,
+) -> None:
+    text = FILE.replace('task = "vcr/answer"\ndata = "data:vcr"\npartition', "partition")
+    text = text.replace("epochs = 10\nlr = 2e-5", 'with = ["two"]\nepochs = 2.5\nlr = 2e-5')
+    text = text.replace('epochs = ["10", "Sec. 4"], lr', "lr")
+    text = text.replace(
+        "[with.slow]", '[with.two]\ntask = "vcr/answer"\ndata = "data:vcr"\nepochs = 5\n[with.slow]'
+    )
+    (place / "s.toml").write_text(text)
+    few, _ = read_sweep("s.toml").tunings
+    assert (few.name, few.finetune.task, few.train.epochs) == ("few", "vcr/answer", 2.5)
 
 
 CLIP_TD = {
@@ -584,20 +782,188 @@ def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
     assert variant.scores[column] == score
 
 
+CAPTIONS = 566747
+"""Of Karpathy's train and restval."""
+PHASES = {
+    # batch, rate, warm-up, steps of pre-training on COCO, on the task, and of fine-tuning: Appendix B and
+    # uclanlp/visualbert, visualbert/configs. VCR's phase: 8 texts of each question once.
+    "VQA": ((48, "5e-5", "0.1", 10 * CAPTIONS // 48), (64, "5e-5", "0.1", 69337)),
+    "VCR": ((128, "0.0001", "0.1", 10 * CAPTIONS // 128), (32, "5e-5", "0.1879", 8 * 212923 // 32)),
+    "NLVR2": ((64, "5e-5", "0.1", 10 * CAPTIONS // 64), (64, "5e-5", "0.1", 13495)),
+    "Flickr30k": ((32, "5e-5", "0.1", 10 * CAPTIONS // 32), (32, "5e-5", "0.1", 46535)),
+}
+TUNED = {
+    # batch, steps, regions of an image
+    "VQA--VisualBERT: VQA": ("64", 69337, ""),
+    "VCR--VisualBERT: VCR Q-A": ("32", 8 * 212923 // 32, ""),
+    "VCR--VisualBERT: VCR QA-R": ("32", 12 * 212923 // 32, ""),
+    "NLVR2--VisualBERT: NLVR2": ("64", 13495, "144"),
+    "C--VisualBERT: NLVR2 with 36 regions": ("64", 13495, "36"),
+    "Flickr30k--VisualBERT: Flickr30k": ("92", 5 * 427193 // 92, ""),
+}
+ABLATIONS = {
+    # which setting of pre-training on COCO, and nothing else, tells an ablation from the full model (Table 7)
+    "C1, COCO's texts": "grounded",
+    "C2, COCO": "early_fusion",
+    "C3, COCO": "random_start",
+    "C4, COCO": "sentence_image",
+}
+
+
+def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -> None:
+    plan = plan_of("visualbert.toml", tmp_path)
+    for task, phases in PHASES.items():
+        for phase, (batch, rate, warmup, steps) in zip(("COCO", "task"), phases, strict=True):
+            job = plan[f"pretrain {task}, {phase}"]
+            assert told(job, "batch", "lr", "warmup") == [str(batch), rate, warmup]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        for kind in ("task", "task, late", "task alone"):
+            settings = plan[f"pretrain {task}, {kind}"]["settings"]
+            assert ("student" in settings) and settings["task_answers"]["here"] == "right"
+    for name, (batch, steps, most) in TUNED.items():
+        job = plan[name]
+        assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
+        assert job["settings"].get("most_regions", {"here": ""})["here"] == most
+    for job in plan.values():
+        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_each")
+        assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
+    for name in plan:
+        pixels = "images" in plan[name]["settings"]
+        fixed = "fixed" in name or "alone" in name or "w-o-COCO" in name
+        assert pixels == ("VCR" in name and not fixed), name
+    answers = {name: plan[name]["settings"].get("task_answers", {}) for name in plan}
+    judged = {name for name, row in answers.items() if row.get("here") == "judged"}
+    assert judged == {"pretrain Code, VCR, task", "pretrain Code, NLVR2, task"}
+    assert told(plan["pretrain Flickr30k, COCO"], "region_boxes") == ["yes"]
+    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned", "tags") == ["yes", "yes"]
+
+
+def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, but for what it leaves out."""
+    plan = plan_of("visualbert.toml", tmp_path, "--table", "Table 7")
+
+    def here(name: str) -> dict[str, str]:
+        rows = plan[name]["settings"]
+        return {key: row["here"] for key, row in rows.items() if key not in ("model", "student")}
+
+    full = here("pretrain C, COCO")
+    for name, setting in ABLATIONS.items():
+        ablated = here(f"pretrain {name}")
+        changed_ones = {key for key in full.keys() | ablated if full.get(key) != ablated.get(key)}
+        assert changed_ones == {setting}, name
+        assert plan[f"pretrain {name}"]["optimizer_steps"] == 10 * CAPTIONS // 64
+    phases = [here(name) for name in plan if name.startswith("pretrain") and "task" in name]
+    tuned = [here(name) for name in plan if not name.startswith("pretrain")]
+    assert (len(phases), len(tuned)) == (6, 6)
+    assert all(one == phases[0] for one in phases) and all(one == tuned[0] for one in tuned)
+    what = read_sweep(SWEEPS / "visualbert.toml")
+    (table,) = [one for one in what.tables if one.name == "Table 7"]
+    rows = {one.name: one for one in what.variants}
+    printed = [rows[name].scores["NLVR2 with 36 regions"] for name in table.rows]
+    assert printed == [66.7, 63.9, 62.9, 61.4, 64.7, 64.9]
+
+
+XDBERT = {
+    # job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's script)
+    "XDBERT-b: adapt": ("1", 803, "2", "wiki103", "0.0001"),
+    "ELECTRA-l: adapt": ("1", 803, "2", "wiki103", "0.0001"),
+    "1-cross-attention-layer: adapt": ("1", 803, "1", "wiki103", "0.0001"),
+    "2-epochs: adapt": ("2", 1607, "2", "wiki103", "0.0001"),
+    "20-epochs: adapt": ("20", 16071, "2", "wiki103", "0.0001"),
+    "wiki--14G---same-steps: adapt": ("", 16000, "2", "wiki (14G)", "0.0001"),
+    "XDBERT-b--released: adapt": ("25", 10986, "2", "wiki103", "5e-5"),
+}
+RATES = {
+    # task: rates of base and large (Table 5), seeds, training examples
+    "RTE": ("0.0001", "5e-5", 9, 2490),
+    "MRPC": ("0.0001", "5e-5", 5, 3668),
+    "STS-B": ("0.0001", "5e-5", 5, 5749),
+    "CoLA": ("2e-5", "1e-5", 5, 8551),
+    "SST-2": ("2e-5", "1e-5", 5, 67349),
+    "QNLI": ("2e-5", "1e-5", 5, 104743),
+    "QQP": ("2e-5", "1e-5", 5, 363846),
+    "MNLI": ("2e-5", "1e-5", 5, 392702),
+    "SWAG": ("2e-5", "1e-5", 5, 73546),
+}
+
+
+def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
+    """A4: blocks of 512, 9 windows, 40 epochs' horizon, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
+    plan = plan_of("xdbert.toml", tmp_path)
+    for name, (epochs, steps, layers, text, rate) in XDBERT.items():
+        job = plan[name]
+        assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        assert told(job, "cross_layers", "text", "lr", "warmup") == [layers, text, rate, "0.05"]
+        assert told(job, "max_length", "max_windows", "form") == ["512", "9", "blocks"]
+        assert "epochs" not in job["settings"] or told(job, "epochs") == [epochs]
+    batch, horizon = map(int, told(plan["XDBERT-b: adapt"], "batch", "horizon"))
+    assert batch == pytest.approx(225_000 * 20 / 16_000, abs=2)
+    assert horizon == pytest.approx(40 * plan["XDBERT-b: adapt"]["optimizer_steps"], rel=0.01)
+    assert told(plan["XDBERT-b--released: adapt"], "horizon", "batch", "optimizer") == [
+        *("139600", "512", "bertadam")
+    ]
+    for task, (base, large, seeds, examples) in RATES.items():
+        for row in ("BERT-b", "XDBERT-b", "XBERT-b", "XDELECTRA-b"):
+            job = plan[f"{row}: {task}"]
+            assert (told(job, "lr")[0], job["seeds"], job["examples"]) == (base, seeds, examples)
+            assert job["optimizer_steps"] == 3 * examples // 32
+        for row in ("ELECTRA-l", "XDELECTRA-l", "XELECTRA-l"):
+            job = plan[f"{row}: {task}, large"]
+            assert (*told(job, "lr", "max_length"), job["seeds"]) == (large, "128", seeds)
+    assert plan["XBERT-b: RTE"]["settings"]["model"]["here"].endswith("XDBERT-b/adapt/joint")
+    assert told(plan["2-epochs: CoLA, rate 1e-4"], "lr") == ["0.0001"]
+    assert told(plan["XDBERT-b--released: RTE, released"], "raw_first", "lr") == ["yes", "0.0001"]
+    assert "ELECTRA-l: READ, large" in plan and "BERT-b: READ" not in plan
+
+
+def test_xdberts_scores_are_the_published_ones() -> None:
+    names = {"glue/sts-b": "STS-B", "glue/cola": "CoLA", "swag": "SWAG", "readability": "READ"}
+    called = {
+        "20 epochs": "20 Epochs (20x)",
+        "2 epochs": "2 Epochs (2x)",
+        "wiki (14G), same steps": "wiki(14G), same steps",
+    }
+    seen = 0
+    for variant in read_sweep(SWEEPS / "xdbert.toml").variants:
+        published = dict(PUBLISHED.get(called.get(variant.name, variant.name), {}))
+        assert bool(published) == ("released" not in variant.name)
+        for task, score in published.items():
+            name = names.get(task, task.removeprefix("glue/").upper())
+            places = [name, f"{name}, large", f"{name}, rate 1e-4"]
+            (found,) = [variant.scores[place] for place in places if place in variant.scores][:1]
+            assert found == score, (variant.name, task)
+            seen += 1
+        assert len(variant.scores) - len(published) == (variant.name == "XDBERT-b")
+    assert seen == 4 + 6 * 9 + 3 * 10 + 5 * 4 + 2 + 3 - 4
+
+
+FEWER = {
+    "xdbert.toml": [
+        *("--rows", "BERT-b", "XDBERT-b", "XBERT-b", "CLIP-T", "ELECTRA-l", "MLM+MATCH"),
+        *("1 cross attention layer", "wiki (14G), same steps"),
+        *("BERT-b, released", "XDBERT-b, released"),
+    ]
+}
+"""Rows of a file whose miniature would be long; those left out are the same jobs by other names."""
+
+
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
 @pytest.mark.usefixtures("in_process", "loaded_once")
 def test_a_papers_miniature_runs_every_job(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = plan_of(file.name, tmp_path)
+    rows = FEWER.get(file.name, [])
+    plan = plan_of(file.name, tmp_path, *rows)
     capsys.readouterr()
-    assert main(["sweep", "--file", str(file), "--miniature", "--out", "mini"]) == 0
+    assert main(["sweep", "--file", str(file), "--miniature", "--out", "mini", *rows]) == 0
     done = set(re.findall(r"^(.*): \d+ s$", capsys.readouterr().out, re.MULTILINE))
     assert done == set(plan)
     what = read_sweep(file)
     for table in what.tables:
-        verdict = tmp_path / "mini/tables" / table.name.replace(" ", "-") / "verdict.json"
-        scores = json.loads(verdict.read_text())["scores"]
-        assert list(scores) == list(table.rows)
+        wanted = [row for row in table.rows if not rows or row in rows]
+        verdict = tmp_path / "mini/tables" / slug(table.name) / "verdict.json"
+        assert verdict.exists() == bool(wanted)
+        scores = json.loads(verdict.read_text())["scores"] if wanted else {}
+        assert list(scores) == wanted
         assert all(set(table.columns) <= set(by_task) for by_task in scores.values())

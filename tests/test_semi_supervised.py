@@ -339,8 +339,11 @@ def test_a_grid_of_clip_holds_its_last_patch_states_unprojected(place: Path, cel
 def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_path: Path) -> None:
     """Of VCR, whose texts name annotated objects that a grid does not hold."""
     config = few(place, join=model, regions=str(cells), unlabelled=0, beside=False)
-    with pytest.raises(InputError, match=r"names objects of .* or pass --no-tags"):
+    if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")
+    else:
+        with pytest.raises(InputError, match=r"names objects of .* or pass --no-tags"):
+            finetune(config, BRIEF, tmp_path / "tagged")
     finetune(changed(config, tags=False), BRIEF, tmp_path / "out")
     if model == "uniter":
         stage = adapting(

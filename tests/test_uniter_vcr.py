@@ -1,4 +1,7 @@
-"""UNITER on VCR as its authors released it: parts, segments, words for persons, second stage, one model for both."""
+"""UNITER on VCR as its authors released it: parts, segments, words for persons, second stage, one model for both.
+
+B23.
+"""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_visualberts_phase_on_a_tasks_own_texts(
     config = configured(
         PretrainConfig,
         student=trained["visualbert"],
-        regions=str(world / "store"),
+        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
         task=name,
         data=str(world / FOLDERS[name]),
     )
@@ -233,6 +233,9 @@ def test_tags_need_the_annotated_objects_in_their_order(
             data=str(world / "vcr"),
             regions=str(store(tmp_path / other, list(images), width=6, objects=objects)),
         )
+        if kind == "uniter":  # it reads tags as words of their own
+            finetune(config, BRIEF, tmp_path / f"{other}-run")
+            continue
         with pytest.raises(InputError, match=r"2 annotated objects in their order") as told:
             finetune(config, BRIEF, tmp_path / f"{other}-run")
         assert "\n" not in str(told.value)

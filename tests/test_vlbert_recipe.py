@@ -1,4 +1,7 @@
-"""VL-BERT's own recipes: segments, classes, names, mirrored pictures, budgets, and what its heads start from."""
+"""VL-BERT's own recipes: segments, classes, names, mirrored pictures, budgets, and what its heads start from.
+
+B22: text and boxes in a budget, losses and heads, pixels without pre-training; B24: segments into the CNN, flips.
+"""
 
 from __future__ import annotations
 

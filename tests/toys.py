@@ -408,6 +408,9 @@ class Shelf(dict[str, RegionRow]):
     def in_annotated_order(self, image: str) -> bool:
         return True
 
+    def behind(self, image: str) -> int:
+        return 0
+
 
 def seen(count: int = 48) -> RegionSamples:
     """Texts, each with an image of 2 to 7 regions."""

@@ -1,8 +1,8 @@
 """How diversely a cross-modal model's text pieces attend to CLIP pieces (XDBERT, Section 5 and Table 9), in numbers.
 
 The paper shows one text's maps of head 0, each on a colour scale of its own, two of them all but uniform. Here are all
-heads over many texts, beside what uniform attention would give. Rows are the text's own pieces (without the encoder's
-[CLS] and [SEP]), columns all CLIP pieces, start and end tokens included.
+heads over many texts, beside what uniform attention would give. Rows are the text's own pieces (the encoder's [CLS] and
+[SEP] are shown if asked for, and never measured), columns all CLIP pieces, start and end tokens included.
 
 Sizes: L cross-modal layers, H heads, R rows, V columns.
 """
@@ -159,17 +159,19 @@ class Diversity(NamedTuple):
     """(N, 2) int: rows and columns."""
 
 
-def receive_maps(model: CrossModal, batch: Batch, receive: Receive) -> None:
+def receive_maps(model: CrossModal, batch: Batch, receive: Receive, special: bool = False) -> None:
     """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first.
 
-    Rows are the text's pieces without special ones, columns all CLIP pieces; padding is left out.
+    Rows are the text's pieces, with `special` the encoder's [CLS] and [SEP] too; columns all CLIP pieces; padding is
+    left out.
     """
+    held = (Place.PIECE, Place.SPECIAL) if special else (Place.PIECE,)
 
     # The only place that knows how a model gives its maps.
     def watch(one: AttentionMap) -> None:
         if one.name != TEXT_OVER_CLIP:
             return
-        is_row = (one.rows.holds == Place.PIECE).cpu().numpy()
+        is_row = np.isin(one.rows.holds.cpu().numpy(), held)
         is_column = (one.columns.holds != Place.PADDING).cpu().numpy()
         layer = []
         for maps, rows, columns in zip(
@@ -183,15 +185,20 @@ def receive_maps(model: CrossModal, batch: Batch, receive: Receive) -> None:
 
 @torch.no_grad()
 def attention_maps(
-    model: CrossModal, examples: Sequence[Example], max_length: int = 128, batch: int = 32
+    model: CrossModal,
+    examples: Sequence[Example],
+    max_length: int = 128,
+    batch: int = 32,
+    special: bool = False,
 ) -> Iterator[ExampleMaps]:
     """Each example's maps, shortest examples first; computed in eval mode on the model's device.
 
-    Examples have at most `max_length` pieces and are run `batch` at a time. Raises InputError for multiple choice.
+    Examples have at most `max_length` pieces and are run `batch` at a time. With `special`, [CLS] and [SEP] have rows.
+    Raises InputError for multiple choice.
     """
     with _eval_mode(model):
         for inputs, sides in _batches(model, examples, max_length, batch):
-            layers = _all_layers(model, inputs)
+            layers = _all_layers(model, inputs, special)
             for place, side in enumerate(sides):
                 weights = np.stack([maps[place] for maps in layers])
                 yield ExampleMaps(side.number, side.text, side.clip, weights)
@@ -273,10 +280,10 @@ def _batches(
         yield collate(rows).to(device), sides
 
 
-def _all_layers(model: CrossModal, inputs: Batch) -> list[Sequence[np.ndarray]]:
+def _all_layers(model: CrossModal, inputs: Batch, special: bool) -> list[Sequence[np.ndarray]]:
     """Every layer's maps, (H, R, V) of each example."""
     layers: list[Sequence[np.ndarray]] = []
-    receive_maps(model, inputs, lambda _, maps: layers.append(maps))
+    receive_maps(model, inputs, lambda _, maps: layers.append(maps), special)
     return layers
 
 
@@ -428,21 +435,23 @@ def heat_maps(
     names: tuple[str, str] = ("a", "b"),
     path: str | Path | None = None,
     max_length: int = 128,
+    special: bool = False,
 ) -> str:
     """One head's maps of one text, layers by models, as SVG; also a PNG at `path`, if given.
 
-    All maps are on one colour scale with uniform attention marked. `head` counts from 0. Raises InputError if the
+    All maps are on one colour scale with uniform attention marked. `head` counts from 0. With `special`, [CLS] and
+    [SEP] have rows, as in XDBERT's Table 9. Raises InputError if the
     models' maps differ in shape, are empty, or have no such head.
     """
-    _, text, clip, maps_a = next(attention_maps(a, [example], max_length))
-    _, _, _, maps_b = next(attention_maps(b, [example], max_length))
+    _, text, clip, maps_a = next(attention_maps(a, [example], max_length, special=special))
+    _, _, _, maps_b = next(attention_maps(b, [example], max_length, special=special))
     empty = 0 in maps_a.shape
     if maps_a.shape != maps_b.shape or empty or not 0 <= head < maps_a.shape[1]:
         raise InputError(
             f"example {example.id}: maps of {maps_a.shape} and {maps_b.shape}; "
             f"expected equal ones, not empty, with head {head}"
         )
-    rows = _spelt(a.text.tokenizer, text.ids[~text.special])
+    rows = _spelt(a.text.tokenizer, text.ids if special else text.ids[~text.special])
     columns = _spelt(needed(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.ids)
     top = max(float(maps_a[:, head].max()), float(maps_b[:, head].max()))
     uniform = 1 / len(clip.ids)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from groundling.check.examples import examples_of
 from groundling.check.places import Match, Place
 from groundling.check.report import Report
+from groundling.data.lengths import TELLING, told_by_length
+from groundling.data.samples import thinned
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.tasks import Task
@@ -92,10 +97,34 @@ def count_lines(folder: Path, report: Report) -> int:
     paths = [p for p in sorted(folder.rglob("*")) if p.suffix in PLAIN and p.is_file()]
     for path in paths:
         try:
-            words = [len(line.split()) for line in lines_of(path)]
+            lines = lines_of(path)
         except InputError as error:
             report.error(error)
             continue
-        full = sum(count > 0 for count in words)
-        report.fact(path, f"{len(words):,} lines, {full:,} with text, {sum(words):,} words")
+        words = [len(line.split()) for line in lines]
+        full = [line for line, count in zip(lines, words, strict=True) if count]
+        report.fact(path, f"{len(words):,} lines, {len(full):,} with text, {sum(words):,} words")
+        if len(full) >= LEAST:
+            report.fact(path, _by_length(full))
     return len(paths)
+
+
+LEAST = 100
+"""Fewest lines whose lengths are compared."""
+COMPARED = 2000
+"""Most of them."""
+
+
+def _by_length(lines: Sequence[str]) -> str:
+    """Whether two lines can be told to be different by their lengths alone, in words."""
+    some = thinned(lines, COMPARED)
+    words = np.array([len(line.split()) for line in some])
+    letters = np.array([len(line) for line in some])
+    # Every line beside itself, and beside the one that lies half the file away.
+    others = np.roll(letters, len(some) // 2)
+    same = np.repeat([True, False], len(some))
+    area = told_by_length(np.tile(words, 2), np.concatenate([letters, others]), same)
+    said = f"words of one line against letters of another tell different lines at an AUC of {area:.2f} (chance .5)"
+    if area < TELLING:
+        return said
+    return f"{said}; `adapt --arm xdbert` reads blocks, or with --form lines wants --match-negatives length"

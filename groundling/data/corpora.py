@@ -48,30 +48,70 @@ def blocks(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str
         texts: lines of the documents, in order.
         engine: the tokenizer's engine, without padding and truncation.
         pieces: most pieces of a block, special tokens not counted. The last block is the shorter rest.
-
-    Source: XDBERT, Appendix B, joins all lines of WikiText-103 and cuts blocks of 512 with special tokens.
     """
     block: list[str] = []
     room = pieces
-    for start in range(0, len(texts), CHUNK):
-        words = [word for text in texts[start : start + CHUNK] for word in text.split()]
-        # A byte-level tokenizer splits a word otherwise after a space than at the start of a text.
-        at_start = _piece_counts(words, engine)
-        after_space = _piece_counts([" " + word for word in words], engine)
-        for word, first, later in zip(words, at_start, after_space, strict=True):
-            too_long = first > pieces
-            if block and (too_long or later > room):
-                yield " ".join(block)
-                block = []
-                room = pieces
-            if too_long:
-                *whole_blocks, word = _halves(word, engine, pieces)
-                yield from whole_blocks
-                first = _piece_counts([word], engine)[0]
-            room -= later if block else first
+    for word, first, later in _counted(texts, engine):
+        too_long = first > pieces
+        if block and (too_long or later > room):
+            yield " ".join(block)
+            block = []
+            room = pieces
+        if too_long:
+            *whole_blocks, word = _halves(word, engine, pieces)
+            yield from whole_blocks
+            first = _piece_counts([word], engine)[0]
+        room -= later if block else first
+        block.append(word)
+    if block:
+        yield " ".join(block)
+
+
+def full_blocks(texts: Sequence[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+    """Texts joined in order and cut into strings of exactly `pieces` pieces, if need be inside a word.
+
+    So no two blocks can be told apart by their lengths. Arguments are those of `blocks`, and so is the last block. A
+    tokenizer that does not split at spaces may leave a block a piece short.
+
+    Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT): 510 and two special ones.
+    """
+    block: list[str] = []
+    room = pieces
+    for word, first, later in _counted(texts, engine):
+        count = later if block else first
+        while word and count > room:
+            head, word = _cut(word, engine, room, " " if block else "")
+            if not (head or block):  # a letter of more pieces than a block has
+                head, word = word[:1], word[1:]
+            yield " ".join([*block, head] if head else block)
+            block = []
+            room = pieces
+            count = _piece_counts([word], engine)[0]
+        if word:
+            room -= count
             block.append(word)
     if block:
         yield " ".join(block)
+
+
+def _counted(texts: Sequence[str], engine: Tokenizer) -> Iterator[tuple[str, int, int]]:
+    """Every word with its pieces at the start of a text, and after a space, where a byte-level tokenizer's differ."""
+    for start in range(0, len(texts), CHUNK):
+        words = [word for text in texts[start : start + CHUNK] for word in text.split()]
+        at_start = _piece_counts(words, engine)
+        after_space = _piece_counts([" " + word for word in words], engine)
+        yield from zip(words, at_start, after_space, strict=True)
+
+
+def _cut(word: str, engine: Tokenizer, room: int, before: str) -> tuple[str, str]:
+    """A word's longest beginning of at most `room` pieces behind the text `before`, which may be empty; its rest."""
+    if not room:
+        return "", word
+    offsets = engine.encode(before + word, add_special_tokens=False).offsets
+    end = min(offsets[room - 1][1] - len(before), len(word) - 1)
+    while end > 0 and _piece_counts([before + word[:end]], engine)[0] > room:
+        end -= 1
+    return word[: max(0, end)], word[max(0, end) :]
 
 
 def _piece_counts(texts: Sequence[str], engine: Tokenizer) -> list[int]:
@@ -114,7 +154,7 @@ def corpus(
 
     Args:
         paths: text files or caption files, see `lines`.
-        form: every line by itself (`fitting`), or a file's lines joined and cut (`blocks`).
+        form: every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`).
         tokenizer: the text encoder's, a fast one.
         max_length: most pieces of an example, special tokens counted.
         limit: keep at most so many examples, evenly spaced; 0: all.
@@ -130,7 +170,7 @@ def corpus(
     pieces = max_length - special_tokens
     if pieces < 1:
         raise InputError(f"--max-length {max_length} leaves no room for text")
-    cut = fitting if form == "lines" else blocks
+    cut = fitting if form == "lines" else full_blocks
     examples: list[Example] = []
     for name, path, own in zip(_unique_names(paths), paths, _wanted(paths, wanted), strict=True):
         for number, text in enumerate(cut(lines(path, own), engine, pieces)):

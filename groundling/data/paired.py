@@ -31,7 +31,11 @@ class Store(Protocol):
         ...
 
     def in_annotated_order(self, image: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
+        ...
+
+    def behind(self, image: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
         ...
 
 
@@ -55,8 +59,12 @@ class Seeing:
     """Which regions are right, which becomes the label."""
     phrases: bool = False
     """The text's tag is a phrase, whose last piece becomes the label `query`, and no region's name."""
+    tied: bool = True
+    """A word that names an object takes something of that object's region; without, its number says nothing."""
     apart: bool = False
     """Every image of an example makes a row of its own, with the whole text."""
+    mentioned: bool = False
+    """Of the objects that an example's annotators numbered, those alone that its texts speak of, where they say so."""
     blind: bool = False
     """Zeros in place of features; boxes stay."""
     width: int = 0
@@ -133,6 +141,8 @@ class RegionSamples:
             return _with_rows(sample, rows)
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
+        if self.seeing.mentioned:
+            sample, regions = of_mentioned(sample, regions)
         sample, regions = within(sample, regions, self.seeing.budget)
         query = self._query(sample)
         seen = sample.each_row(lambda row: self._see(row, regions))
@@ -155,7 +165,7 @@ class RegionSamples:
         text = row.text
         if text is None or text.region is None:
             return replace(row, regions=regions)
-        if self.seeing.phrases:
+        if self.seeing.phrases or not self.seeing.tied:
             return replace(row, regions=regions, text=replace(text, region=None))
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
         named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
@@ -164,10 +174,13 @@ class RegionSamples:
 
     def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
         objects = 0 if sample.example is None else sample.example.objects
-        if not objects or self.seeing.phrases:
+        placed = self.seeing.tied or self.seeing.mentioned
+        if not objects or self.seeing.phrases or not placed:
             return
-        expected = min(objects, self.seeing.most) if self.seeing.most else objects
         for number, image in enumerate(images):
+            expected = objects + self.store.behind(image)
+            if self.seeing.most:
+                expected = min(expected, self.seeing.most)
             here = int((~regions.whole & (regions.image == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
                 raise InputError(
@@ -231,6 +244,29 @@ def within(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, Reg
     return replace(
         cut, dropped=sample.dropped + lost, left_out=sample.left_out + out
     ), regions.take(slice(kept))
+
+
+def of_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
+    """A sample and its image's regions, of which only the whole image's and mentioned objects' stay.
+
+    Objects stand in the regions' order behind the whole image; what texts name is numbered anew.
+    """
+    mentioned = () if sample.example is None else sample.example.mentioned
+    if not mentioned:
+        return sample, regions
+    first = int(regions.whole[0])
+    stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.whole
+    # The last one is of pieces that name no object.
+    numbers = np.where(stays[first:], np.cumsum(stays[first:]) - 1, -1)
+    numbers = np.append(numbers, -1)
+
+    def renumbered(row: Sample) -> Sample:
+        if row.text is None or row.text.region is None:
+            return row
+        named = np.minimum(row.text.region, len(numbers) - 1)
+        return replace(row, text=replace(row.text, region=numbers[named]))
+
+    return sample.each_row(renumbered), regions.take(stays)
 
 
 def _shortened(row: Sample, pieces: int) -> Sample:

@@ -23,7 +23,8 @@ import numpy as np
 
 from groundling.data.image_files import stem
 from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
-from groundling.data.tables import lines_of
+from groundling.data.several_stores import are_stores, joined
+from groundling.data.tables import lines_of, read_json_lines
 from groundling.errors import InputError, first_line
 from groundling.runs import read_json
 
@@ -42,7 +43,9 @@ NUMBER = re.compile(r"\d{1,18}$")
 """What an image's id ends with, whatever stands before it."""
 SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
 """COCO's; what is called trainval2014 holds two of them."""
-PATTERN = "expected one such as COCO_{subset}_{number:012d}, or COCO's json files"
+STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
+"""What UNITER's store puts before a still of VCR."""
+PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, or VCR's jsonl"
 MARK = b"\xef\xbb\xbf"
 """The byte-order mark that some editors put before a file's first line."""
 
@@ -56,11 +59,16 @@ class ImageNames:
     def __init__(self, told: Sequence[str]) -> None:
         """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images have `id` and `file_name`.
 
-        Raises InputError for a pattern that is none, or files that name no images.
+        Or VCR's jsonl files: UNITER's store calls a still by the split and the last part of its `img_fn`. Raises
+        InputError for a pattern that is none, or files that name no images.
         """
         self.pattern = ""
         self.files: dict[int, str] = {}
-        if len(told) == 1 and not told[0].endswith(".json"):
+        self.stills: dict[str, str] = {}
+        if all(path.endswith(".jsonl") for path in told):
+            for path in told:
+                self._add_stills(Path(path))
+        elif len(told) == 1 and not told[0].endswith(".json"):
             self.pattern = told[0]
             self._try_pattern()
         else:
@@ -92,8 +100,20 @@ class ImageNames:
                 f"{path}: not COCO's images with id and file_name ({error}); {PATTERN}"
             ) from None
 
+    def _add_stills(self, path: Path) -> None:
+        for where, line in read_json_lines(path, ("img_fn",)):
+            still = stem(line["img_fn"])
+            last = still.rpartition("/")[2]
+            if self.stills.setdefault(last, still) != still:
+                raise InputError(f"{where}: {still} and {self.stills[last]} end alike")
+
     def of(self, name: str, source: Path) -> str:
         """The name in the store of the image that a source calls `name`; raises InputError if nothing tells it."""
+        if self.stills:
+            last = STILL.sub("", name)
+            if last not in self.stills:
+                raise InputError(f"no image of the jsonl files of --ids-as ends with {last}")
+            return self.stills[last]
         ends_with = NUMBER.search(name)
         if ends_with is None:
             raise InputError("its id does not end with a number, which --ids-as needs")
@@ -116,8 +136,14 @@ def import_several(
 ) -> tuple[dict[str, Any], Iterator[Item]]:
     """As `import_regions`, of several sources of one layout, whose images may get other names (see `ImageNames`).
 
+    Of several region stores, an image's regions of all of them (see `joined`).
+
     `ids` are files of ids by row, one for each HDF5 file of `paths`. Raises InputError, too, if layouts differ.
     """
+    if are_stores(paths):
+        if ids or ids_as:
+            raise InputError("--ids and --ids-as name images of files; those of stores have names")
+        return joined(paths)
     rows = [Path(path).suffix in HDF5 for path in paths]
     if ids and len(ids) != sum(rows):
         raise InputError(

@@ -77,6 +77,8 @@ class Found:
     """Boxes that were empty or outside the image."""
     annotated_order: bool = False
     """Regions (but the whole image) stand as annotators numbered them, none left out: VCR's tags are such numbers."""
+    behind: int = 0
+    """How many regions, the last ones, a detector found beside the annotated objects."""
 
     @property
     def form(self) -> str:
@@ -307,6 +309,8 @@ def _record(image: Found) -> Record:
         facts["left_out"] = image.left_out
     if image.annotated_order:
         facts["annotated_order"] = True
+    if image.behind:
+        facts["behind"] = image.behind
     return Record(image.id, arrays, facts)
 
 
@@ -477,13 +481,17 @@ class RegionStore:
     def in_annotated_order(self, image_id: str) -> bool:
         """Whether an image's regions (but the whole image) stand as annotators numbered them, none left out.
 
-        VCR's tags name regions by these numbers. False for boxes of detectors, for grids and for imported files,
-        which are sorted by confidence. Raises InputError if there is no such image.
+        VCR's tags name regions by these numbers; detected regions may stand behind. False for boxes of detectors, for
+        grids and for imported files, which are sorted by confidence. Raises InputError if there is no such image.
         """
         facts = self._facts(image_id)
         if self._in_order_1:
             return not facts["left_out"]
         return facts.get("annotated_order") is True
+
+    def behind(self, image_id: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
+        return int(self._facts(image_id).get("behind", 0))
 
     def size(self, image_id: str) -> tuple[int, int]:
         """Width and height of an image in pixels; 0 where the source did not say."""
@@ -627,8 +635,12 @@ class RegionsInMemory:
         return self.found[image_id].size
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
         return self.found[image_id].annotated_order
+
+    def behind(self, image_id: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
+        return self.found[image_id].behind
 
 
 def _annotated_1(manifest: Mapping[str, Any]) -> bool:

@@ -31,7 +31,7 @@ def untagged(example: Example) -> Example:
     """The example without the places in its texts that name objects of its image (VCR); words stay as they are."""
     if not example.objects:
         return example
-    return replace(example, tags=(), choice_tags=(), objects=0, names=())
+    return replace(example, tags=(), choice_tags=(), objects=0, names=(), mentioned=())
 
 
 def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
@@ -420,10 +420,16 @@ def _size(sample: Sample) -> tuple[int, int, int]:
 class DrawnTexts:
     """Samples of texts that have several versions, of which one is drawn anew in every epoch."""
 
-    def __init__(self, versions: Sequence[Sequence[Example]], text: TextInput) -> None:
-        """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn, too."""
+    def __init__(
+        self, versions: Sequence[Sequence[Example]], text: TextInput, judged: bool = False
+    ) -> None:
+        """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn, too.
+
+        With `judged` the label `sentence_image` is 1 where what was drawn is right: the choice, or the statement.
+        """
         self.versions = versions
         self.text = text
+        self.judged = judged
         firsts = [examples[0] for examples in versions]
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
@@ -441,14 +447,24 @@ class DrawnTexts:
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
         drawn = [self._draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
-        return TextSamples(drawn, self.text).get(range(len(drawn)))
+        samples = TextSamples([example for example, _ in drawn], self.text).get(range(len(drawn)))
+        if not self.judged:
+            return samples
+        return [
+            sample.with_label("sentence_image", np.array(int(is_right)))
+            for sample, (_, is_right) in zip(samples, drawn, strict=True)
+        ]
 
-    def _draw(self, index: int, rng: np.random.Generator) -> Example:
+    def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
+        """A version of a text, without its label, and whether it is right."""
         versions = self.versions[index]
         example = versions[int(rng.integers(len(versions)))]
+        is_right = example.label == 1
         if example.choices:
-            example = with_choice(example, int(rng.integers(len(example.choices))))
-        return replace(example, id=self.ids[index])
+            number = int(rng.integers(len(example.choices)))
+            is_right = example.label == number
+            example = with_choice(example, number)
+        return replace(example, id=self.ids[index], label=None), is_right
 
 
 def _drawable(example: Example) -> list[Example]:
@@ -512,6 +528,7 @@ def with_choice(example: Example, number: int) -> Example:
         choice_tags=example.choice_tags[number : number + 1],
         objects=example.objects,
         names=example.names,
+        mentioned=example.mentioned,
         breaks=example.breaks,
     )
 

@@ -1,12 +1,21 @@
-"""Several region stores as one: train2014's and val2014's, say, or one for each collection of captions."""
+"""Several region stores as one: train2014's and val2014's, say, or one for each collection of captions.
+
+Either each image is looked up in the first that has it, or they become a store of the regions of all, image by image.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from groundling.batch import RegionRow
-from groundling.data.regions import RegionStore
+from groundling.data.regions import Found, Item, RegionStore
 from groundling.errors import InputError
+
+FACTS = ("background", "classes", "class_names")
+"""What a manifest says of all that made the features alike."""
 
 
 class SeveralStores:
@@ -57,8 +66,12 @@ class SeveralStores:
         return self.holder(image_id).size(image_id)
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order."""
+        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
         return self.holder(image_id).in_annotated_order(image_id)
+
+    def behind(self, image_id: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
+        return self.holder(image_id).behind(image_id)
 
     def repeated(self, images: Iterable[str]) -> list[str]:
         """Those of the images that more than one store has."""
@@ -100,4 +113,51 @@ def _kinds(store: RegionStore) -> str:
         return "no classes"
     return (
         f"{store.classes} classes, {'background among them' if store.background else 'all things'}"
+    )
+
+
+def are_stores(paths: Sequence[str | Path]) -> bool:
+    """Whether any of these paths is a region store."""
+    return any((Path(path) / "manifest.json").is_file() for path in paths)
+
+
+def joined(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]:
+    """Facts for a manifest, and the images of all stores, each with its regions of all of them.
+
+    UNITER reads VCR so: annotated boxes, then detected ones. Of later stores the whole image is left out. Raises
+    InputError if stores are not alike, or hold segments of objects, which others' features lack.
+    """
+    stores = [RegionStore(path) for path in paths]
+    together = SeveralStores(stores)
+    if together.covers:
+        raise InputError(
+            f"{together.name}: hold segments of objects, which would be lost; `regions --boxes --also-detected` keeps "
+            "them"
+        )
+    facts = {name: stores[0].manifest[name] for name in FACTS if name in stores[0].manifest}
+    facts |= {
+        "source": [str(path) for path in paths],
+        "layout": "region stores, one behind the other",
+        "identity": together.identity,
+        "made_by": together.made_by,
+    }
+    return facts, ((image, partial(_found, stores, image)) for image in together)
+
+
+def _found(stores: Sequence[RegionStore], image: str) -> Found:
+    """The regions of an image, store after store."""
+    first, *others = (store for store in stores if image in store)
+    row = first[image]
+    behind = [other[image].take(~other[image].whole) for other in others]
+    row = RegionRow.join([row, *behind])
+    return Found(
+        id=image,
+        size=first.size(image),
+        boxes=row.boxes,
+        confidence=row.confidence,
+        features=row.features,
+        classes=row.classes,
+        whole=bool(row.whole[0]),
+        annotated_order=first.in_annotated_order(image),
+        behind=first.behind(image) + sum(len(other) for other in behind),
     )

@@ -288,6 +288,7 @@ class OtherLooks:
         self.count = store.count
         self.size = store.size
         self.in_annotated_order = store.in_annotated_order
+        self.behind = store.behind
 
     def __contains__(self, image: object) -> bool:
         return image in self.store

@@ -28,6 +28,8 @@ class Phase:
     """Two captions a text, as VisualBERT's."""
     tags: bool = False
     """A task's texts keep the places that name objects."""
+    judged: bool = False
+    """Whether a task's texts are right may be predicted (`--task-answers judged`)."""
 
 
 def as_it_is(model: SingleStream, examples: Sequence[Example], pretraining: bool) -> None:

@@ -1,7 +1,8 @@
-"""VL-BERT end to end: a ResNet that looks at the regions learns together with the encoder that reads them."""
+"""VL-BERT and VisualBERT end to end: a ResNet that looks at regions learns with the encoder that reads them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,43 @@ from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 from groundling.batch import Batch, Encoded, Regions, needed
 from groundling.config import Pixels
 from groundling.errors import InputError
+from groundling.joins.visualbert import VisualBertJoin, visualbert
 from groundling.joins.vlbert import VLBertJoin, vlbert
 from groundling.models.attention import Watch
+from groundling.models.join import Join
 from groundling.models.kinds import Kind, Student
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.roi_align import roi_align
-from groundling.models.single_stream import CNN, JOIN, SingleStream, bert_of, load_single_stream
+from groundling.models.single_stream import (
+    CNN,
+    JOIN,
+    SingleStream,
+    bert_of,
+    described_join,
+    load_single_stream,
+)
 from groundling.models.text import TextEncoder
 
 SIDE = 600
 """Pixels of a picture's short side (jackroos/VL-BERT, SCALES of every configuration)."""
 STRIDE = 16
 """Pixels per cell of the map under RoIAlign."""
-BINS = 14
-"""Its bins per side (jackroos/VL-BERT, common/fast_rcnn.py)."""
 SAMPLES = 2
-"""Its samples per bin and direction."""
+"""RoIAlign's samples per bin and direction."""
+BUILDS: dict[str, Callable[..., SingleStream]] = {"vlbert": vlbert, "visualbert": visualbert}
+"""Models that learn from pixels."""
 
 
 class EndToEnd(SingleStream):
-    """A VL-BERT that makes its regions' features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
+    """A model that makes its regions' features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
 
     All stages of the ResNet but the last see a picture, cut to its own size; RoIAlign takes 14 x 14 bins of every
     region, the whole image included; the last stage, with stride 1 and dilation 2, sees each; their mean is the
     feature, what lies outside a region's `cover` counting as zero. Stem, first stage and all BatchNorms are frozen.
     Masked regions are zero in the normalised pixels, wherever else these are seen.
+
+    VisualBERT's are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and the last stage reads of a
+    region's `cover` what the join makes of it; R2C trains stem and BatchNorms, too.
     """
 
     reads = "pixels"
@@ -45,13 +58,15 @@ class EndToEnd(SingleStream):
     std: Tensor
 
     def __init__(self, stream: SingleStream, cnn: ResNetModel, processor: Any) -> None:
-        """`stream`: VL-BERT made for pixels; `processor` has the CNN's mean and deviation, and the pictures' sides."""
+        """`stream`: a model made for pixels; `processor` has the CNN's mean and deviation, and the pictures' sides."""
         super().__init__(
             stream.text.encoder,
             stream.text.tokenizer,
             stream.join,
             regions_from=stream.regions_from,
         )
+        self.fusion = stream.fusion
+        self.look_at = needed(stream.join.look, "look", f"a {stream.join.kind} end to end")
         self.cnn = cnn.eval()
         self.processor = processor
         mean = processor.image_mean if processor.do_normalize else [0.0] * 3
@@ -59,7 +74,7 @@ class EndToEnd(SingleStream):
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
         _freeze(cnn)
-        _dilate(cnn.encoder.stages[-1])
+        _without_stride(cnn.encoder.stages[-1], self.look_at.dilation)
 
     @property
     def side(self) -> int:
@@ -140,9 +155,12 @@ class EndToEnd(SingleStream):
         for stage in stages:
             states = stage(states)
         # In full precision: half of it would move the boxes.
-        states = last(roi_align(states.float(), [boxes], BINS, 1 / STRIDE, SAMPLES))
+        states = roi_align(states.float(), [boxes], self.look_at.bins, 1 / STRIDE, SAMPLES)
         if cover is not None:
-            states = states * cover[:, None]
+            states = self.join.inside(states, cover)
+        states = last(states)
+        if cover is not None:
+            states = self.join.seen(states, cover)
         means: Tensor = states.float().mean((2, 3))
         return means
 
@@ -162,14 +180,14 @@ def _freeze(cnn: ResNetModel) -> None:
             part.requires_grad_(False)
 
 
-def _dilate(stage: nn.Module) -> None:
-    """A ResNet's last stage without its stride, its 3 x 3 convolutions dilated by 2 instead."""
+def _without_stride(stage: nn.Module, dilation: int) -> None:
+    """A ResNet's last stage without its stride, its 3 x 3 convolutions dilated instead."""
     for conv in stage.modules():
         if isinstance(conv, nn.Conv2d):
             conv.stride = (1, 1)
             if conv.kernel_size == (3, 3):
-                conv.dilation = (2, 2)
-                conv.padding = (2, 2)
+                conv.dilation = (dilation, dilation)
+                conv.padding = (dilation, dilation)
 
 
 def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
@@ -190,24 +208,28 @@ def end_to_end(
     backbone: str | Path,
     side: int,
     long_side: int = 0,
+    build: Callable[..., SingleStream] = vlbert,
+    **options: Any,
 ) -> EndToEnd:
-    """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder.
+    """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder; or another model by its `build`.
 
     Pictures get `side` pixels at the short side, and at the long one at most `long_side`, or 5/3 of the short one. The
     authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
     """
     cnn, processor = _load_cnn(backbone)
     processor.size = {"shortest_edge": side}
-    stream = vlbert(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True)
+    stream = build(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True, **options)
     model = EndToEnd(stream, cnn, processor)
     model.resize(side, long_side)
     return model
 
 
-def reading_pixels(start: Student, pixels: Pixels) -> EndToEnd:
-    """An end-to-end model, at other sides if these are given, or a new one around a loaded BERT.
+def reading_pixels(
+    start: Student, pixels: Pixels, design: str = "vlbert", options: Mapping[str, Any] | None = None
+) -> EndToEnd:
+    """An end-to-end model, at other sides if these are given, or a new one of a design around a loaded BERT.
 
-    Raises InputError if `start` is neither.
+    `options` are those of the design's `build`. Raises InputError if `start` is neither.
     """
     if isinstance(start, EndToEnd):
         start.resize(pixels.side, pixels.long_side)
@@ -216,12 +238,21 @@ def reading_pixels(start: Student, pixels: Pixels) -> EndToEnd:
     if not isinstance(start, TextEncoder):
         raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
     side = pixels.side or SIDE
-    return end_to_end(bert, start.tokenizer, pixels.backbone, side, pixels.long_side)
+    build = BUILDS[design]
+    given = dict(options or {})
+    return end_to_end(
+        bert, start.tokenizer, pixels.backbone, side, pixels.long_side, build, **given
+    )
 
 
 def load_end_to_end(folder: str | Path) -> EndToEnd:
     """A model from a folder written by its `export`."""
-    return EndToEnd(load_single_stream(folder, VLBertJoin), *_load_cnn(Path(folder) / CNN))
+    kind = described_join(folder).get("kind")
+    joins: tuple[type[Join], ...] = (VLBertJoin, VisualBertJoin)
+    by_kind = {join.kind: join for join in joins}
+    if kind not in by_kind:
+        raise InputError(f"{folder}: a {kind} model has no CNN; remove {CNN} from the folder")
+    return EndToEnd(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
 
 
 def _load_cnn(source: str | Path) -> tuple[Any, Any]:
@@ -238,4 +269,4 @@ def _is_end_to_end(source: str) -> bool:
 
 
 PIXELS = Kind("end-to-end model", _is_end_to_end, load_end_to_end)
-"""VL-BERT with its own CNN."""
+"""VL-BERT or VisualBERT with its own CNN."""

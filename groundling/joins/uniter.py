@@ -51,6 +51,7 @@ class UniterJoin(Join):
     """
 
     kind = "uniter"
+    tied = False
     separators_follow = True
     """VCR: a [SEP] has the segment of what follows it; with False of what it closes (release, second stage alone)."""
 

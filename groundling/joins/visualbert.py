@@ -14,8 +14,9 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Encoded, Example, needed
 from groundling.config import PretrainConfig
+from groundling.errors import InputError
 from groundling.joins import Design, Phase
-from groundling.models.join import Join, fresh
+from groundling.models.join import Join, Look, fresh
 from groundling.models.kinds import Kind
 from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.released_weights import BERT, Names, load_released_weights
@@ -25,6 +26,35 @@ from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
 
+REDUCED = 512
+"""Width of R2C's regions in VisualBERT's release."""
+CLASS_WIDTH = 128
+"""Width of the embedding of a region's class."""
+CHANNELS = 32
+"""Channels of the last stage's input that segments are added to, or all of a smaller CNN's."""
+
+
+class R2CRegions(nn.Module):
+    """Features and classes of regions to 512 numbers: an embedding of the class, dropout, a Linear, ReLU.
+
+    All of it starts as PyTorch's own does (rowanz/r2c, utils/detector.py).
+    """
+
+    def __init__(self, width: int, classes: int, pixels: bool) -> None:
+        """With `pixels` it also has the convolution that shows the CNN an object's segment."""
+        super().__init__()
+        self.classes = nn.Parameter(torch.randn(classes, CLASS_WIDTH))
+        linear = nn.Linear(width + CLASS_WIDTH, REDUCED)
+        self.reduce = nn.Sequential(nn.Dropout(0.1), linear, nn.ReLU())
+        self.segments: nn.Conv2d | None = None
+        if pixels:
+            self.segments = nn.Conv2d(1, CHANNELS, kernel_size=3, stride=2, padding=1)
+
+    def forward(self, features: Tensor, classes: Tensor) -> Tensor:
+        """(N, R, 512) of features (N, R, D) and distributions over classes (N, R, C)."""
+        reduced: Tensor = self.reduce(torch.cat([features, classes @ self.classes], -1))
+        return reduced
+
 
 class VisualBertJoin(Join):
     """A projected feature + visual segment + visual position, under BERT's own LayerNorm (Appendix A).
@@ -33,16 +63,31 @@ class VisualBertJoin(Join):
     always 0, and where pieces of the text name a region (VCR), the mean of the mentions' text positions is added to it
     (paper: their sum alone). The segment is the number of the image (NLVR2), 0 for a single one; HF's default is 1.
     With `boxes`, x1, y1, x2, y2, width and height are appended to the features (release: Flickr30k).
+
+    With `classes`, regions are R2C's (release: VCR; rowanz/r2c, utils/detector.py): the whole image is one of them, and
+    512 numbers are made of the features and of an embedding of the region's class. With `pixels` the CNN's last stage
+    also reads the object's segment, which a convolution adds to its first 32 channels.
     """
 
     kind = "visualbert"
+    look = Look(bins=7, dilation=1)
 
-    def __init__(self, bert: BertModel, width: int = 2048, boxes: bool = False) -> None:
-        """`width` of the stored features, without the six numbers of a box."""
-        super().__init__(width, boxes=boxes)
+    def __init__(
+        self,
+        bert: BertModel,
+        width: int = 2048,
+        boxes: bool = False,
+        classes: int = 0,
+        pixels: bool = False,
+    ) -> None:
+        """`width` of the stored features, without the six numbers of a box; `classes` of regions, 0: not read."""
+        super().__init__(width, boxes=boxes, classes=classes, pixels=pixels)
         self.boxes = boxes
-        self.projection = nn.Linear(width + 6 * boxes, bert.config.hidden_size)
+        self.whole = bool(classes)
+        reduced = REDUCED if classes else width
+        self.projection = nn.Linear(reduced + 6 * boxes, bert.config.hidden_size)
         fresh(self)
+        self.r2c = R2CRegions(width, classes, pixels) if classes else None
         self.position = deepcopy(bert.embeddings.position_embeddings)
         self.segment = deepcopy(bert.embeddings.token_type_embeddings)
 
@@ -54,6 +99,14 @@ class VisualBertJoin(Join):
         if regions is None:
             return text, text[:, :0]
         features = self.features(batch, regions)
+        if self.r2c is not None:
+            classes = needed(regions.classes, "regions.classes", "a VisualBERT made for classes")
+            expected = len(self.r2c.classes)
+            if classes.shape[-1] != expected:
+                raise InputError(
+                    f"regions have {classes.shape[-1]} classes; this visualbert model embeds {expected}"
+                )
+            features = self.r2c(features, classes)
         if self.boxes:
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
             features = torch.cat([features, regions.boxes, sides], -1)
@@ -63,6 +116,13 @@ class VisualBertJoin(Join):
             positions = embeddings.position_embeddings.weight[: text.shape[1]]
             looks = looks + _mentions(tokens.region, tokens.word, looks.shape[1]) @ positions
         return text, embeddings.dropout(embeddings.LayerNorm(looks))
+
+    def inside(self, states: Tensor, cover: Tensor) -> Tensor:
+        """States (R, C, 7, 7) with the segments (R, 14, 14) in their first channels."""
+        if self.r2c is None or self.r2c.segments is None:
+            return states
+        added = self.r2c.segments(cover[:, None].to(states) - 0.5)
+        return states + F.pad(added, (0, 0, 0, 0, 0, states.shape[1] - added.shape[1]))
 
 
 def _mentions(region: Tensor, word: Tensor, count: int) -> Tensor:
@@ -80,9 +140,12 @@ def visualbert(
     width: int = 2048,
     boxes: bool = False,
     early: bool = True,
+    classes: int = 0,
+    pixels: bool = False,
 ) -> SingleStream:
-    """VisualBERT from a BERT: uncased, region features `width` wide (VCR 512, NLVR2 1024)."""
-    return SingleStream(bert, tokenizer, VisualBertJoin(bert, width, boxes), early)
+    """VisualBERT from a BERT: uncased, region features `width` wide (NLVR2 1024); options as its join has them."""
+    join = VisualBertJoin(bert, width, boxes, classes, pixels)
+    return SingleStream(bert, tokenizer, join, early)
 
 
 class MaskedAnswer(MaskWord):
@@ -107,10 +170,14 @@ class MaskedAnswer(MaskWord):
 
 
 def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
-    """Masked LM with the image and, on captions, sentence-image prediction (Appendix A)."""
+    """Masked LM with the image and, on captions, sentence-image prediction (Appendix A).
+
+    On a task's own texts the same head may tell right from wrong ones (release: NLVR2 and VCR).
+    """
     chosen: list[Objective] = [masked_lm(given)]
-    # Ablation C4 leaves it out; a task's own texts come without second captions.
-    if config.sentence_image and not config.task:
+    # Ablation C4 leaves it out; the paper's task-specific phase has masked LM alone.
+    has_labels = not config.task or config.task_answers == "judged"
+    if config.sentence_image and has_labels:
         chosen.append(SentenceImage(given.sizes, swap=False))
     return chosen
 
@@ -120,6 +187,7 @@ DESIGN = Design(
     join=VisualBertJoin,
     build=visualbert,
     phase=Phase(objectives, pairs=True),
+    task_phase=Phase(objectives, tags=True, judged=True),
     heads={"vqa": MaskedAnswer},
     vocabulary="bert-base-uncased",
 )

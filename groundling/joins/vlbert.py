@@ -17,7 +17,7 @@ from groundling.errors import InputError
 from groundling.forms import Answer, Classify, Form, Pick
 from groundling.joins import Design, Phase
 from groundling.keyed import generator
-from groundling.models.join import Join, add_types
+from groundling.models.join import Join, Look, add_types
 from groundling.models.released_weights import Names
 from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import (
@@ -62,6 +62,7 @@ class VLBertJoin(Join):
     """
 
     kind = "vlbert"
+    look = Look(bins=14, dilation=2)
     after = 2
     whole = True
     last_pixel = True
@@ -110,6 +111,10 @@ class VLBertJoin(Join):
         text = embeddings(inputs_embeds=words + self.norm_text(seen), token_type_ids=tokens.types)
         segment = torch.full_like(places, 2)
         return text, embeddings(inputs_embeds=rest, position_ids=places, token_type_ids=segment)
+
+    def seen(self, states: Tensor, cover: Tensor) -> Tensor:
+        """Zero outside the object, in a map (R, D, 14, 14)."""
+        return states * cover[:, None]
 
     def _looks(self, batch: Batch, regions: Regions) -> Tensor:
         """What each region is (N, R, H), from geometry and appearance."""

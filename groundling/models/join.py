@@ -38,6 +38,16 @@ class Joined(NamedTuple):
 
 
 @documented
+class Look(NamedTuple):
+    """How a paper's CNN sees a region in the pixels."""
+
+    bins: int
+    """RoIAlign's bins a side, which the CNN's last stage reads, with stride 1."""
+    dilation: int
+    """Of that stage's 3 x 3 convolutions."""
+
+
+@documented
 class Join(nn.Module):
     """From BERT's embedding module and a batch to one sequence; without regions, to the text's alone."""
 
@@ -45,10 +55,14 @@ class Join(nn.Module):
     """The name that is written beside the weights."""
     after: ClassVar[int] = 0
     """Positions that are needed after the text's."""
-    whole: ClassVar[bool] = False
+    whole: bool = False
     """Whether it reads the whole image as a region."""
+    tied: ClassVar[bool] = True
+    """Whether a word that names an object of the image (VCR) takes something of that object's region."""
     last_pixel: ClassVar[bool] = False
     """Whether boxes end at their last pixel, so that the whole image is W - 1 by H - 1 pixels."""
+    look: ClassVar[Look | None] = None
+    """How its paper sees regions in pixels; None: stored features alone."""
 
     def __init__(self, width: int, **options: Any) -> None:
         """`width` of a region's features; it and `options` are written beside the weights."""
@@ -87,6 +101,14 @@ class Join(nn.Module):
         region_places = slice(text.shape[1], mask.shape[1])
         added = states.shape[1] - mask.shape[1]
         return Joined(states, F.pad(mask, (0, added), value=True), text_places, region_places)
+
+    def inside(self, states: Tensor, cover: Tensor) -> Tensor:
+        """What a CNN's last stage reads of regions (R, C, bins, bins) whose objects fill `cover` (R, 14, 14)."""
+        return states
+
+    def seen(self, states: Tensor, cover: Tensor) -> Tensor:
+        """What counts of that stage's output (R, D, bins, bins) for regions whose objects fill `cover` (R, 14, 14)."""
+        return states
 
     def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Embedded text (N, T, H) and, after it, regions with what else a join adds (N, R + more, H).

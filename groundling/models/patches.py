@@ -77,6 +77,10 @@ class PatchStore:
         """No: patches are no annotated objects."""
         return False
 
+    def behind(self, image: str) -> int:
+        """None, as there are no annotated objects."""
+        return 0
+
 
 def processed(processor: Any, photo: Image.Image) -> np.ndarray:
     """A photo as HF's image processor makes it, (3, H, W) float32.

@@ -98,8 +98,8 @@ def block(width: int, inner: int, activation: nn.Module, norm: bool = True) -> n
 class FirstPosition(TaskHead):
     """The plain head: the encoder's pooler if it has one, else a new one, dropout, one Linear (Devlin et al. 2019).
 
-    A cross-modal model is read after its last cross-modal layer (XDBERT Appendix C.3). XDBERT's released script
-    (Splend1d/XDBERT) reads the raw first position without pooler or dropout; Section 2.4 says "follows BERT".
+    A cross-modal model is read after its last cross-modal layer (XDBERT Appendix C.3). XDBERT's Section 2.4 says that
+    fine-tuning follows BERT's; its released script does not, see `RawFirst`.
     """
 
     def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
@@ -124,6 +124,23 @@ class FirstPosition(TaskHead):
                 needed(encoded.text, "text", "a task head") if joint is None else joint
             )
         outputs: Tensor = self.classify(self.dropout(pooled))
+        return outputs
+
+
+class RawFirst(TaskHead):
+    """One Linear on the encoder's own first position, without pooler or dropout (Splend1d/XDBERT, its GLUE script)."""
+
+    def __init__(self, reading: Reading) -> None:
+        """Raises InputError for a form that is not read at the first position."""
+        super().__init__()
+        if reading.form.reads != "first":
+            raise InputError("--raw-first: this task's answers are not read at the first position")
+        self.classify = answer(reading.sizes.text, reading.outputs)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, outputs) of the first position."""
+        states = needed(encoded.text, "text", "a task head")
+        outputs: Tensor = self.classify(states[:, 0])
         return outputs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.find import described, is_outside, named, outside
 from groundling.forms import Form
+
+
+class Other(Protocol):
+    """Draws another sample of the same data, with the objective's own generator."""
+
+    def __call__(self, near: bool = False) -> Sample:
+        """Any sample, or with `near` one about as long as the sample that is corrupted; it may be that one itself."""
+        ...
 
 
 @documented
@@ -68,9 +76,7 @@ class Objective(nn.Module):
         """What is kept beside an exported model for a next run to start from, by name."""
         return {self.name: self}
 
-    def corrupt(
-        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
-    ) -> Sample:
+    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Other) -> Sample:
         """A copy with inputs changed and labels set; `other()` draws another sample of the same data with `rng`."""
         return sample
 

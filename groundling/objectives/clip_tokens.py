@@ -13,8 +13,8 @@ from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, Part
 
-RELEASED_SLOTS = 77
-"""Window length to which the authors' code pads, and whose padding it then scores."""
+RELEASED_SLOTS = 9 * 77
+"""Nine windows of 77, to which the authors' code pads every text of adaptation, and whose padding it then scores."""
 
 
 class ClipTokens(Objective):
@@ -22,8 +22,8 @@ class ClipTokens(Objective):
 
     CLIP has no mask token, so nothing is hidden; 15 % of the pieces are scored. Targets "real" leaves out start, end
     and padding, as the paper says; "released" draws from every slot, as the authors' code does (Splend1d/XDBERT: it
-    tests the wrong tensor): start and end tokens are scored, and so is padding, whose label is 0. Padding is never
-    stored here, so its share is drawn as so many extra scored positions with label 0 on the end token's state.
+    tests the wrong tensor): start and end tokens are scored, and so is the padding of 9 x 77 slots, whose label is 0.
+    Padding is never stored here: its share is drawn as so many more positions, of label 0, on the end token's state.
     """
 
     name = "clip_tokens"
@@ -57,9 +57,7 @@ class ClipTokens(Objective):
         sample = sample.with_label(self.name, np.where(chosen, row.ids, IGNORE))
         if self.targets == "real":
             return sample
-        window = needed(row.window, "window", self.name)
-        slots = RELEASED_SLOTS * (int(window.max()) + 1)
-        padding = max(0, slots - len(row.ids))
+        padding = max(0, RELEASED_SLOTS - len(row.ids))
         return sample.with_label("clip_padding", np.array(rng.binomial(padding, self.rate)))
 
     def count(self, batch: Batch) -> dict[str, int]:

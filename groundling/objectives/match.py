@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +10,19 @@ from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Row, Sample, Sizes, needed
 from groundling.models.heads import Pooler
-from groundling.objectives import Objective, Part
+from groundling.objectives import Given, Objective, Other, Part
+
+NEAREST = 8
+"""Texts of about the same length that are drawn, of which the one with the nearest count of CLIP pieces is taken."""
 
 
 class Match(Objective):
     """Do the text encoder and CLIP's text tower read the same text? (XDBERT Section 2.3.2; label 1 = same.)
 
     With probability `negatives` the CLIP side is another text of the corpus. With `hard` > 0 that many others are
-    drawn and the one sharing most CLIP pieces is taken, so that no single common word gives the answer away. Words
-    and what teachers read stay those of the sample's own text.
+    drawn and the one sharing most CLIP pieces is taken, so that no single common word gives the answer away. With
+    `near`, which the paper's blocks of equal length have no need of, it is a text of nearly the same length. Words and
+    what teachers read stay those of the sample's own text.
     """
 
     name = "match"
@@ -32,33 +35,40 @@ class Match(Objective):
         *,
         negatives: float = 0.5,
         hard: int = 0,
+        near: bool = False,
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`hard`: candidates per negative, 0 takes the first one drawn."""
+        """`hard`: candidates per negative, 0 takes the first one drawn, or with `near` the nearest in length."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.negatives = negatives
         self.hard = hard
+        self.near = near
         self.pooler = Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
-    def corrupt(
-        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
-    ) -> Sample:
+    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Other) -> Sample:
         """Exchange the CLIP side of some samples."""
         same = sample.with_label(self.name, np.array(1))
         if rng.random() >= self.negatives:
             return same
         clip = needed(sample.clip, "clip", self.name)
-        candidates = [other() for _ in range(max(1, self.hard))]
+        candidates = self._candidates(other)
         strangers = [one.clip for one in candidates if one.clip is not None and one.id != sample.id]
         if not strangers:  # a corpus of one text has no negatives
             return same
         chosen = strangers[0]
         if self.hard:
             chosen = max(strangers, key=lambda stranger: _shared(stranger, clip))
+        elif self.near:
+            chosen = min(strangers, key=lambda stranger: abs(len(stranger.ids) - len(clip.ids)))
         label = int(np.array_equal(chosen.ids, clip.ids))
         return replace(sample, clip=chosen).with_label(self.name, np.array(label))
+
+    def _candidates(self, other: Other) -> list[Sample]:
+        if self.near:
+            return [other(near=True) for _ in range(max(NEAREST, self.hard))]
+        return [other() for _ in range(max(1, self.hard))]
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
@@ -66,9 +76,14 @@ class Match(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Two-way cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
-        states = needed(encoded.joint_text, "joint_text", self.name)
-        logits = self.classify(self.pooler(states)).float()
+        logits = self.logits(encoded)
         return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}
+
+    def logits(self, encoded: Encoded) -> Tensor:
+        """(B, 2): another text, the same text."""
+        states = needed(encoded.joint_text, "joint_text", self.name)
+        logits: Tensor = self.classify(self.pooler(states)).float()
+        return logits
 
 
 def _shared(one: Row, other: Row) -> float:
@@ -78,6 +93,9 @@ def _shared(one: Row, other: Row) -> float:
     return len(np.intersect1d(one.ids, other.ids)) / len(np.union1d(one.ids, other.ids))
 
 
-MATCH = Part(
-    "match", lambda given: Match(given.sizes, hard=given.crossing.hard_negatives), joint=True
-)
+def _match(given: Given) -> Match:
+    options = given.crossing
+    return Match(given.sizes, hard=options.hard_negatives, near=options.match_negatives == "length")
+
+
+MATCH = Part("match", _match, joint=True)

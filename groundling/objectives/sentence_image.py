@@ -31,7 +31,7 @@ class SentenceImage(Objective):
     """
 
     name = "sentence_image"
-    needs = ("regions", "labels.sentence_image")
+    needs: tuple[str, ...] = ("regions", "labels.sentence_image")
     swaps = True
 
     def __init__(
@@ -47,6 +47,8 @@ class SentenceImage(Objective):
         """`negatives`: share of exchanged samples; `alignment`: weight of the transport term (UNITER: 0.1)."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.swap = swap
+        if not swap:
+            self.needs = (f"labels.{self.name}",)  # texts alone can be told apart, too
         self.negatives = negatives
         self.alignment = alignment
         self.pooler = None if sizes.pooled else Pooler(sizes.text)

@@ -45,6 +45,8 @@ class Reads:
     """Most pieces and regions together; 0: no bound."""
     tags: bool = True
     """Whether words that name objects are tied to these objects' regions."""
+    mentioned: bool = False
+    """Whether objects that no text of the item speaks of are left out."""
     blind: bool = False
     """Zeros in place of the regions' features."""
 

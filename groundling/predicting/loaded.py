@@ -223,6 +223,7 @@ class Loaded:
             most=reads.most_regions,
             budget=reads.budget,
             apart=apart,
+            mentioned=reads.mentioned,
             blind=reads.blind,
         )
         samples = RegionSamples(samples, seen.store, replace(seeing, mark=mark))

@@ -1,4 +1,4 @@
-"""Adapt a text encoder: XDBERT as published, distillation, or the control that sees the same text without a teacher."""
+"""Adapt a text encoder: XDBERT's objectives, distillation, or the control that reads text without a teacher."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from groundling.analysis.retention import Pairs, Retention, read_pairs
+from groundling.batch import Example
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.captions import Wanted
 from groundling.data.corpora import corpus
-from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
+from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.errors import InputError, nearest
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
@@ -30,6 +31,8 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
+from groundling.recipes.adapting.parts import learned, length_note, match_by_length
+from groundling.recipes.adapting.reading import Reading, reading_of
 from groundling.recipes.cards import FILLS_MASKS
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
@@ -102,6 +105,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
     inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
     inputs |= {"retention": config.retention}
+    inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
     pairs = read_pairs(config.retention) if config.retention else None
     settings = {**asdict(config), "train": asdict(training)}
     makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
@@ -125,13 +129,10 @@ def _adapted(
     notes = _pool_notes(config, arm, text)
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
-    max_length = min(config.max_length, text.max_length)
-    wanted = Wanted(config.caption_splits, config.columns)
-    examples = corpus(
-        config.text, config.form, text.tokenizer, max_length, config.max_texts, wanted
-    )
-    model, windows = _model(config, arm, text, training.seed)
-    samples: Samples = TextSamples(examples, TextInput(text.tokenizer, max_length), windows)
+    reading = reading_of(config, arm.joint, text.max_length)
+    model, windows = _model(config, arm, text, reading, training.seed)
+    notes += [reading.note(config.arm, windows.max_windows)] if windows else []
+    texts, held = _texts(config, reading, text, windows)
     given = replace(_given(config, model, text), distilling=distilling)
     # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
     room = classroom(
@@ -143,7 +144,7 @@ def _adapted(
         training.seed,
         also=[Itself(text)] if retains else [],
     )
-    samples, teachers = room.wrap(samples)
+    samples, teachers = room.wrap(texts)
     given = with_teachers(given, room)
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
@@ -151,10 +152,18 @@ def _adapted(
     if retains:
         objectives.append(Retain(given.sizes, weight=config.retain))
         notes.append(_retain_note(config))
+    by_length = match_by_length(objectives, texts, training.seed)
+    notes += length_note(by_length, reading.form)
     say_notes(notes)
     result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
-    result |= {"texts": len(examples), "parameters": _count(text.encoder)}
+    result |= {"texts": len(texts), "parameters": _count(text.encoder)}
+    result |= {"form": reading.form, "max_length": reading.max_length}
+    if isinstance(model, CrossModal) and windows:
+        found = learned(model, objectives, held or texts, training.seed, held is not None)
+        say_notes([found.line()])
+        result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
+        result["learned"] = asdict(found)
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     if retention:
@@ -171,6 +180,22 @@ def _adapted(
     result = run.finish(result, save)
     room.clear()
     return result
+
+
+def _texts(
+    config: AdaptConfig, reading: Reading, text: TextEncoder, windows: WindowInput | None
+) -> tuple[TextSamples, TextSamples | None]:
+    """What is learned from and, for a cross-modal model, which has `windows`, what is held out; None without such."""
+    pieces = TextInput(text.tokenizer, reading.max_length)
+    wanted = Wanted(config.caption_splits, config.columns)
+
+    def cut(paths: Sequence[str], limit: int = 0) -> list[Example]:
+        return corpus(paths, reading.form, text.tokenizer, reading.max_length, limit, wanted)
+
+    learned_from = TextSamples(cut(config.text, config.max_texts), pieces, windows)
+    if not config.held or windows is None:
+        return learned_from, None
+    return learned_from, TextSamples(cut(config.held), pieces, windows)
 
 
 def _export(
@@ -313,13 +338,13 @@ def _pace(training: TrainConfig) -> str:
 
 
 def _model(
-    config: AdaptConfig, arm: Arm, text: TextEncoder, seed: int
+    config: AdaptConfig, arm: Arm, text: TextEncoder, reading: Reading, seed: int
 ) -> tuple[TextEncoder | CrossModal, WindowInput | None]:
     """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
     if not arm.joint:
         return text, None
     clip, tokenizer = load_clip_text(config.teacher)
-    windows = WindowInput(tokenizer, clip.window, config.distilling.max_windows)
+    windows = WindowInput(tokenizer, clip.window, reading.windows(clip.window))
     torch.manual_seed(seed_of(seed, "init", "cross"))
     clip.requires_grad_(not config.crossing.freeze_clip)
     clip.logit_scale.requires_grad_(False)

@@ -11,10 +11,13 @@ from groundling.analysis.attention import compare_maps, heat_maps
 from groundling.batch import Example
 from groundling.config import AttentionConfig
 from groundling.data.corpora import corpus
+from groundling.data.samples import thinned
 from groundling.errors import InputError
+from groundling.find import named
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.recipes.lifecycle import Run
 from groundling.runs import disk_errors, write_json
+from groundling.tasks import Task
 
 
 def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
@@ -27,14 +30,31 @@ def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(
             "attention needs --a and --b, each a folder `joint` of `adapt --save-joint`"
         )
-    run = Run(out, "attention", asdict(config), {})
+    if bool(config.text) == bool(config.task and config.data):
+        raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
+    run = Run(out, "attention", asdict(config), {"data": config.data})
     a = load_crossmodal(config.a)
     b = load_crossmodal(config.b)
-    text_input, _ = a.inputs(config.max_length)
-    texts = corpus(config.text, "lines", a.text.tokenizer, text_input.max_length, config.max_texts)
     names = (config.a, config.b)
-    result = attention_report(a, b, texts, run.folder, names, max_length=config.max_length)
+    result = attention_report(
+        a,
+        b,
+        _texts(config, a),
+        run.folder,
+        names,
+        max_length=config.max_length,
+        special=config.special,
+    )
     return run.finish(result)
+
+
+def _texts(config: AttentionConfig, model: CrossModal) -> list[Example]:
+    """Sentences of files, or the development examples of a task."""
+    if not config.task:
+        longest = model.inputs(config.max_length)[0].max_length
+        return corpus(config.text, "lines", model.text.tokenizer, longest, config.max_texts)
+    task = named("tasks", Task, config.task)
+    return thinned(task.read(Path(config.data), task.dev[0]), config.max_texts)
 
 
 def attention_report(
@@ -48,15 +68,16 @@ def attention_report(
     seed: int = 0,
     least: int = 200,
     max_length: int = 128,
+    special: bool = False,
 ) -> dict[str, Any]:
     """Compare two whole models: `attention.json` (returned), `attention.svg` of a text of median length.
 
-    For the numbers see `compare_maps`; `head` is the one shown.
+    For the numbers see `compare_maps`; `head` is the one shown, with `special` with rows of [CLS] and [SEP].
     """
     comparison = compare_maps(a, b, texts, draws, seed, least, max_length)
     by_length = sorted(texts, key=lambda example: len(example.text))
     example = by_length[len(texts) // 2]
-    svg = heat_maps(a, b, example, head, names, max_length=max_length)
+    svg = heat_maps(a, b, example, head, names, max_length=max_length, special=special)
     report = {
         "a": names[0],
         "b": names[1],

@@ -21,14 +21,14 @@ from groundling.data.captions import (
 from groundling.data.corpora import corpus
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.samples import DrawnTexts, Samples, TextSamples, with_choice
+from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.feed import Source
 from groundling.find import named
-from groundling.forms import Answer, Choose
+from groundling.forms import Answer, Choose, Classify
 from groundling.joins import Design, Phase
-from groundling.joins.end_to_end import EndToEnd, reading_pixels
+from groundling.joins.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import load_head, start_lm_head
@@ -36,6 +36,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.recipes.finetuning.examples import check_mentioned
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
@@ -51,7 +52,7 @@ from groundling.recipes.teaching import (
     with_teachers,
 )
 from groundling.shift.partitions import hidden_versions, taken
-from groundling.students import design_of, join_to, load_student
+from groundling.students import design_of, join_options, join_to, load_student
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.train import train
@@ -82,12 +83,15 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     phase = _phase(design, config)
     task = _task(config)
     versions = [] if task is None else _versions(task, config, phase)
+    if task is not None and config.regions.mentioned:
+        check_mentioned([examples[0] for examples in versions], task, config.regions)
     design.ready(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config)
     asked = config.objectives
     room = classroom(config.teacher, asked, given, run.state.device, run.folder, training.seed)
     data = _data(config, phase, versions, model, corpora, shelf, room)
     own = _own_objectives(phase, given, config, training.seed)
+    _check_grounded(own, config)
     beside = make_objectives(asked, with_teachers(given, room), training.seed)
     sources = _sources(corpora, data, phase, own, beside)
     sources += _text_alone(config, model, sources)
@@ -158,6 +162,14 @@ def _check(config: PretrainConfig) -> None:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
     if config.task_answers != "right" and not config.task:
         raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.train_splits and not config.task:
+        raise InputError(
+            f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"
+        )
+    if config.regions.mentioned and not config.task:
+        raise InputError("--mentioned: captions name no objects by their numbers; pass --task")
+    if not config.grounded and config.task:
+        raise InputError("--no-grounded: a task's texts are about its images; pass --captions")
     if config.partition and not config.task:
         raise InputError(
             f"--partition {config.partition}: captions have none; pass --task and --data"
@@ -195,15 +207,15 @@ def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     images = config.regions.images
     if isinstance(start, EndToEnd) and not images:
         raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
-    is_new = config.model == "vlbert" and isinstance(start, TextEncoder)
+    is_new = config.model in BUILDS and isinstance(start, TextEncoder)
+    options = join_options(start, config.model, config.joining, store)
     if images and (is_new or isinstance(start, EndToEnd)):
-        return reading_pixels(start, config.pixels)
+        return reading_pixels(start, config.pixels, config.model, options)
     if images:
         raise InputError(
-            f"--images {images}: only VL-BERT learns from pixels; pass --model vlbert with a BERT "
-            "or an end-to-end model as --student, or leave --images out"
+            f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or visualbert with "
+            "a BERT, or an end-to-end model as --student, or leave --images out"
         )
-    options = {"early": config.early_fusion} if config.model == "visualbert" else {}
     model = join_to(start, config.model, store.width, **options)
     check_regions(store, model, config.regions.other_regions)
     return model
@@ -307,9 +319,16 @@ def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Ex
     """What a task's training texts are, one version each or all that may be drawn."""
     folder = Path(config.data)
     tags = phase.tags and config.regions.tags
+    splits = task.learned(config.train_splits)
     if config.task_answers == "any":
-        return unlabelled_texts(task, folder, tags, config.partition)
-    return [(text,) for text in task_texts(task, folder, tags, config.partition)]
+        return unlabelled_texts(task, folder, tags, config.partition, splits)
+    if config.task_answers == "judged":
+        if not phase.judged:
+            raise InputError(
+                f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
+            )
+        return [(text,) for text in judged_texts(task, folder, tags, config.partition, splits)]
+    return [(text,) for text in task_texts(task, folder, tags, config.partition, splits)]
 
 
 def _own_objectives(
@@ -321,6 +340,15 @@ def _own_objectives(
     if not config.random_start:
         _start_heads(objectives, config)
     return objectives
+
+
+def _check_grounded(objectives: Sequence[Objective], config: PretrainConfig) -> None:
+    """Raises InputError if captions are to be read without images by an objective that scores these."""
+    blind = [one.name for one in objectives if "regions" in one.needs]
+    if blind and not config.grounded:
+        raise InputError(
+            f"--no-grounded: {blind[0]} of {config.model} reads the image; VisualBERT alone learns from captions"
+        )
 
 
 def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
@@ -348,8 +376,8 @@ def _data(
     texts: list[Samples] = []
     left_out = 0
     notes: list[str] = []
-    if config.task_answers == "any":
-        texts.append(DrawnTexts(versions, text))
+    if config.task_answers != "right":
+        texts.append(DrawnTexts(versions, text, judged=config.task_answers == "judged"))
     elif config.task:
         texts.append(TextSamples([examples[0] for examples in versions], text))
     else:
@@ -361,17 +389,20 @@ def _data(
     notes += _shared_images(corpora, texts, stores)
     seeing = Seeing(
         whole=model.join.whole,
+        tied=model.join.tied,
         last_pixel=model.join.last_pixel,
         most=config.regions.most_regions,
         budget=config.regions.budget,
+        mentioned=config.regions.mentioned,
     )
     seen: list[Samples] = []
     teachers: list[Teacher] = []
     for samples, store in zip(texts, stores, strict=True):
         # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
         samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
-        samples = RegionSamples(samples, store, seeing)
-        if isinstance(model, EndToEnd):
+        if config.grounded:
+            samples = RegionSamples(samples, store, seeing)
+        if config.grounded and isinstance(model, EndToEnd):
             samples = Pictured(samples, config.regions.images, model.side, model.long_side)
             if config.pixels.flip:
                 samples = Mirrored(samples, samples)  # the release leaves captions as they are
@@ -491,10 +522,17 @@ def _notes(
 
 
 def _told(task: Task, config: PretrainConfig) -> list[str]:
-    """Whether the texts told the labels of examples that few-shot fine-tuning does not know."""
-    if config.task_answers == "any" or config.partition:
+    """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
+    is_told = isinstance(task.form, Answer | Choose) or config.task_answers == "judged"
+    if config.task_answers == "any" or not is_told:
         return []
-    if not isinstance(task.form, Answer | Choose):
+    held = [split for split in task.dev if split in config.train_splits]
+    if held:
+        return [
+            f"this model has read the right answers of {' and '.join(held)} of {task.name}: scores there after it are "
+            "of examples that it knows"
+        ]
+    if config.partition:
         return []
     return [
         f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
@@ -502,15 +540,22 @@ def _told(task: Task, config: PretrainConfig) -> list[str]:
     ]
 
 
-def task_texts(task: Task, folder: Path, tags: bool = False, partition: str = "") -> list[Example]:
+def task_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[Example]:
     """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
 
     A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
     one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
-    `partition` they are those of that file's examples. Raises InputError if a multiple choice has no label.
+    `partition` they are those of that file's examples; `splits` are those of the task, if not its training split alone.
+    Raises InputError if a multiple choice has no label.
     """
     texts = []
-    for example in _within(task, folder, partition, task.read(folder, task.train)):
+    for example in _within(task, folder, partition, _read(task, folder, splits)):
         if example.choices and not isinstance(example.label, int):
             raise InputError(
                 f"{example.id}: a multiple choice without a label cannot be pre-trained on"
@@ -520,22 +565,64 @@ def task_texts(task: Task, folder: Path, tags: bool = False, partition: str = ""
         elif isinstance(task.form, Answer):
             example = replace(example, pair=task.form.best(example.label) or None)
         texts.append(_as_text(example, tags))
-    return texts
+    return _once(texts, task)
+
+
+def _once(texts: Sequence[Example], task: Task) -> list[Example]:
+    """The texts; where examples are phrases of captions, every caption stands there once (release: Flickr30k)."""
+    if task.form.reads != "phrase":
+        return list(texts)
+    return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
+
+
+def judged_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[Example]:
+    """A task's training texts with labels that say whether they are right: choices, or statements, true or false.
+
+    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for a task of another form.
+    """
+    form = task.form
+    says_it = isinstance(form, Choose) or (isinstance(form, Classify) and len(form.labels) == 2)
+    if not says_it or task.mark is not None:
+        raise InputError(
+            f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
+            "(vcr) or statements that are true or false (nlvr2)"
+        )
+    examples = _within(task, folder, partition, _read(task, folder, splits))
+    without = [example.id for example in examples if example.label is None]
+    if without:
+        raise InputError(f"{without[0]}: nobody says whether it is right ({len(without)} such)")
+    return [replace(_as_text(example, tags), label=example.label) for example in examples]
 
 
 def unlabelled_texts(
-    task: Task, folder: Path, tags: bool = False, partition: str = ""
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
 ) -> list[tuple[Example, ...]]:
     """All versions of each of a task's training texts that somebody could write who has not seen the labels.
 
     A question with choices is an example with all of them; a question without stands alone. With `partition` they are
-    those of that file's examples.
+    those of that file's examples; `splits` as for `task_texts`.
     """
-    examples = task.read(folder, task.train)
+    examples = _read(task, folder, splits)
     inside = {example.id for example in _within(task, folder, partition, examples)}
-    pairs = zip(examples, hidden_versions(examples, task, folder), strict=True)
+    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
     kept = [versions for example, versions in pairs if example.id in inside]
-    return [tuple(_as_text(example, tags) for example in versions) for versions in kept]
+    texts = [tuple(_as_text(example, tags) for example in versions) for versions in kept]
+    first = {text.id for text in _once([versions[0] for versions in texts], task)}
+    return [versions for versions in texts if versions[0].id in first]
+
+
+def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
+    return together({split: task.read(folder, split) for split in splits or (task.train,)})
 
 
 def _within(
@@ -549,4 +636,4 @@ def _as_text(example: Example, tags: bool) -> Example:
     text = replace(example, label=None, gold=None, official="")
     if tags and example.objects:
         return text
-    return replace(text, tags=(), choice_tags=(), objects=0, names=())
+    return replace(text, tags=(), choice_tags=(), objects=0, names=(), mentioned=())

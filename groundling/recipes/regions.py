@@ -60,6 +60,8 @@ def _refuse_settings(config: RegionsConfig, part: Part) -> None:
         raise InputError("regions: --ids and --ids-as name the images of --imports; leave them out")
     if bool(config.boxes) and config.grid:
         raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
+    if config.also_detected and not config.boxes:
+        raise InputError("regions: --also-detected adds to --boxes; without, leave it out")
     if part.world > 1 and config.processes > 1:
         raise InputError(
             "regions: torchrun and --processes both start processes; leave one of them out"

@@ -100,7 +100,7 @@ def chosen(task: Task, by: By) -> By:
         "total": True,
         "category": is_vcr,
         "label": is_labelled,
-        "question-type": task.name == vqa.VQA.name,
+        "question-type": task.name.partition("/")[0] == vqa.VQA.name,
         "answer": isinstance(task.form, Answer),
     }
     if not offered[by]:
@@ -198,7 +198,7 @@ def manifest(
 def files_of(task: Task, folder: Path) -> dict[str, str]:
     """SHA-256 of the files that hold the training split, by their names below the folder."""
     paths = [task.file(folder, task.train)]
-    if task.name == vqa.VQA.name:
+    if task.name.partition("/")[0] == vqa.VQA.name:
         paths.append(vqa.file_of(folder, task.train, vqa.ANNOTATIONS))
     there = [path for path in paths if path.exists()]
     return {path.relative_to(folder).as_posix(): data_hash(path) for path in there}
@@ -287,15 +287,16 @@ def left_over(
 
 
 def hidden_versions(
-    examples: Sequence[Example], task: Task, folder: Path
+    examples: Sequence[Example], task: Task, folder: Path, splits: Sequence[str] = ()
 ) -> list[tuple[Example, ...]]:
     """Of every training example all that may stand in its place for somebody who does not know its label.
 
-    Raises InputError if the task does not tell this of each of these examples.
+    `splits` are those that the examples are of, if not the task's own training split. Raises InputError if the task
+    does not tell this of each of these examples.
     """
     if task.hidden is None:
         return [(example,) for example in examples]
-    versions = task.hidden(folder, task.train)
+    versions = [some for split in splits or (task.train,) for some in task.hidden(folder, split)]
     if len(versions) != len(examples):
         raise InputError(
             f"{task.name}: {len(versions)} of {len(examples)} training examples can be read without their labels"

@@ -76,6 +76,21 @@ class Task:
             return self
         return replace(self, form=self.listed(Path(folder)))
 
+    def learned(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The splits to learn from: `wanted` ones, or its own where there are none.
+
+        Raises InputError for a split that is not labelled, or is there twice.
+        """
+        offered = (self.train, *self.dev)
+        for split in wanted:
+            if split not in offered:
+                raise InputError(
+                    f"--train-splits: {self.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
+                )
+        if len(set(wanted)) < len(wanted):
+            raise InputError(f"--train-splits {' '.join(wanted)}: a split is there twice")
+        return tuple(wanted) or (self.train,)
+
     def objective(self, sizes: Sizes, head: TaskHead | None = None) -> Supervised:
         """Head and loss for fine-tuning a model of these sizes; without a `head`, the plain one."""
         return Supervised(sizes, form=self.form, head=head)

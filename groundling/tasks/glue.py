@@ -10,7 +10,15 @@ from groundling.batch import Example
 from groundling.data.tables import read_tsv
 from groundling.errors import InputError, first_line
 from groundling.forms import Classify, Form, Regress
-from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN, Metric
+from groundling.metrics import (
+    ACCURACY,
+    ACCURACY_AND_F1,
+    F1,
+    MATTHEWS,
+    PEARSON,
+    SPEARMAN,
+    Metric,
+)
 from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
@@ -167,7 +175,10 @@ QNLI = _task(
     Reader("QNLI", TWO, ("question", "sentence"), "label", ("question", "sentence")), ACCURACY
 )
 QQP = _task(
-    Reader("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True), ACCURACY, F1
+    Reader("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True),
+    ACCURACY_AND_F1,
+    ACCURACY,
+    F1,
 )
 _mnli = Reader("MNLI", THREE, PAIR, "gold_label", ("premise", "hypothesis"))
 MNLI = _task(_mnli, ACCURACY, dev=("dev_matched", "dev_mismatched"), test=MNLI_TEST)

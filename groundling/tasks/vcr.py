@@ -40,6 +40,8 @@ NAMES = (
     "Quinn",
 )
 """R2C's (one of them twice), given out by object number, so that a person has one name in all texts of an item."""
+EVERYONE = ("everyone", "everyones")
+"""Words that speak of all persons."""
 T = TypeVar("T")
 Token = str | list[int]
 """A word, or the numbers of one or several objects."""
@@ -213,7 +215,25 @@ def _example(
         official=official,
         objects=len(item.objects),
         names=item.objects,
+        mentioned=mentioned_in(item),
     )
+
+
+def mentioned_in(item: Item) -> tuple[int, ...]:
+    """Numbers of the objects that any of an item's nine texts names, whichever of them is read.
+
+    Where a text says "everyone", and where none names any object, all persons are (rowanz/r2c, dataloaders/vcr.py;
+    all nine texts: uclanlp/visualbert, dataloaders/vcr.py with `add_all_features`).
+    """
+    persons = {number for number, name in enumerate(item.objects) if name == "person"}
+    named: set[int] = set()
+    for text in (item.question, *item.answers, *item.rationales):
+        for token in text:
+            if not isinstance(token, str):
+                named.update(token)
+            elif token.lower() in EVERYONE:
+                named |= persons
+    return tuple(sorted(named or persons))
 
 
 def _answers_to(item: Item) -> Example:

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -441,3 +441,8 @@ VQA = Task(
     listed=form_of,
     extra=_extra,
 )
+MINIVAL = replace(VQA, name="vqa/minival", dev=("minival", "nominival"), like="vqa")
+"""Scored on some of val, and able to learn from the rest: LXMERT's `minival.json` and `nominival.json`.
+
+UNITER and VisualBERT re-cut val, too, each into lists of its own.
+"""

@@ -37,6 +37,8 @@ class Boxes:
     """Boxes that were empty or outside the image."""
     numbered: bool = False
     """They are an image's annotated objects alone, in the order of their file; maybe not all of them, see above."""
+    behind: int = 0
+    """How many of them, the last ones, a detector found beside annotated ones."""
     segments: Path | None = None
     """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
 

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,18 +202,19 @@ class Extractor:
         models = {"backbone": config.backbone}
         weights = {"backbone": self.backbone.sha256}
         preprocessing: dict[str, Any] = {"backbone": self.backbone.facts}
-        if config.boxes:
-            source = " + ".join(config.boxes)
-        elif config.grid:
-            source = f"a grid of {config.grid} x {config.grid}"
-        else:
+        sources = list(config.boxes)
+        if config.grid:
+            sources = [f"a grid of {config.grid} x {config.grid}"]
+        if not sources or config.also_detected:
             keep = Keep(config.threshold, config.least, config.most, config.overlap)
-            source = f"the detector, {keep}"
+            sources.append(f"the detector, {keep}")
             self.detector = Detector(config.detector, keep, device)
             models["detector"] = config.detector
             weights["detector"] = weights_sha256(self.detector.model)
             preprocessing["detector"] = self.detector.processor.to_dict()
-            names = self.detector.names
+            names = names if config.boxes else self.detector.names
+        source = " + ".join(sources)
+        self.names = list(names)
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
@@ -277,12 +279,14 @@ class Extractor:
     def _together(self, ready: Sequence[Ready]) -> list[Found]:
         """The regions of images of one size."""
         images = [one.image for one in ready]
-        known = [one.boxes for one in ready if one.boxes is not None]
-        if known:
-            boxes = known
-        elif self.detector is not None:
-            boxes = self.detector(images)
-        else:
+        boxes = [one.boxes for one in ready if one.boxes is not None]
+        if self.detector is not None:
+            detected = self.detector(images)
+            if boxes:
+                pairs = zip(boxes, detected, strict=True)
+                detected = [self._behind(*pair) for pair in pairs]
+            boxes = detected
+        elif not boxes:
             boxes = [grid(self.config.grid)] * len(ready)
         whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
         features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
@@ -295,14 +299,45 @@ class Extractor:
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
-                cover=None if of_image.segments is None else metadata(of_image.segments).cover(),
+                cover=_cover(of_image),
                 left_out=of_image.left_out,
                 annotated_order=of_image.numbered and not of_image.left_out,
+                behind=of_image.behind,
             )
             if self.config.whole and len(found.boxes):
                 found = found.with_whole(numbers[-1:])
             regions.append(found)
         return regions
+
+    def _behind(self, known: Boxes, found: Boxes) -> Boxes:
+        """An image's boxes of files and behind them the detector's, each of its best class by the files' names."""
+        assert self.detector is not None and known.classes is not None and found.classes is not None
+        numbers = {_plain(name): number for number, name in enumerate(self.names)}
+        names = [_plain(self.detector.names[best]) for best in found.classes.argmax(1)]
+        classes = np.array([numbers.get(name, -1) for name in names], known.classes.dtype)
+        return replace(
+            known,
+            boxes=np.concatenate([known.boxes, found.boxes]),
+            confidence=np.concatenate([known.confidence, found.confidence]),
+            classes=np.concatenate([known.classes, classes]),
+            behind=len(found.boxes),
+        )
+
+
+def _plain(name: str) -> str:
+    """A class's name without spaces, as VCR writes them."""
+    return name.replace(" ", "").lower()
+
+
+def _cover(boxes: Boxes) -> np.ndarray | None:
+    """The cells of its box that each object fills, (R, 14, 14); a detected one all of them."""
+    if boxes.segments is None:
+        return None
+    return np.pad(
+        metadata(boxes.segments).cover(),
+        ((0, boxes.behind), (0, 0), (0, 0)),
+        constant_values=True,
+    )
 
 
 FOUND_BY = ("backbone", "side", "whole")

@@ -53,7 +53,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (model, words) in (STUDENTS | TEACHERS).items():
         tokenizer = words()
         home(root / name, model(tokenizer if name in TEACHERS else len(tokenizer)), tokenizer)
-    homes.text(root / "text.txt", 16)
+    homes.text(root / "text.txt", 24)
     rte(root / "glue", count=8)
     return root
 

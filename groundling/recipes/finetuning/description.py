@@ -29,6 +29,7 @@ def described_of(
         most_regions=config.regions.most_regions,
         budget=config.regions.budget,
         tags=config.regions.tags,
+        mentioned=config.regions.mentioned,
         blind=config.blind,
     )
     return Described(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig
+from groundling.config import FinetuneConfig, RegionInput
 from groundling.data.samples import thinned, together, untagged
 from groundling.errors import InputError
 from groundling.find import named
@@ -28,15 +28,8 @@ def task_of(config: FinetuneConfig) -> Task:
 
 def trained_on(task: Task, config: FinetuneConfig) -> list[str]:
     """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
-    offered = (task.train, *task.dev)
-    for split in config.train_splits:
-        if split not in offered:
-            raise InputError(
-                f"--train-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
-            )
-    if len(set(config.train_splits)) < len(config.train_splits):
-        raise InputError(f"--train-splits {' '.join(config.train_splits)}: a split is there twice")
-    return [split for split in task.dev if split in config.train_splits]
+    learned = task.learned(config.train_splits)
+    return [split for split in task.dev if split in learned]
 
 
 def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
@@ -57,9 +50,21 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
         few = taken(examples, Path(config.partition), task, folder)
     rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
     parts[task.train] = [*thinned(few, config.max_train), *rest]
+    if config.regions.mentioned:
+        check_mentioned(parts[task.train], task, config.regions)
     if config.regions.tags:
         return parts
     return {split: [untagged(example) for example in some] for split, some in parts.items()}
+
+
+def check_mentioned(examples: Sequence[Example], task: Task, regions: RegionInput) -> None:
+    """Raises InputError if --mentioned leaves nothing out, as no text names an object by its number."""
+    if not regions.tags:
+        raise InputError("--mentioned is about objects that texts name; leave it or --no-tags out")
+    if not any(example.mentioned for example in examples):
+        raise InputError(
+            f"--mentioned: texts of {task.name} name no objects by their numbers, as VCR's do; leave it out"
+        )
 
 
 def _unlabelled(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from groundling.config import FinetuneConfig
+from groundling.config import FinetuneConfig, Joining
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.find import is_outside, named
 from groundling.joins import Design
-from groundling.joins.end_to_end import EndToEnd, reading_pixels
+from groundling.joins.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.kinds import Student
@@ -18,7 +18,16 @@ from groundling.models.task_heads import TaskHead
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.finetuning.samples import learned_from, refuse_images
 from groundling.recipes.regions_of import Shelf, made_by
-from groundling.students import ADAPTER, PLAIN, design_of, join_to, load_student, new_head
+from groundling.students import (
+    ADAPTER,
+    PLAIN,
+    RAW,
+    design_of,
+    join_options,
+    join_to,
+    load_student,
+    new_head,
+)
 from groundling.tasks import Task
 
 
@@ -29,6 +38,11 @@ def student_of(config: FinetuneConfig, seed: int, task: Task, shelf: Shelf) -> S
         return ClipAdapter(load_base(config.model), config.adapting)
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
+        if config.joining != Joining():
+            raise InputError(
+                "--no-early-fusion, --region-boxes and --object-classes are about a new VisualBERT: pass --join "
+                "visualbert with a BERT as --model, or leave them out"
+            )
         looks = isinstance(student, EndToEnd)
         return reading_pixels(student, config.pixels) if looks else student
     if isinstance(student, SingleStream):
@@ -47,10 +61,11 @@ def student_of(config: FinetuneConfig, seed: int, task: Task, shelf: Shelf) -> S
 
 def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> SingleStream:
     """A new join of a text encoder with regions: stored ones, or such as VL-BERT's own backbone sees."""
+    options = join_options(student, config.join, config.joining, store)
     if not config.regions.images:
-        model = join_to(student, config.join, store.width)
-    elif config.join == "vlbert":
-        model = reading_pixels(student, config.pixels)
+        model = join_to(student, config.join, store.width, **options)
+    elif config.join in BUILDS:
+        model = reading_pixels(student, config.pixels, config.join, options)
     else:
         refuse_images(config)
     model.regions_from = made_by(store)
@@ -71,6 +86,8 @@ def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
     """Which head answers, as `groundling.students.new_head` calls it."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
+    if config.raw_first:
+        return RAW
     if config.plain_head or not isinstance(student, SingleStream):
         return PLAIN
     name = task.like or task.name

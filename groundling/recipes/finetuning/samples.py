@@ -126,6 +126,7 @@ def seen(
         most=config.regions.most_regions,
         budget=config.regions.budget,
         apart=apart,
+        mentioned=config.regions.mentioned,
         blind=config.blind,
     )
     seeing = replace(seeing, mark=task.mark)

@@ -217,7 +217,8 @@ class _File:
         layers = self.layers(table, f'[tasks."{name}"]')
         own = layers[-1]
         _check_no_model(own.values, own.where)
-        task = str(own.values.get("task", name))
+        named = [layer.values["task"] for layer in layers if "task" in layer.values]
+        task = str(named[-1]) if named else name
         called = name if task != name else ""
         base = (replace(tuning[0], task=name, called=called), tuning[1])
         (config, training), notes = _filled_by(layers, base, notes)

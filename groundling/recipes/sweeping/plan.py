@@ -238,6 +238,9 @@ class Plan:
         """Jobs that may share settings, from many to few; what makes data or models shares none with the others."""
         tuned = [step for step in self.steps if step.task]
         groups: dict[str, list[str]] = {}
+        for step in self.steps:
+            if step.command == "adapt":
+                groups.setdefault("Every adaptation", []).append(step.name)
         for step in tuned:
             groups.setdefault("Every fine-tuning", []).append(step.name)
         for step in tuned:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +16,7 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 from groundling.config import TEACHING, RegionsConfig, TeachConfig, WorldConfig, changed, flat
 from groundling.data.regions import RegionStore
 from groundling.data.several_stores import SeveralStores
+from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.joins.end_to_end import end_to_end
 from groundling.keyed import seed_of
@@ -21,10 +24,13 @@ from groundling.models.single_stream import SingleStream, bert_of
 from groundling.models.text import TextEncoder
 from groundling.recipes.regions import regions
 from groundling.recipes.regions_of import made_by
-from groundling.recipes.sweeping.parts import Source
+from groundling.recipes.sweeping.parts import Source, slug
 from groundling.recipes.sweeping.settings import Filled
+from groundling.recipes.sweeping.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.recipes.teach import teach
+from groundling.runs import read_json
 from groundling.students import join_to, load_student
+from groundling.tasks.vqa import questions
 from groundling.world.encoder import new_encoder
 from groundling.world.tasks import write_tasks
 from groundling.world.world import World
@@ -70,7 +76,10 @@ SMALL: dict[str, Callable[[Any], Any]] = {
     "precision": lambda _: "fp32",
     "cpu": lambda _: True,
     "max_length": lambda length: min(length, LENGTH),
-    # The rendered questions have no categories of VCR's.
+    "side": lambda _: SIDE,
+    "long_side": lambda _: 0,
+    # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
+    "caption_splits": lambda _: (),
     "per": lambda number: min(number, 4),
     "by": lambda _: "total",
 }
@@ -119,7 +128,7 @@ class _Shelf:
     def __init__(self, folder: Path, kinds: Collection[str]) -> None:
         """`kinds` of data are the ones that the world is written as; a CLIP's pieces are learned from its captions."""
         self.folder = folder
-        self.names = {"captions", *kinds}
+        self.names = {"captions", *kinds} - TEXT_TASKS.keys()
         self.world = folder / "world"
 
     def path(self, kind: str, name: str) -> Path:
@@ -127,21 +136,35 @@ class _Shelf:
         if not (self.world / "tasks.json").exists():
             write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES, self.names)
             _name_persons(self.world / DATA["vcr"])
+            if "vqa" in self.names:
+                _cut_val(self.world / DATA["vqa"])
+        if kind == "captions":
+            return self.captions(name)
         if kind in DATA:
             return self.world / DATA[kind]
+        if kind in TEXT_TASKS:
+            sentences = lines_of(self.world / DATA["text"])
+            return write_text_task(kind, sentences, self.folder / "text-tasks")
         makers: Mapping[str, Callable[[], Path]] = {
             "regions": self.store,
             "bert": self.bert,
             "clip": self.clip,
             "resnet": self.resnet,
             "wordnet": self.wordnet,
+            "detections": self.detections,
             "vlbert-pixels": self.pixels,
             **{join: partial(self.join, join) for join in JOINS},
         }
         if kind not in makers:
-            offered = ", ".join([*DATA, *makers])
+            offered = ", ".join([*DATA, *makers, *TEXT_TASKS])
             raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
         return makers[kind]()
+
+    def captions(self, name: str) -> Path:
+        """A file for each name, since several of them may be read together."""
+        path = self.folder / f"{slug(name)}.json"
+        shutil.copyfile(self.world / DATA["captions"], path)
+        return path
 
     def bert(self) -> Path:
         folder = self.folder / "bert"
@@ -150,25 +173,27 @@ class _Shelf:
 
     def clip(self) -> Path:
         out = self.folder / "clip"
-        settings = replace(
-            CLIP,
-            captions=str(self.world / DATA["captions"]),
-            images=str(self.world / DATA["images"]),
-        )
-        teach(settings, replace(TEACHING, cpu=True), out)
+        if not (out / "model").exists():
+            settings = replace(
+                CLIP,
+                captions=str(self.world / DATA["captions"]),
+                images=str(self.world / DATA["images"]),
+            )
+            teach(settings, replace(TEACHING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
         """Regions of all images, the whole one first, in the order of VCR's tags."""
         out = self.folder / "regions"
-        settings = RegionsConfig(
-            images=str(self.world / DATA["images"]),
-            boxes=(str(self.world / "instances.json"),),
-            backbone=str(self.clip()),
-            whole=True,
-            cpu=True,
-        )
-        regions(settings, out)
+        if not (out / "manifest.json").exists():
+            settings = RegionsConfig(
+                images=str(self.world / DATA["images"]),
+                boxes=(str(self.world / "instances.json"),),
+                backbone=str(self.clip()),
+                whole=True,
+                cpu=True,
+            )
+            regions(settings, out)
         return out
 
     def resnet(self) -> Path:
@@ -196,6 +221,22 @@ class _Shelf:
         (folder / "cntlist.rev").write_text("")
         return folder
 
+    def detections(self) -> Path:
+        """RefCOCO+'s annotated boxes as a detector's, none of them sure."""
+        path = self.folder / "detections.json"
+        annotated = read_json(self.world / DATA["refcoco+"] / "instances.json")
+        found = [
+            {
+                "image_id": one["image_id"],
+                "box": one["bbox"],
+                "category_id": one["category_id"],
+                "score": 0.5,
+            }
+            for one in annotated["annotations"]
+        ]
+        path.write_text(json.dumps(found), encoding="utf-8")
+        return path
+
     def join(self, name: str) -> Path:
         folder = self.folder / name
         if not folder.exists():
@@ -220,6 +261,17 @@ class _Shelf:
         student = load_student(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
+
+
+def _cut_val(vqa: Path) -> None:
+    """VQA's val in two, as LXMERT's lists."""
+    asked = questions(vqa, "val")
+    for name, some in (("minival", asked[::2]), ("nominival", asked[1::2])):
+        rows = [
+            {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}
+            for one in some
+        ]
+        (vqa / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
 def _name_persons(vcr: Path) -> None:

@@ -3,7 +3,7 @@
 TASKS = (
     *("glue/cola", "glue/mnli", "glue/mrpc", "glue/qnli", "glue/qqp", "glue/rte"),
     *("glue/sst-2", "glue/sts-b", "glue/wnli", "readability", "swag", "swag/full"),
-    *("vqa", "vcr", "vcr/answer", "vcr/rationale", "snli-ve", "nlvr2"),
+    *("vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale", "snli-ve", "nlvr2"),
     *("flickr30k", "flickr30k/merged"),
     *("refcoco", "refcoco/mattnet", "refcoco+", "refcoco+/mattnet"),
     *("refcocog", "refcocog/google", "refcocog/mattnet"),

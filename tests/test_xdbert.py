@@ -1,0 +1,292 @@
+"""XDBERT in its paper's form: blocks of one length, pairs that lengths do not tell, and what its parts learn."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import put
+
+from groundling.batch import IGNORE, Example, collate
+from groundling.check.folder import check
+from groundling.config import (
+    AdaptConfig,
+    FinetuneConfig,
+    PredictConfig,
+    TrainConfig,
+    changed,
+    configured,
+)
+from groundling.data.corpora import full_blocks
+from groundling.data.lengths import told_by_length
+from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
+from groundling.errors import InputError
+from groundling.feed import Corruption, Neighbours
+from groundling.forms import Pick
+from groundling.keyed import generator
+from groundling.metrics import ACCURACY, ACCURACY_AND_F1, F1
+from groundling.models.task_heads import RawFirst, Reading
+from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.predicting.description import described
+from groundling.recipes.adapt import adapt
+from groundling.recipes.adapting.parts import learned, length_note, match_by_length
+from groundling.recipes.adapting.reading import reading_of
+from groundling.recipes.finetune import finetune
+from groundling.recipes.predict import predict
+from groundling.students import RAW, new_head
+from groundling.tasks.glue import RTE
+
+TWO = TrainConfig(steps=2, batch=4, cpu=True)
+WINDOWS = math.ceil(693 / toys.WINDOW)
+"""Of the toy tower, as many places as nine windows of 77 have."""
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [5, 14, 30])
+def test_blocks_have_exactly_as_many_pieces(pieces: int, bert_tokenizer) -> None:
+    """A4: the paper's blocks are of exactly 512; words are cut for it where they must be, and nothing is lost."""
+    engine = backend(bert_tokenizer)
+    texts = [*toys.sentences()[:80], "unbelievableness " * 3]
+    units = list(full_blocks(texts, engine, pieces))
+    counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
+    assert set(counts[:-1]) == {pieces} and counts[-1] <= pieces
+    assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
+
+
+@pytest.mark.parametrize("kind", ["roberta", "siglip"])
+def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
+    engine = backend(request.getfixturevalue(f"{kind}_tokenizer"))
+    texts = [*toys.sentences()[:40], "🎈" * 5, "naïveté"]
+    units = list(full_blocks(texts, engine, 12))
+    counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
+    assert max(counts) <= 12
+    assert np.mean(counts[:-1]) > 11
+    assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
+
+
+def test_a_letter_of_more_pieces_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
+    assert "".join(full_blocks(["a🎈b"], backend(roberta_tokenizer), 1)) == "a🎈b"
+
+
+def test_which_arms_read_blocks_and_of_what_length() -> None:
+    plain = AdaptConfig()
+    assert reading_of(plain, True, 512) == reading_of(plain, True, 8192)
+    found = [reading_of(plain, joint, longest) for joint in (True, False) for longest in (512, 32)]
+    assert [(one.form, one.max_length, one.windows(77), one.windows(20)) for one in found] == [
+        ("blocks", 512, 9, 35),
+        ("blocks", 32, 9, 35),
+        ("lines", 128, 0, 0),
+        ("lines", 32, 0, 0),
+    ]
+    told = reading_of(
+        configured(AdaptConfig, form="lines", max_length=40, max_windows=3), True, 512
+    )
+    assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
+    assert (
+        found[0].note("xdbert", 9) == "xdbert reads blocks of 512 pieces, in at most 9 CLIP windows"
+    )
+    assert found[1].note("xdbert", 9).endswith("9 CLIP windows; its paper's have 512")
+    assert "--form blocks" in told.note("xdbert", 3)
+
+
+# -- lengths -----------------------------------------------------------------------------------------------------------
+
+
+def test_told_by_length_is_the_area_under_the_curve() -> None:
+    one = np.array([10, 20, 40, 10, 20, 40])
+    same = np.array([True, True, True, False, False, False])
+    assert told_by_length(one, np.array([12, 24, 48, 24, 48, 12]), same) == 1
+    assert told_by_length(one, np.array([12, 24, 48, 12, 24, 48]), same) == 0.5
+    assert math.isnan(told_by_length(one, one, np.ones(6, bool)))
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(1, 50, (2, 60))
+    same = rng.random(60) < 0.5
+    mismatch = np.abs(np.log(one / other) - np.median(np.log(one / other)[same]))
+    right, wrong = mismatch[same][:, None], mismatch[~same]
+    expected = np.mean((right < wrong) + 0.5 * (right == wrong))
+    assert told_by_length(one, other, same) == pytest.approx(expected)
+
+
+def test_neighbours_are_of_about_the_same_length(samples) -> None:
+    near = Neighbours(samples)
+    rng = generator(0, "near")
+    ranks = np.argsort(np.argsort(samples.lengths, kind="stable"))
+    for index in range(len(samples)):
+        drawn = {near.draw(index, rng) for _ in range(12)}
+        assert max(abs(ranks[index] - ranks[one]) for one in drawn) <= 2 * near.reach
+    assert near.reach == 1 + len(samples) // 100
+
+
+def paired(texts: list[str], length: int) -> TextSamples:
+    """Texts for both sides."""
+    examples = [Example(f"t:{number}", text) for number, text in enumerate(texts)]
+    windows = WindowInput(toys.clip_words(), 77)
+    return TextSamples(examples, TextInput(toys.bert_words(), length), windows)
+
+
+@pytest.fixture(scope="module")
+def uneven() -> list[str]:
+    """Texts of 1 to 40 words."""
+    rng = np.random.default_rng(1)
+    words = " ".join(toys.sentences()).split()
+    return [" ".join(rng.choice(words, rng.integers(1, 41))) for _ in range(400)]
+
+
+def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: list[str]) -> None:
+    """A3: MATCH in lines is nearly solved by counting pieces."""
+    lines = paired(uneven, 128)
+    near = match_by_length([Match(cross.sizes, near=True)], lines, 0)
+    far = match_by_length([Match(cross.sizes)], lines, 0)
+    engine = backend(toys.bert_words())
+    blocks = paired(list(full_blocks(uneven, engine, 30)), 32)
+    assert far > 0.85
+    assert near < 0.6
+    assert match_by_length([Match(cross.sizes)], blocks, 0) < 0.65
+    assert match_by_length([ClipTokens(cross.sizes)], lines, 0) is None
+    assert match_by_length([Match(cross.sizes)], paired(uneven[:19], 128), 0) is None
+    note = length_note(far, "lines")[0]
+    assert f"{far:.2f}" in note and "--form blocks, or --match-negatives length" in note
+    assert "--form blocks" not in length_note(far, "blocks")[0]
+    assert [length_note(one, "lines") for one in (near, None, float("nan"))] == [[], [], []]
+
+
+def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]) -> None:
+    lines = paired(uneven, 128)
+    match = Match(cross.sizes, near=True)
+    first, again = (Corruption(5)(lines, range(60), 2, [match]) for _ in range(2))
+    own = lines.get(range(60))
+    swapped = [one for one, plain in zip(first, own, strict=True) if one.clip is not plain.clip]
+    assert 15 < len(swapped) < 45
+    for one, other in zip(first, again, strict=True):
+        assert np.array_equal(one.clip.ids, other.clip.ids)
+    hard = Match(cross.sizes, near=True, hard=20)
+    assert Corruption(5)(lines, [3], 2, [hard])[0].labels["match"] in (0, 1)
+
+
+def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) -> None:
+    path = put(tmp_path / "train.txt", "\n".join(uneven) + "\n")
+    (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
+    assert line.startswith(f"{path}: words of one line against letters of another")
+    assert "an AUC of 0.89" in line and "--match-negatives length" in line
+    put(path, "one two three four\n" * 200)
+    (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
+    assert line.endswith("an AUC of 0.50 (chance .5)")
+
+
+# -- what the parts learn ----------------------------------------------------------------------------------------------
+
+
+def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
+    match = Match(cross.sizes).eval()
+    tokens = ClipTokens(cross.sizes).eval()
+    lm = MaskedLM(cross.sizes, joint=True, mask_id=4).eval()
+    cross.train()
+    found = learned(cross, [lm, match, tokens], samples, 7, held=True)
+    assert cross.training
+    cross.eval()
+    places = range(len(samples))
+    drawn = {one.name: Corruption(7)(samples, places, -1, [one]) for one in (lm, match, tokens)}
+    with torch.no_grad():
+        batch = collate(drawn["match"])
+        right = match.logits(cross(batch)).argmax(-1) == batch.labels["match"]
+        assert found.match_accuracy == pytest.approx(right.float().mean().item())
+        batch = collate(drawn["clip_tokens"])
+        loss = tokens(cross(batch), batch)["clip_tokens"] / tokens.count(batch)["clip_tokens"]
+        assert found.clip_tokens_loss == pytest.approx(loss.item(), rel=1e-4)
+        batch = collate(drawn["masked_lm"])
+        loss = lm(cross(batch), batch)["mlm"] / lm.count(batch)["mlm"]
+        assert found.mlm_loss == pytest.approx(loss.item(), rel=1e-4)
+    labels = np.concatenate([one.labels["clip_tokens"] for one in drawn["clip_tokens"]])
+    shares = np.unique(labels[labels != IGNORE], return_counts=True)[1] / (labels != IGNORE).sum()
+    assert found.clip_tokens_entropy == pytest.approx(-(shares * np.log(shares)).sum())
+    assert len({found.mlm_loss, found.mlm_loss_without_clip, found.mlm_loss_with_other_clip}) == 3
+    assert (
+        f"learned, on {len(samples)} held-out texts: MATCH" in found.line()
+        and "by frequency alone" in found.line()
+    )
+
+
+def test_an_adaptation_reports_its_parts_and_its_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = homes.text(tmp_path / "train.txt", 60)
+    config = configured(
+        AdaptConfig,
+        student=str(homes.student(tmp_path / "student")),
+        teacher=str(homes.teacher(tmp_path / "teacher")),
+        text=(str(text),),
+        held=(str(homes.text(tmp_path / "held.txt", 20)),),
+        arm="xdbert",
+        max_length=24,
+    )
+    result = adapt(config, TWO, tmp_path / "out")
+    assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
+    assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
+    assert 0.2 < result["match_by_length"] < 0.8
+    said = capsys.readouterr().err
+    assert "blocks of 24 pieces" in said and "learned, on" in said and "held-out texts" in said
+    assert json.loads((tmp_path / "out/result.json").read_text())["learned"] == result["learned"]
+    lines = adapt(
+        changed(config, form="lines", held=(), arm="joint_mlm+match"), TWO, tmp_path / "2"
+    )
+    assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
+    control = adapt(changed(config, arm="mlm"), TWO, tmp_path / "3")  # shares a sweep's settings
+    assert "learned" not in control and control["form"] == "lines"
+
+
+# -- the released code, and what a column means ------------------------------------------------------------------------
+
+
+def test_the_released_head_is_one_linear_on_the_raw_first_position(student, texts) -> None:
+    student = student("bert").eval()
+    head = new_head(student, RTE.form, RAW)
+    assert [name for name, _ in head.named_parameters()] == ["classify.weight", "classify.bias"]
+    samples = TextSamples([Example("a", texts[0])], TextInput(student.tokenizer, 30))
+    batch = collate(samples.get([0]))
+    encoded = student(batch)
+    head.train()  # there is no dropout
+    expected = encoded.text[:, 0] @ head.classify.weight.T + head.classify.bias
+    torch.testing.assert_close(head(encoded, batch), expected)
+
+
+def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
+    with pytest.raises(InputError, match="--raw-first reads a text encoder"):
+        new_head(cross, RTE.form, RAW)
+    with pytest.raises(InputError, match="--raw-first: this task's answers are not read"):
+        RawFirst(Reading(cross.sizes, Pick()))
+
+
+def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:
+    config = FinetuneConfig(
+        model=str(homes.student(tmp_path / "student")),
+        task="glue/rte",
+        data=str(homes.rte(tmp_path / "glue")),
+        max_length=40,
+        raw_first=True,
+    )
+    finetune(config, TWO, tmp_path / "out")
+    kept = tmp_path / "out/seed-0"
+    assert described(kept / "model").head == RAW
+    predict(
+        configured(PredictConfig, model=str(kept / "model"), data=str(tmp_path / "glue"), cpu=True),
+        tmp_path / "again.jsonl",
+    )
+    assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 5
+
+
+def test_qqps_score_is_the_mean_of_accuracy_and_f1() -> None:
+    """A9."""
+    rng = np.random.default_rng(2)
+    predictions, labels = rng.integers(0, 2, (2, 200))
+    both = (ACCURACY.compute(predictions, labels) + F1.compute(predictions, labels)) / 2
+    assert ACCURACY_AND_F1.compute(predictions, labels) == pytest.approx(both)
