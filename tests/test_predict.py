@@ -96,6 +96,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predict")
     names = {"vqa", "nlvr2", "snli-ve", "refcoco+", "flickr30k"}
     write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 24, 24, names)
+    cut_val(folder / "vqa")
     new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
     listed = json.loads((folder / "instances.json").read_text())["images"]
     images = [image["file_name"].rpartition(".")[0] for image in listed]
@@ -116,6 +117,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put(folder / "readability/train.csv", table(("id", "excerpt", "target"), *passages))
     put(folder / "readability/test.csv", table(("id", "excerpt"), *(one[:2] for one in passages)))
     return folder
+
+
+def cut_val(folder: Path) -> None:
+    """LXMERT's lists, by which VQA's val is cut in two."""
+    questions = json.loads((folder / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())
+    listed = [
+        {
+            "answer_type": "other",
+            "img_id": f"COCO_val2014_{one['image_id']:012d}",
+            "label": {},
+            "question_id": one["question_id"],
+            "question_type": "what",
+            "sent": one["question"],
+        }
+        for one in questions["questions"]
+    ]
+    for name, part in (("minival", listed[::2]), ("nominival", listed[1::2])):
+        put(folder / f"{name}.json", json.dumps(part))
 
 
 def glue(folder: Path, task: Task) -> None:

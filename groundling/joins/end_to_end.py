@@ -66,7 +66,9 @@ class EndToEnd(SingleStream):
             regions_from=stream.regions_from,
         )
         self.fusion = stream.fusion
-        self.look_at = needed(stream.join.look, "look", f"a {stream.join.kind} end to end")
+        self.look_at = needed(
+            stream.join.from_pixels, "from_pixels", f"a {stream.join.kind} end to end"
+        )
         self.cnn = cnn.eval()
         self.processor = processor
         mean = processor.image_mean if processor.do_normalize else [0.0] * 3

@@ -70,7 +70,7 @@ class VisualBertJoin(Join):
     """
 
     kind = "visualbert"
-    look = Look(bins=7, dilation=1)
+    from_pixels = Look(bins=7, dilation=1)
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class VLBertJoin(Join):
     """
 
     kind = "vlbert"
-    look = Look(bins=14, dilation=2)
+    from_pixels = Look(bins=14, dilation=2)
     after = 2
     whole = True
     last_pixel = True

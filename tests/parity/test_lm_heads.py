@@ -339,7 +339,12 @@ def test_an_adapted_folder_fills_masks_for_hugging_face(
     teacher = homes.teacher(tmp_path / "clip") if arm == "match" else ""
     text = homes.text(tmp_path / "text.txt", 16)
     config = configured(
-        AdaptConfig, student=str(folder), teacher=str(teacher), arm=arm, text=(str(text),)
+        AdaptConfig,
+        student=str(folder),
+        teacher=str(teacher),
+        arm=arm,
+        text=(str(text),),
+        form="lines",
     )
     result = adapt(config, homes.STEPS, tmp_path / "out")
     left = tmp_path / "out/model"
