@@ -975,7 +975,7 @@ import os, sys
 from pathlib import Path
 from groundling.runs import hold
 held = hold(Path(sys.argv[1]))
-print("held" if os.fork() else "forked", flush=True)
+os.write(1, b"held\\n" if os.fork() else b"forked\\n")
 sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent
 """
 
