@@ -1,4 +1,4 @@
-"""docs/papers.md: each printed value stands in the reproduction file whose key its row names, and runs as the row says."""
+"""docs/papers.md: each printed value stands in the file whose key its row names, and runs as the row says."""
 
 from __future__ import annotations
 
