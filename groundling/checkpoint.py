@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.errors import InputError, first_line
-from groundling.runs import disk_errors
+from groundling.hashing import sha256_of
+from groundling.progress import is_first
+from groundling.runs import disk_errors, read_json, synced
+
+STATE = "state.safetensors"
+"""Weights and the optimizer's state."""
+COUNTERS = "counters.json"
+"""What has been counted."""
+CHECKSUMS = "checksums.json"
+"""SHA-256 of every file of a state, by its name in the folder of all states."""
+KEPT = 2
+"""Newest states that stay: the older one is there for a newest one that was damaged."""
 
 
 @dataclass
@@ -38,11 +50,13 @@ class Counters:
 
 
 class Checkpoints:
-    """The newest whole state of a run in its folder; older ones go when a newer one is complete."""
+    """The newest whole states of a run in its folder, each with checksums; older ones go when a newer is complete."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` holds nothing else."""
         self.folder = folder
+        self.hashed: dict[Path, str] = {}
+        """SHA-256 of weights set aside, which stay as they are."""
 
     def save(
         self,
@@ -51,24 +65,44 @@ class Checkpoints:
         counters: Counters,
         best: int = 0,
     ) -> None:
-        """Write the state after `counters.step` optimizer steps; of weights set aside, only those of `best` stay."""
+        """Write the state after `counters.step` optimizer steps; `best` names the weights set aside that it needs."""
         target = self.folder / f"step-{counters.step:09d}"
         partial = self.folder / "partial"
         with disk_errors(target):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            save_file(_tensors(module, optimizer), partial / "state.safetensors")
+            save_file(_tensors(module, optimizer), partial / STATE)
             counted = json.dumps(asdict(counters))
-            (partial / "counters.json").write_text(counted, encoding="utf-8")
+            (partial / COUNTERS).write_text(counted, encoding="utf-8")
+            sums = {
+                f"{target.name}/{name}": sha256_of(partial / name) for name in (STATE, COUNTERS)
+            }
+            if best:
+                sums[self._aside(best).name] = self._hash_of(self._aside(best))
+            (partial / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+            for path in (*partial.iterdir(), partial):
+                synced(path)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
-        for older in self.folder.glob("step-*"):
-            if older != target:
-                shutil.rmtree(older, ignore_errors=True)
-        # Only now: the older state speaks of the older ones, if this process is killed before.
+            synced(self.folder)
+        self._tidy(target)
+
+    def _tidy(self, newest: Path) -> None:
+        """Remove what no state needs that may be resumed: those before `newest` but the last, and all after it."""
+        states = sorted(self.folder.glob("step-*"))
+        kept = [state for state in states if state <= newest][-KEPT:]
+        needed = {name for state in kept for name in _sums(state)}
+        for state in states:
+            if state not in kept:
+                shutil.rmtree(state, ignore_errors=True)
         for aside in self.folder.glob("best-*.safetensors"):
-            if aside != self._aside(best):
+            if aside.name not in needed:
                 aside.unlink(missing_ok=True)
+
+    def _hash_of(self, aside: Path) -> str:
+        if aside not in self.hashed:
+            self.hashed[aside] = sha256_of(aside)
+        return self.hashed[aside]
 
     def keep(self, module: nn.Module, step: int) -> None:
         """Set the weights after `step` aside, the best so far."""
@@ -78,7 +112,9 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             weights = {name: _plain(value) for name, value in _weights(module).items()}
             save_file(weights, partial)
+            synced(partial)
             partial.rename(target)
+            self.hashed.pop(target, None)
 
     def bring_back(self, module: nn.Module, step: int) -> None:
         """Load the weights that were set aside after `step`, in place; raises InputError if they are not readable."""
@@ -97,33 +133,87 @@ class Checkpoints:
         return self.folder / f"best-{step:09d}.safetensors"
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
-        """Load the newest state in place and return its counters; None if there is none.
+        """Load the newest whole state in place and return its counters; None if there is none.
 
-        Raises InputError if it is the state of a run with another optimizer.
+        A damaged one is told and passed over. Raises InputError if no state is whole, or it is that of a run with
+        another optimizer or model.
         """
-        states = sorted(self.folder.glob("step-*"))
-        if not states:
-            return None
-        stored = load_file(states[-1] / "state.safetensors")
-        others = {key.partition(".")[0] for key in stored} - {"weight", _kind(optimizer)}
-        if others:
+        faults = []
+        for state in sorted(self.folder.glob("step-*"), reverse=True):
+            fault = _fault(state)
+            if fault:
+                faults.append(fault)
+                continue
+            counters = _load(state, module, optimizer)
+            if faults and is_first():
+                note = f"note: {faults[0]}; going on from step {counters.step:,}, the checkpoint before"
+                print(note, file=sys.stderr)
+            return counters
+        if faults:
             raise InputError(
-                f"{states[-1]}: a run of {min(others)} cannot resume with {_kind(optimizer)}; use another --out"
+                f"{faults[0]}, and no other is whole; delete {self.folder} to train from the first step"
             )
-        with torch.no_grad():
-            for name, value in _weights(module).items():
-                value.copy_(stored[f"weight.{name}"])
-        for name, parameter in module.named_parameters():
-            state = _with_prefix(stored, f"{_kind(optimizer)}.{name}.")
-            if state:
-                optimizer.state[parameter] = {
-                    key: value.to(parameter.device) for key, value in state.items()
-                }
-        return Counters(**json.loads((states[-1] / "counters.json").read_text(encoding="utf-8")))
+        return None
 
     def clear(self) -> None:
         """Remove all states (of a run that has written its result)."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sums(state: Path) -> dict[str, str]:
+    """The checksums of a state's files; none if they are not readable."""
+    try:
+        sums = read_json(state / CHECKSUMS)
+    except InputError:
+        return {}
+    return sums if isinstance(sums, dict) else {}
+
+
+def _fault(state: Path) -> str:
+    """What is wrong with a state's files; empty if they are as they were written."""
+    sums = _sums(state)
+    own = [f"{state.name}/{name}" for name in (STATE, COUNTERS)]
+    if not set(own) <= sums.keys():
+        return (
+            f"{state / CHECKSUMS}: the state cannot be read (its checksums are damaged or missing)"
+        )
+    for name, expected in sums.items():
+        path = state.parent / name
+        what = "the state" if path.parent == state else "the best weights"
+        if not path.is_file():
+            return f"{path}: {what} cannot be read (no such file)"
+        if sha256_of(path) != expected:
+            return f"{path}: {what} cannot be read (damaged, its checksum is another)"
+    return ""
+
+
+def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters:
+    """Put a whole state in place; its counters."""
+    stored = load_file(state / STATE)
+    kind = _kind(optimizer)
+    others = {key.partition(".")[0] for key in stored} - {"weight", kind}
+    if others:
+        raise InputError(
+            f"{state}: a run of {min(others)} cannot resume with {kind}; use another --out"
+        )
+    weights = _weights(module)
+    unlike = [
+        name
+        for name, value in weights.items()
+        if f"weight.{name}" not in stored or stored[f"weight.{name}"].shape != value.shape
+    ]
+    if unlike:
+        raise InputError(f"{state}: of another model, {unlike[0]} does not fit; use another --out")
+    with torch.no_grad():
+        for name, value in weights.items():
+            value.copy_(stored[f"weight.{name}"])
+    for name, parameter in module.named_parameters():
+        held = _with_prefix(stored, f"{kind}.{name}.")
+        if held:
+            optimizer.state[parameter] = {
+                key: value.to(parameter.device) for key, value in held.items()
+            }
+    return Counters(**read_json(state / COUNTERS))
 
 
 def _with_prefix(stored: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

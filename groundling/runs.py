@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from groundling.errors import InputError, first_line
+from groundling.hashing import data_hash
 
-HASHED = {".json", ".jsonl", ".tsv", ".csv", ".txt", ".xml", ".safetensors"}
-"""Endings of the files in a folder whose contents count; of other files only the name and size do."""
-LARGEST_HASHED = 64 * 2**20
-"""Bytes from which a file in a folder counts by name and size too, whatever its ending."""
-NOT_LOCAL = "not a local path"
-"""What stands in place of a hash for a hub id, or what else is no file here."""
+RESULT = "result.json"
+"""What a run writes last of all."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -53,6 +54,28 @@ def _partial(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write to, whose content is in the folder `path` all at once when it is whole, name by name.
+
+    Folders and files of the same names are replaced, others stay. Raises InputError as `write_json`.
+    """
+    with disk_errors(path):
+        partial = path / ".partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        for file in partial.rglob("*"):
+            synced(file)
+        for made in sorted(partial.iterdir()):
+            target = path / made.name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            os.replace(made, target)
+        partial.rmdir()
+        synced(path)
+
+
 def write_new(path: Path, text: str) -> None:
     """Write a text to a file that nobody has written yet: all of it or nothing, whoever else writes there, too.
 
@@ -77,6 +100,15 @@ def _name(partial: Path, path: Path) -> None:
         ) from None
     except OSError:  # a file system without links
         os.replace(partial, path)
+
+
+def synced(path: Path) -> None:
+    """Let a file's bytes, or a folder's names, be on the disk before anything else is: a rename must not be earlier."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
@@ -121,35 +153,6 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: nested too deep, or a number of too many digits") from None
 
 
-def data_hash(path: str | Path) -> str:
-    """SHA-256 of a file's contents, or of a folder's file names and sizes, with the contents of small text files.
-
-    What is neither (a hub id, say) is called `not a local path`.
-    """
-    path = Path(path)
-    if path.is_file():
-        return sha256_of(path)
-    if not path.is_dir():
-        return NOT_LOCAL
-    digest = hashlib.sha256()
-    files = [entry for entry in path.rglob("*") if entry.is_file()]
-    for file in sorted(files, key=lambda file: file.parts):
-        size = file.stat().st_size
-        digest.update(f"{file.relative_to(path)}\t{size}\n".encode())
-        if file.suffix in HASHED and size < LARGEST_HASHED:
-            digest.update(sha256_of(file).encode())
-    return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file; raises InputError if it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
 @cache  # runs may be many and short: to look them up takes longer than a small step
 def _versions() -> dict[str, str]:
     """The versions that a process has imported, which stay what they are."""
@@ -179,12 +182,55 @@ def _commit() -> str:
     return answer.stdout.strip()
 
 
+class Held:
+    """A folder held by this process until the object is gone, or the process is, however it ends.
+
+    A file system without such locks (some networks') holds nothing, and nobody is refused there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError if another process holds the folder."""
+        self.handle = os.open(folder, os.O_RDONLY)
+        self.close = weakref.finalize(self, os.close, self.handle)
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InputError(
+                f"{folder}: another process is writing there now; wait for its end, or choose another --out"
+            ) from None
+        except OSError:
+            self.close()
+
+
+_HELD: WeakValueDictionary[Path, Held] = WeakValueDictionary()
+"""What this process holds: whoever asks for the same folder again shares it."""
+
+
+def hold(folder: Path) -> Held:
+    """Hold a folder for this process; raises InputError if another one does."""
+    key = folder.resolve()
+    held = _HELD.get(key) or Held(key)
+    _HELD[key] = held
+    return held
+
+
+def _let_go() -> None:
+    """In a forked child, such as a data loader's worker: what the parent holds would outlive it there."""
+    for held in list(_HELD.values()):
+        held.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 def open_run(
     out: str | Path,
     kind: str,
     config: Mapping[str, object],
     inputs: Mapping[str, str | Path],
     writes: bool = True,
+    ready: Callable[[Path], object] = Path.resolve,
 ) -> Path:
     """The folder of a run, new or to be resumed.
 
@@ -194,9 +240,10 @@ def open_run(
         config: every setting on which the result depends.
         inputs: the files and folders it depends on, by name; their hashes decide whether they are the same.
         writes: whether this process starts a new run's folder; of several, one does and the others only compare.
+        ready: called when there is a folder that may be written to, before anything is.
 
     Raises:
-        InputError: the folder holds another run, or something that is no run.
+        InputError: the folder holds another run, or something that is no run, or as `ready` does.
     """
     out = Path(out)
     mine: dict[str, Any] = {
@@ -213,6 +260,7 @@ def open_run(
             if theirs.get(part) != value:
                 differing = difference(theirs.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({differing}); choose another --out")
+        ready(out)
         return out
     # Settings that are not whole yet are none: their run was killed over them.
     half = _partial(settings)
@@ -223,6 +271,7 @@ def open_run(
         return out
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+    ready(out)
     write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})
     return out
 
@@ -248,7 +297,7 @@ def difference(theirs: object, mine: object, name: str) -> str:
 
 def finished(out: Path) -> dict[str, Any] | None:
     """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
-    path = out / "result.json"
+    path = out / RESULT
     if not path.exists():
         return None
     result = read_json(path)

@@ -176,6 +176,7 @@ class _Training:
         best = self._best_step()
         if best:
             self.checkpoints.bring_back(self.module, best)
+        self._check_weights()
         # Not end_training(): it takes the process group down, and runs follow.
         for tracker in self.accelerator.trackers:
             tracker.finish()
@@ -306,8 +307,18 @@ class _Training:
             return 0
         return int(self.exam.best(self.counters.exams)["step"])
 
+    def _check_weights(self) -> None:
+        """Raises InputError for weights that are no numbers: nobody resumes from them, and none are exported."""
+        for name, value in self.module.state_dict().items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise InputError(
+                    f"step {self.counters.step}: weights of {name} are no numbers any more (NaN or infinite), "
+                    "so no model is written; lower --lr or use --precision fp32"
+                )
+
     def _save(self) -> None:
         """Write a checkpoint from the main process, and let the others wait for it."""
+        self._check_weights()
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
         if self.accelerator.is_main_process:

@@ -3,8 +3,11 @@
 import errno
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from transformers import AutoModel, BertTokenizer
 
 from groundling import checkpoint
 from groundling.batch import Example
+from groundling.checkpoint import Counters
 from groundling.cli import main
 from groundling.config import (
     AdaptConfig,
@@ -45,7 +49,12 @@ from groundling.config import (
 from groundling.data.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError, first_line, in_one_line
-from groundling.models.loading import load_tokenizer
+from groundling.models.loading import (
+    load_config,
+    load_processor,
+    load_tokenizer,
+    load_weights,
+)
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
@@ -329,6 +338,43 @@ def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., st
     assert f"{tmp_path / 't'}: no tokenizer" in line
 
 
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+from transformers import BertConfig as Evil
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "said"),
+    [
+        ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}, "custom"),
+        ("config.json", {"model_type": "bert", "auto_map": {"AutoModel": "evil.Evil"}}, ""),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}}, ""),
+        ("preprocessor_config.json", {"auto_map": {"AutoImageProcessor": "evil.Evil"}}, "custom"),
+    ],
+)
+def test_e11_code_that_a_folder_brings_is_never_run(
+    file: str, kind: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stock class is taken where there is one; else one line, and nobody is asked anything."""
+    monkeypatch.setattr("builtins.input", never)
+    folder = homes.student(tmp_path / "evil")
+    put(folder / "evil.py", EVIL)
+    old = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    old.pop("tokenizer_class", None)
+    put(folder / file, json.dumps(old | kind))
+    told = []
+    for load in (load_config, load_tokenizer, partial(load_weights, AutoModel), load_processor):
+        try:
+            load(folder)
+        except InputError as error:
+            told.append(str(error))
+    assert not list(tmp_path.rglob("ran"))
+    assert not [line for line in told if "\n" in line or str(folder) not in line]
+    assert any("contains custom code" in line for line in told) == bool(said)
+
+
 def test_the_same_command_works_once_the_input_is_mended(
     given: Path, tmp_path: Path, refusal: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -546,6 +592,28 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     assert result["dropped_pieces"] == 0
 
 
+# -- weights that are no numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [adapting_with, tuning_with])
+def test_e3_weights_that_are_no_numbers_are_not_exported(
+    command: Callable[..., list[object]],
+    given: Path,
+    tmp_path: Path,
+    refusal: Callable[..., str],
+) -> None:
+    """The update of the last step overflows, which no loss is there to tell; a second try says the same."""
+    changes: dict[str, object] = {"arm": "mlm"} if command is adapting_with else {}
+    arguments = command(given, tmp_path / "out", steps=1, lr=1e38, warmup=0, **changes)
+    for _ in range(2):
+        line = refusal(*arguments)
+        assert "step 1: weights of model." in line
+        assert "so no model is written; lower --lr" in line
+    assert not list(tmp_path.rglob("model"))
+    assert not list(tmp_path.rglob("result.json"))
+    assert not list(tmp_path.rglob("state.safetensors"))
+
+
 # -- a full disk -----------------------------------------------------------------------------------------------------
 
 
@@ -700,6 +768,97 @@ def test_a_full_disk_is_one_line_on_the_command_line(
     assert "cannot be written (No space left on device); earlier checkpoints are intact" in line
 
 
+def test_e12_a_model_folder_is_there_as_a_whole_or_not_at_all(
+    control: AdaptConfig, whole: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill after the weights, before the tokenizer; what an earlier try left is replaced."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise homes.Killed
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(BertTokenizer, "save_pretrained", killed)
+        with pytest.raises(homes.Killed):
+            adapt(control, STEPS, out)
+    assert not (out / "model").exists()
+    put(out / "model" / "old.bin", "of an earlier version")
+    adapt(control, STEPS, out)
+    assert same(out, whole)
+    assert not (out / "model" / "old.bin").exists()
+    assert not list(out.glob(".partial"))
+
+
+# -- checkpoints that were damaged -----------------------------------------------------------------------------------
+
+
+def flipped(path: Path) -> None:
+    """One bit in the middle of the last tensor."""
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 4
+    put(path, bytes(content))
+
+
+def halved(path: Path) -> None:
+    put(path, path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    put(path, "{}")
+
+
+@pytest.fixture(scope="module")
+def stopped(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run leaves that is killed in its third and last step."""
+    out = tmp_path_factory.mktemp("stopped") / "out"
+    config = configured(
+        AdaptConfig,
+        student=str(given / "student"),
+        arm="mlm",
+        text=(str(given / "text.txt"),),
+        max_length=40,
+    )
+    homes.kill(adapt, config, STEPS, out, at=3)
+    return out
+
+
+@pytest.mark.parametrize("damage", [flipped, halved, emptied, Path.unlink])
+@pytest.mark.parametrize("file", ["state.safetensors", "counters.json", "checksums.json"])
+def test_e2_a_damaged_checkpoint_is_told_and_the_one_before_taken(
+    file: str,
+    damage: Callable[[Path], None],
+    stopped: Path,
+    control: AdaptConfig,
+    tmp_path: Path,
+) -> None:
+    out = shutil.copytree(stopped, tmp_path / "out")
+    states = sorted((out / "checkpoints").glob("step-*"))
+    damage(states[-1] / file)
+    restored: list[Any] = []
+    module = torch.nn.Linear(1, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "_load", lambda state, *_: restored.append(state) or Counters(1))
+        found = checkpoint.Checkpoints(out / "checkpoints")
+        found.restore(module, torch.optim.SGD(module.parameters()))
+        damage(states[-2] / file)
+        with pytest.raises(InputError, match=r"the state cannot be read .*, and no other is whole"):
+            found.restore(module, torch.optim.SGD(module.parameters()))
+    assert restored == [states[-2]]
+
+
+def test_e2_a_run_goes_on_from_the_older_checkpoint_to_the_same_weights(
+    stopped: Path, control: AdaptConfig, whole: dict, tmp_path: Path, capsys: Any
+) -> None:
+    out = shutil.copytree(stopped, tmp_path / "out")
+    flipped(out / "checkpoints/step-000000002/state.safetensors")
+    adapt(control, STEPS, out)
+    said = capsys.readouterr().err
+    assert "step-000000002/state.safetensors: the state cannot be read (damaged" in said
+    assert "; going on from step 1, the checkpoint before\n" in said
+    assert same(out, whole)
+    assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]
+
+
 # -- folders of other runs -------------------------------------------------------------------------------------------
 
 
@@ -767,6 +926,33 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
     assert second.finish({"from": 1}) == second.result
 
 
+HOLDS = """
+import os, sys
+from pathlib import Path
+from groundling.runs import hold
+held = hold(Path(sys.argv[1]))
+if os.fork():
+    print("held", flush=True)
+sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent
+"""
+
+
+def test_e12_a_folder_is_held_by_one_process_until_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    arguments = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="out: another process is writing there now"):
+            Run(tmp_path / "out", "test", {}, {}, cpu=True)
+        assert not list((tmp_path / "out").iterdir())
+        other.kill()
+        other.wait()
+        first = Run(tmp_path / "out", "test", {}, {}, cpu=True)
+        assert Run(tmp_path / "out", "test", {}, {}, cpu=True).folder == first.folder
+
+
 def test_settings_that_were_never_whole_are_as_good_as_none(
     control: AdaptConfig, whole: dict, tmp_path: Path
 ) -> None:
@@ -784,3 +970,27 @@ def test_an_empty_folder_is_as_good_as_none(
     assert same(tmp_path / "out", whole)
     shutil.rmtree(tmp_path / "out" / "checkpoints", ignore_errors=True)
     AutoModel.from_pretrained(tmp_path / "out" / "model")
+
+
+@pytest.mark.parametrize(
+    ("command", "made"), [(adapting_with, "model"), (tuning_with, "seed-0/model")]
+)
+def test_e9_a_finished_run_whose_model_is_gone_says_how_to_make_it_again(
+    command: Callable[..., list[object]], made: str, given: Path, tmp_path: Path, capsys: Any
+) -> None:
+    out = tmp_path / "out"
+    changes: dict[str, object] = {"arm": "mlm"} if command is adapting_with else {}
+    arguments = [str(one) for one in command(given, out, **changes)]
+    assert main(arguments) == 0
+    before = digests(out / made)
+    shutil.rmtree(out / made)
+    capsys.readouterr()
+    assert main(arguments) == 0
+    result = (out / made).with_name("result.json")
+    said = (
+        f"finished earlier, but {out / made} is gone since; delete {result}, and the same command"
+    )
+    assert said in capsys.readouterr().err
+    result.unlink()
+    assert main(arguments) == 0
+    assert digests(out / made) == before

@@ -8,6 +8,7 @@ from PIL import Image
 from groundling.check import images as module
 from groundling.check.folder import check
 from groundling.check.report import Report
+from groundling.data.captions import Captions
 from groundling.world import World, WorldConfig
 
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
@@ -449,6 +450,18 @@ def test_codas_raw_files(tmp_path: Path) -> None:
     assert f"{path}: facts (CoDa, raw), color: 1" in report.lines
     (tmp_path / "coda_templates.yaml").unlink()
     one(check(tmp_path), "coda_templates.yaml: no such file")
+
+
+def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_path: Path) -> None:
+    (tmp_path / "pics").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "pics" / "a.png")
+    lacks = put(tmp_path / "lacks.csv", "photo,x\na.png,3\n")
+    other = put(tmp_path / "other.csv", "photo,remark\na.png,a dog runs\n")
+    report = check(tmp_path)
+    (fault,) = Captions(lacks).faults  # as a command would name it
+    assert f"note: not taken for captions: {fault}" in report.lines
+    (line,) = [line for line in report.lines if str(other) in line]
+    assert "captions from column 'remark'" in line and "--caption-column" in line
 
 
 def test_an_unknown_layout_lists_what_is_recognised(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Both read by one reader, so that what is wrong is said in the same words by both
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from homes import coco, picture, put
+from homes import coco, picture, put, table
 
 from groundling.check.folder import check
 from groundling.check.places import Flags
@@ -247,6 +248,13 @@ def without(
     return damaged
 
 
+def in_one_line(fixture: Fixture, file: str) -> Fixture:
+    """A fixture of which a file has carriage returns in place of newlines."""
+    path = fixture.folder / file
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
+    return fixture
+
+
 GONE = "captioned images are missing, the first is "
 BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
@@ -343,6 +351,54 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
         without(karpathys, "photos/2.jpg"),
         f"dataset_coco.json: 1 of 2 {GONE}2.jpg;",
     ),
+    (
+        "Karpathy, no text",
+        edited(karpathys, "dataset_coco.json", '"raw": "two cats"', '"raw": null'),
+        "images[1]: expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them (null is",
+    ),
+    (
+        "COCO, half a character",
+        edited(coco_tree, "annotations/captions_train2014.json", "a red dog", "\\ud83d"),
+        "annotations[0]: '\\ud83d' is half a character; write the text in UTF-8",
+    ),
+    (
+        "jsonl, not a number",
+        edited(jsonl_lists, "captions.jsonl", '["two cats"]', "NaN"),
+        "captions.jsonl, line 2: field 'captions' is NaN; expected a text or a number",
+    ),
+    (
+        "csv, one image in two spellings",
+        edited(csv_named, "captions.csv", "1.jpg,a dog", "./1.jpg,a dog"),
+        "1.jpg and ./1.jpg both mean the image 1.jpg; mend one",
+    ),
+    (
+        "csv, a name too long for any disk",
+        edited(csv_named, "captions.csv", "2.jpg", "2" * 5000 + ".jpg"),
+        f"captions.csv: 1 of 2 {GONE}2222",
+    ),
+    (
+        "csv of an old Mac",
+        lambda folder: in_one_line(csv_named(folder), "captions.csv"),
+        "",  # csv allows it
+    ),
+    (
+        "tsv of an old Mac",
+        lambda folder: in_one_line(tsv_headed(folder), "own.tsv"),
+        "own.tsv: lines end in carriage returns alone (old Mac)",
+    ),
+    (
+        "beside, from an old Mac",
+        lambda folder: in_one_line(texts_beside(folder), "june/1.txt"),
+        "june/1.txt: lines end in carriage returns alone (old Mac)",
+    ),
+    (
+        "beside, a Mac's companion files",
+        lambda folder: (
+            put(texts_beside(folder).folder / "june/._1.jpg", "Mac OS X")
+            and Fixture(folder, "", "")
+        ),
+        "",
+    ),
 ]
 
 
@@ -401,6 +457,34 @@ def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path
         InputError, match="no column 'satze'; there are: bild, satz, note; mend --caption-column"
     ):
         read_captions(path, (), configured(TeachConfig, caption_column="satze").columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("caption\na red dog", "no column is recognised as image files; there are: caption; pass"),
+        (
+            "image;caption\n1.jpg;a red dog",
+            "there are: image;caption; its columns look separated by semicolons",
+        ),
+        ("1.jpg,a dog\n2.jpg,two cats", "line 1: '1.jpg' is an image, not the name of a column"),
+    ],
+)
+def test_a_table_without_a_column_of_images(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_captions(put(tmp_path / "own.csv", text))
+
+
+def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Path) -> None:
+    path = put(tmp_path / "own.csv", "image,caption,Caption\n1.jpg,a red dog,another text")
+    assert read_captions(path)[0].captions == ("a red dog",)
+
+
+def test_a_fault_of_every_row_is_one_line(tmp_path: Path) -> None:
+    rows = [{"image": "1.jpg", "caption": [[number]]} for number in range(9)]
+    path = put(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)))
+    (fault,) = Captions(path).faults
+    assert fault.endswith("expected a text or a number (9 such)")
 
 
 def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
@@ -526,6 +610,21 @@ def test_every_file_is_counted_as_looked_at_or_not(tmp_path: Path) -> None:
 
 
 QUESTIONS = [("is it a dog?", "yes", "1.jpg"), ("is it a cat?", "no", "2.jpg")]
+
+
+def test_the_columns_of_the_readmes_own_table_are_told(tmp_path: Path) -> None:
+    rows = [("is the grass wet ?", f"it has rained {n} times", n % 2) for n in range(30)]
+    put(tmp_path / "my.csv", table(("question", "answer", "y"), *rows))
+    (line,) = (line for line in check(tmp_path).lines if "your own file" in line)
+    assert "30 rows; labels 0: 15, 1: 15; read as --text question,answer --label y" in line
+
+
+def test_of_many_classes_the_commonest_are_told(tmp_path: Path) -> None:
+    rows = [("what is it ?", f"a thing {max(n, 5):02}") for n in range(40)]
+    put(tmp_path / "my.csv", table(("question", "answer"), *rows))
+    (line,) = (line for line in check(tmp_path).lines if "your own file" in line)
+    assert "; labels a thing 05: 6, a thing 06: 1, " in line
+    assert ", a thing 14: 1 and 25 others; read as" in line
 
 
 def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:

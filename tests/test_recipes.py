@@ -206,6 +206,28 @@ def test_an_untrained_teacher_is_the_one_training_starts_from(
     assert digests(tmp_path / "out" / "tokenizer") == digests(taught[0] / "tokenizer")
 
 
+def test_e10_a_kill_while_the_tokenizer_is_written_leaves_a_folder_to_go_on_with(
+    teaching_config: TeachConfig,
+    taught: tuple[Path, dict],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Half:
+        def save_pretrained(self, folder: Path) -> None:
+            put(folder / "tokenizer_config.json", "{}")
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teaching, "clip_tokenizer", lambda *_: Half())
+        with pytest.raises(Killed):
+            teach(teaching_config, replace(STEPS, steps=2), tmp_path / "out")
+    assert not (tmp_path / "out" / "tokenizer").exists()
+    teach(teaching_config, replace(STEPS, steps=2), tmp_path / "out")
+    for made in ("model", "tokenizer"):
+        assert digests(tmp_path / "out" / made) == digests(taught[0] / made)
+    assert not list((tmp_path / "out").rglob("*partial"))
+
+
 def test_teach_keeps_to_its_listings(teaching_config: TeachConfig, tmp_path: Path) -> None:
     images = [
         image["file_name"]
@@ -407,7 +429,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         patch.setattr(adapting, "train", training_with(dying(3)))
         with pytest.raises(Killed):
             adapt(changed(settings, arm=arm), STEPS, out)
-    assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-000000002"]
+    there = sorted(p.name for p in (out / "checkpoints").iterdir())
+    assert there == ["step-000000001", "step-000000002"]
     assert not (out / "result.json").exists()
 
     counted = Counting()

@@ -190,9 +190,17 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
             ('[variants."tower"]', '[variants."whole "]'),
             "two variants would share the folder whole; rename 'whole'",
         ),
+        (
+            ('[variants."tower"]', '[variants.".."]'),
+            r"variants: '..' names no folder inside the sweep's; rename it",
+        ),
+        (
+            ('[variants."tower"]', '[variants."/ "]'),
+            "variants: '/ ' names no folder inside the sweep's; rename it",
+        ),
     ],
 )
-def test_mistakes_in_a_file_are_one_line(
+def test_mistakes_in_a_file_are_one_line_e12(
     change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "s.toml").write_text(FILE.format(more="").replace(*change, 1))

@@ -1,6 +1,7 @@
 """A task made of the user's own file: every kind of file, of label and of fault, and a whole run."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -343,6 +344,24 @@ def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
     assert f"{held}: 1 of 2 labels had spaces around them, which are left out" in notes(
         path, dev=str(held)
     )
+
+
+def test_many_classes_that_look_wrong_are_told_in_one_note(tmp_path: Path) -> None:
+    # free texts as labels: a line for each would bury the rest
+    labels = ["yes" if n % 2 else "no" for n in range(60)]
+    path = write(tmp_path / "x.csv", *labels, *(f"answer {n:02}" for n in range(30)))
+    assert notes(path) == [
+        "30 classes have one row each, such as 'answer 00', 'answer 01', 'answer 02'; "
+        "are they spelt as they should be, and is this the column of labels?"
+    ]
+
+
+def test_classes_on_one_side_are_told_in_one_note(tmp_path: Path) -> None:
+    labels = [f"answer {n // 2}" for n in range(60)]
+    train_only, dev_only = notes(write(tmp_path / "x.csv", *labels))
+    assert train_only.startswith("class 'answer 1' is in train (2 rows), but not in dev; ")
+    assert dev_only.startswith("class 'answer 14' is in dev (2 rows), but not in train; ")
+    assert all(re.search(r"; \d+ classes are like this$", note) for note in (train_only, dev_only))
 
 
 def test_an_empty_group_is_refused(tmp_path: Path) -> None:

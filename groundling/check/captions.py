@@ -14,7 +14,7 @@ from groundling.check.images import try_images
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import OUTSIDE, Report
 from groundling.check.text import count_lines
-from groundling.data.caption_files import COCO, METADATA, layout_of
+from groundling.data.caption_files import COCO, METADATA, TABLES, layout_of
 from groundling.data.caption_images import find_images
 from groundling.data.captions import Captions
 from groundling.data.image_files import is_picture
@@ -103,6 +103,8 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     columns = place.root.flags.columns
     layout = layout_of(path, columns, content) or _half(path, content)
     if not layout:
+        if path.suffix in TABLES and _has_images(place):
+            report.lines.extend(_not_taken(Captions(path, None, columns)))
         return
     told = Captions(path, None, columns)
     contents.names.append(layout)
@@ -114,6 +116,22 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     if path.is_dir():
         report.saw(*told.reading.sidecars)
     report.problems.extend([*told.faults, *told.notes])
+
+
+def _not_taken(told: Captions) -> list[str]:
+    """Why a table beside images is not taken for captions, in the words of the commands that would read it."""
+    if told.faults:
+        return [f"note: not taken for captions: {told.faults[0]}"]
+    if not told.reading.about:
+        return []
+    how = "--caption-column and --image-column say so"
+    return [f"note: not taken for captions: {told.path}; if it holds {told.reading.about}, {how}"]
+
+
+def _has_images(place: Place) -> bool:
+    """Whether a place holds images that a table beside them may be about."""
+    beside = any(is_picture(path.name) for path in place.files)
+    return beside or any(pictures_below(folder) for folder in place.folders)
 
 
 def _half(path: Path, content: object) -> str:

@@ -100,8 +100,12 @@ def _fields(path: Path) -> list[str]:
     """The names of a file's fields; none for a first line that says nothing of the kind."""
     with path.open("rb") as file:
         line = file.readline(16 * HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
+    line, _, _ = line.partition("\r")  # an old Mac's file is one line
     if path.suffix == ".csv":
-        return next(csv.reader([line]), [])
+        try:
+            return next(csv.reader([line]), [])
+        except csv.Error:  # a name of more than 100,000 letters
+            return []
     if path.suffix == ".tsv":
         return line.split("\t")
     try:

@@ -18,13 +18,19 @@ from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.tasks.table import OwnReader, own_notes
 
-LABELS = ("label", "gold_label", "answer", "class", "category", "target", "gold", "score", "rating")
+LABELS = (
+    *("label", "gold_label", "y", "answer", "class", "category"),
+    *("target", "gold", "score", "rating"),
+)
 """What people call a column of labels, the likeliest first."""
 TEXTS: tuple[tuple[str, ...], ...] = (
-    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2"), ("question",)),
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2")),
+    *(("question", "answer"), ("question",)),
     *(("text",), ("sentence",), ("hypothesis",), ("statement",), ("caption",), ("review",)),
 )
-"""What people call columns of one text or of two."""
+"""What people call columns of one text or of two; the label's is none of them."""
+MOST_LABELS = 10
+"""So many classes are told one by one, the commonest."""
 PHOTOS = (*IMAGES, "image_id", "flickr30kid")
 ENDINGS = frozenset({".csv", ".tsv", ".jsonl", ".json"})
 
@@ -60,7 +66,8 @@ def columns_of(header: Sequence[str], told: OwnFile) -> OwnFile | None:
         return told if all(name.strip() in header for name in asked if name.strip()) else None
     names = {name.strip().lower(): name for name in header}
     label = next((names[name] for name in LABELS if name in names), "")
-    texts = next((some for some in TEXTS if all(name in names for name in some)), ())
+    free = names.keys() - {label.strip().lower()}
+    texts = next((some for some in TEXTS if free.issuperset(some)), ())
     if not label or not texts:
         return None
     image = next((names[name] for name in PHOTOS if name in names), "")
@@ -89,7 +96,10 @@ def _labels(reader: OwnReader) -> str:
     """How often there is each class, or which numbers there are."""
     if isinstance(reader.form, Classify):
         counts = Counter(row.label for row in reader.rows)
-        return "; labels " + ", ".join(f"{name}: {counts[name]:,}" for name in reader.form.labels)
+        told = sorted(reader.form.labels, key=lambda name: -counts[name])[:MOST_LABELS]
+        others = f" and {len(counts) - len(told):,} others" if len(counts) > len(told) else ""
+        kept = [name for name in reader.form.labels if name in told]
+        return "; labels " + ", ".join(f"{name}: {counts[name]:,}" for name in kept) + others
     numbers = [float(row.label) for row in reader.rows]
     return f"; labels {min(numbers):g} to {max(numbers):g}"
 

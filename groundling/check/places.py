@@ -106,7 +106,8 @@ class Place:
 
 def pictures_below(folder: Path) -> list[Path]:
     """The image files in a folder and in the folders below it, sorted."""
-    return [path for path in sorted(folder.rglob("*")) if is_picture(path.name)]
+    below = sorted(folder.rglob("*"))
+    return [path for path in below if is_picture(path.name) and not path.is_dir()]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ Commands and `data check` read captions through this module alone, so that they 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from groundling.data.caption_tables import (
 )
 from groundling.data.image_files import is_picture
 from groundling.data.own_rows import texts_in
-from groundling.data.tables import lines_of, read_text
+from groundling.data.tables import lines_of, run_together
 from groundling.errors import InputError
 from groundling.runs import read_json
 
@@ -42,6 +44,8 @@ METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 TABLES = frozenset({".csv", ".tsv", ".jsonl"})
 MOST_TRIED = 100
 """Images of a folder beside which captions are looked for, before it is taken for one without."""
+HALF = re.compile("[\\ud800-\\udfff]")
+"""Half of a surrogate pair, which JSON can hold, but no text."""
 SIDECARS = (".txt", ".json")
 """Endings of a caption's file beside its image, as img2dataset and the unpacked shards of webdataset have them."""
 
@@ -76,6 +80,8 @@ class Reading:
     """Images by split, in a file with splits."""
     content: Any = None
     """What a file of JSON holds, parsed once."""
+    imageless: str = ""
+    """Why its captions are of no images, though they are captions; empty where they are."""
     sidecars: list[Path] = field(default_factory=list)
     """The files that were read beside images."""
 
@@ -90,7 +96,12 @@ class Reading:
     def row(self, place: str, image: str, file: str, caption: str) -> None:
         """Add a caption; one of nothing but spaces is remarked on."""
         text = " ".join(caption.split())
-        if text:
+        # Names on a disk may hold such a half: so Python has bytes that are not UTF-8.
+        half = HALF.search(text if self.layout == PAIRS else text + image)
+        if half is not None:
+            what = f"{half[0]!a} is half a character; write the text in UTF-8"
+            self.fault("half", f"{self.path}, {place}: {what}")
+        elif text:
             self.rows.append(Row(place, image, file, text))
         else:
             self.remark(place, EMPTY)
@@ -208,7 +219,10 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
         try:
             split = str(image["split"])
             file = str(image["filename"])
-            captions = [str(sentence["raw"]) for sentence in image["sentences"]]
+            captions = [sentence["raw"] for sentence in image["sentences"]]
+            for text in captions:
+                if not isinstance(text, str):
+                    raise TypeError(f"{json.dumps(text)[:40]} is no text")
         except (KeyError, TypeError) as error:
             what = "expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them"
             reading.fault(what, f"{reading.path}, {where}: {what} ({error})")
@@ -358,6 +372,11 @@ def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> Non
                 f"{path}: column {chosen.image!r}, read as images, holds sentences and {chosen.captions[0]!r} files: "
                 f"are the columns swapped? --caption-column {chosen.image} --image-column {chosen.captions[0]}"
             )
+    else:
+        reading.imageless = (
+            f"{path}: no column is recognised as image files; there are: {', '.join(header)}"
+            f"{run_together(header)}; pass --image-column"
+        )
     for where, row in rows:
         _row_of_table(reading, where, row, chosen)
 
@@ -369,7 +388,8 @@ def _row_of_table(reading: Reading, where: str, row: Mapping[str, Any], chosen: 
             (image,) = texts_in(row, [chosen.image])
         captions = [text for name in chosen.captions for text in _captions_in(row, name)]
     except InputError as error:
-        reading.fault(str(error), f"{where}: {error}")
+        field_of, _, _ = str(error).partition(" is ")
+        reading.fault(field_of, f"{where}: {error}")
         return
     if chosen.image and not image.strip():
         what = f"column {chosen.image!r} is empty; expected an image file"
@@ -459,7 +479,7 @@ def _texts_beside(path: Path) -> list[str]:
     """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
     if path.suffix == ".json":
         return [_caption_in_json(path) or ""]
-    return read_text(path).split("\n") if path.read_bytes().strip() else []
+    return lines_of(path) if path.read_bytes().strip() else []
 
 
 READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {

@@ -47,8 +47,9 @@ def find_images(
     where = str(source or folder)
     place: dict[str, str] = {}
     for image in images:
-        if image.file and (folder / image.file).is_file():
-            place[image.file] = image.file
+        # Not with Path.is_file, which raises an error for a name that is too long.
+        if image.file and os.path.isfile(folder / image.file):
+            place[image.file] = _in_one_spelling(image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
     names = Names(_pictures_below(folder) if elsewhere else ())
     found = _found(elsewhere, names, where)
@@ -65,6 +66,13 @@ def find_images(
             "--skip-missing"
         )
     return Present(there, missing, fault, _in_other_form(found, where))
+
+
+def _in_one_spelling(file: str, folder: Path) -> str:
+    """A path below a folder, without dots, however it leads there."""
+    plain = os.path.normpath(file)
+    leads_out = os.path.isabs(plain) or plain.startswith("..")
+    return os.path.relpath(folder / plain, folder) if leads_out else plain
 
 
 def _pictures_below(folder: Path) -> Iterator[str]:

@@ -64,6 +64,11 @@ def columns_for(
             )
     image = told.image_column or _named(IMAGES, header, captions)
     image = image or _only(header, captions, lambda name: _all(names_image, rows, name))
+    if image and not told.image_column and names_image(image):
+        raise InputError(
+            f"{path}, line 1: {image!r} is an image, not the name of a column; write a first line that names the "
+            "columns, such as image and caption"
+        )
     if not captions:
         found = _named(CAPTIONS, header, [image])
         found = found or _only(header, [image], lambda name: _all(_is_sentence, rows, name))
@@ -78,7 +83,8 @@ def columns_for(
 
 def _named(names: Sequence[str], header: Sequence[str], taken: Sequence[str]) -> str:
     """The first of some names that a header has, whatever its capitals; empty if it has none."""
-    there = {name.strip().lower(): name for name in header if name not in taken}
+    # Of two that differ in capitals alone the first one counts.
+    there = {name.strip().lower(): name for name in reversed(header) if name not in taken}
     return next((there[name] for name in names if name in there), "")
 
 
@@ -116,6 +122,7 @@ def header_of(path: Path) -> list[str]:
             line = file.readline(HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
     except OSError:
         return []
+    line, _, _ = line.partition("\r")  # an old Mac's file is one line
     if path.suffix == ".tsv":
         return line.split("\t")
     if path.suffix != ".jsonl":

@@ -73,8 +73,9 @@ class Captions:
 
     @cached_property
     def faults(self) -> list[str]:
-        """Why its images and texts cannot be read, as `text_faults`; two images may not have one file."""
-        return self.text_faults + _lines([_shared_files(self.path, self.reading.rows)])
+        """Why its images and texts cannot be read, as `text_faults`; each needs an image, no two the same file."""
+        imageless = [self.reading.imageless] if self.reading.imageless else []
+        return self.text_faults + _lines([imageless, _shared_files(self.path, self.reading.rows)])
 
     @property
     def notes(self) -> list[str]:

@@ -30,7 +30,9 @@ def heif_reader() -> str:
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file's ending is that of an image that is read here."""
+    """Whether a file's ending is that of an image that is read here; macOS's companions `._NAME` hold none."""
+    if name.startswith("._"):
+        return False
     ending = os.path.splitext(name)[1].lower()
     return ending in PICTURES or (ending in HEIF and bool(heif_reader()))
 

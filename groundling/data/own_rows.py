@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,7 +129,8 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     # A bool is an int to Python.
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         what = json.dumps(value)[:40]
         raise InputError(f"field {name!r} is {what}; expected a text or a number")
     return json.dumps(value)

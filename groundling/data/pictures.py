@@ -17,7 +17,7 @@ from groundling.data.image_files import PICTURES, is_picture, one_form, teach_pi
 from groundling.data.mirror import mirrored_regions
 from groundling.data.samples import Samples
 from groundling.errors import InputError, first_line
-from groundling.runs import sha256_of
+from groundling.hashing import sha256_of
 
 Picture = Path | Image.Image
 """A file, or a picture of Pillow's."""

@@ -527,7 +527,7 @@ class RegionStore:
     def __getitem__(self, image_id: str) -> RegionRow:
         """The regions of an image, in float32; `image` is 0 for all of them.
 
-        Raises InputError if there is no such image or its shard is damaged.
+        Raises InputError if there is no such image, its shard is damaged, or a value is one that no store may hold.
         """
         number = self._shards.number(image_id)
         views = self._shards.views(number)
@@ -535,10 +535,13 @@ class RegionStore:
         whole = np.zeros(len(features), bool)
         if self._shards.facts(number).get("whole"):
             whole[:1] = True
+        read = {"boxes": np.array(views["boxes"]), "confidence": np.array(views["confidence"])}
+        read["features"] = _single(features)
+        fault = first_fault(read)
+        if fault:  # of a store from before imports were checked, or damaged since
+            raise InputError(f"{self.folder}: image {image_id!r}: {fault}; `groundling data check`")
         return RegionRow(
-            features=_single(features),
-            boxes=np.array(views["boxes"]),
-            confidence=np.array(views["confidence"]),
+            **read,
             image=np.zeros(len(features), np.int64),
             whole=whole,
             classes=self._distribution(views.get("classes"), image_id),

@@ -23,7 +23,8 @@ import numpy as np
 
 from groundling.data.image_files import one_form
 from groundling.errors import InputError, first_line
-from groundling.runs import difference, disk_errors, read_json, sha256_of, write_json
+from groundling.hashing import sha256_of
+from groundling.runs import difference, disk_errors, read_json, write_json
 
 FORMAT = 2
 """Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""

@@ -13,11 +13,16 @@ from groundling.errors import InputError
 from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
 
+NO_CODE = {"trust_remote_code": False}
+"""Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
+
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder_folder(source), **local_only(source))
+        tokenizer = AutoTokenizer.from_pretrained(
+            encoder_folder(source), **NO_CODE, **local_only(source)
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
@@ -38,7 +43,7 @@ def load_config(source: str | Path) -> Any:
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
     try:
-        return AutoConfig.from_pretrained(place, **local_only(source))
+        return AutoConfig.from_pretrained(place, **NO_CODE, **local_only(source))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{source}: no model found there ({fault(source, error)})") from None
 
@@ -59,7 +64,7 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
     hf_logging.set_verbosity_error()
     try:
         place = encoder_folder(source)
-        options = {**options, **local_only(source)}
+        options = {**options, **NO_CODE, **local_only(source)}
         model, report = kind.from_pretrained(place, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise InputError(
@@ -83,7 +88,9 @@ def load_processor(source: str | Path) -> Any:
     Raises InputError if there is none.
     """
     try:
-        return AutoImageProcessor.from_pretrained(source, backend="pil", **local_only(source))
+        return AutoImageProcessor.from_pretrained(
+            source, backend="pil", **NO_CODE, **local_only(source)
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{source}: no image processor there, preprocessor_config.json is missing or damaged "

@@ -18,6 +18,7 @@ from groundling.errors import InputError
 from groundling.evaluate import Scores, evaluate
 from groundling.find import is_outside, named, source_of
 from groundling.forms import Form, Pick
+from groundling.hashing import sha256_of
 from groundling.joins.end_to_end import EndToEnd
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.kinds import Student
@@ -27,7 +28,6 @@ from groundling.objectives.supervised import Supervised
 from groundling.predicting.description import FILE, Described, settings_of
 from groundling.predicting.examples import split
 from groundling.predicting.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
-from groundling.runs import sha256_of
 from groundling.students import design_of, load_student, new_head, seeing_of
 from groundling.tasks import Task
 from groundling.tasks.table import metrics_of

@@ -107,7 +107,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     inputs |= {"retention": config.retention}
     inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
     pairs = read_pairs(config.retention) if config.retention else None
-    run = Run(out, "adapt", {**asdict(config), "train": asdict(training)}, inputs, training.cpu)
+    settings = {**asdict(config), "train": asdict(training)}
+    makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
+    run = Run(out, "adapt", settings, inputs, training.cpu, makes)
     if run.result is not None:
         return run.result
     return _adapted(run, config, training, arm, inner, pairs)

@@ -19,7 +19,7 @@ from groundling.config import (
     TeachConfig,
     flat,
 )
-from groundling.runs import NOT_LOCAL
+from groundling.hashing import NOT_LOCAL
 
 DEFAULTS: dict[str, tuple[Any, Any]] = {
     "adapt": (AdaptConfig(), ADAPTING),

@@ -8,8 +8,9 @@ from groundling.analysis.grounded import count_pieces, count_words, vocabulary_h
 from groundling.config import CountsConfig, need
 from groundling.data.captions import Wanted, caption_lines
 from groundling.errors import InputError
+from groundling.hashing import data_hash
 from groundling.models.loading import load_tokenizer
-from groundling.runs import data_hash, disk_errors, write_json
+from groundling.runs import disk_errors, write_json
 
 
 def count(config: CountsConfig, out: str | Path) -> str:

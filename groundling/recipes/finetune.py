@@ -95,7 +95,8 @@ def finetune(
             done = one_run(student, task, splits, training_of_seed, folder, config, room, shelf)
         runs.append(done)
     if not splits:
-        run.say_finished()
+        made = [run.folder / f"seed-{done['seed']}" / "model" for done in runs]
+        run.say_finished(made if config.save_model else ())
     result = summary(task, runs, config)
     notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:

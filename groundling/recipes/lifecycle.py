@@ -13,7 +13,16 @@ from accelerate import PartialState
 from groundling.checkpoint import Checkpoints
 from groundling.errors import InputError
 from groundling.find import is_outside, source_of
-from groundling.runs import difference, disk_errors, finished, open_run, read_json, write_json
+from groundling.runs import (
+    RESULT,
+    difference,
+    finished,
+    hold,
+    open_run,
+    read_json,
+    whole_folder,
+    write_json,
+)
 
 
 def say_notes(notes: Sequence[str]) -> None:
@@ -33,16 +42,20 @@ class Run:
         settings: Mapping[str, Any],
         inputs: Mapping[str, str | Path],
         cpu: bool = False,
+        makes: Sequence[str] = (),
     ) -> None:
         """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
 
-        So do the files of modules that settings name (MODULE:NAME). Raises InputError if `out` holds another run, or
-        there is no such module or object.
+        So do the files of modules that settings name (MODULE:NAME). `makes` names what it leaves beside its result.
+        Raises InputError if `out` holds another run, or another process writes there, or there is no such module or
+        object.
         """
+        self.makes = makes
         inputs = {**_named(inputs), **_modules(settings)}
         self.state = PartialState(cpu=cpu)
         with self.state.main_process_first():
-            self.folder = open_run(out, kind, settings, inputs, self.state.is_main_process)
+            is_main = self.state.is_main_process
+            self.folder = open_run(out, kind, settings, inputs, is_main, self._hold)
         self._opened = self._settings()
 
     @cached_property
@@ -50,14 +63,24 @@ class Run:
         """What the run wrote when it finished earlier, which is told; None if it has not."""
         result = finished(self.folder)
         if result is not None:
-            self.say_finished()
+            self.say_finished([self.folder / name for name in self.makes])
         return result
 
-    def say_finished(self) -> None:
-        """Tell the user why a run takes no time."""
+    def say_finished(self, made: Sequence[Path] = ()) -> None:
+        """Tell the user why a run takes no time, and what of that which it `made` is gone since."""
+        if not self.state.is_main_process:
+            return
+        note = "finished earlier; nothing was done (another --out makes it anew)"
+        lost = [path for path in made if not path.exists()]
+        if lost:
+            note = f"finished earlier, but {lost[0]} is gone since; delete {lost[0].with_name(RESULT)}, "
+            note += "and the same command makes it again"
+        print(f"note: {self.folder}: {note}", file=sys.stderr)
+
+    def _hold(self, folder: Path) -> None:
+        """Keep other commands out of the folder; processes of one command share it, the first one holds it."""
         if self.state.is_main_process:
-            note = "finished earlier; nothing was done (another --out makes it anew)"
-            print(f"note: {self.folder}: {note}", file=sys.stderr)
+            self._held = hold(folder)
 
     def _settings(self) -> object:
         """What the folder says it is, as the process that writes there finds it."""
@@ -87,9 +110,9 @@ def write_result(
     state = PartialState()
     if state.is_main_process:
         if save is not None:
-            with disk_errors(folder):
-                save(folder)
-        write_json(folder / "result.json", result)
+            with whole_folder(folder) as partial:
+                save(partial)
+        write_json(folder / RESULT, result)
         Checkpoints(folder / "checkpoints").clear()
     state.wait_for_everyone()
 

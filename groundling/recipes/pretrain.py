@@ -68,7 +68,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
     settings = {**asdict(config), "train": asdict(training)}
-    run = Run(out, "pretrain", settings, _inputs(config), training.cpu)
+    run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
     if run.result is not None:
         return run.result
 

@@ -25,6 +25,7 @@ from groundling.models.loading import load_tokenizer
 from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.recipes.lifecycle import Run, say_notes
+from groundling.runs import whole_folder
 from groundling.train import train
 
 NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
@@ -42,7 +43,7 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     _check_start(config)
     settings = {**asdict(config), "train": asdict(training)}
     inputs = {"captions": config.captions, "images": config.images, "start": config.start}
-    run = Run(out, "teach", settings, inputs, training.cpu)
+    run = Run(out, "teach", settings, inputs, training.cpu, ["model"])
     if run.result is not None:
         return run.result
 
@@ -148,5 +149,6 @@ def _tokenizer(
     """The run's tokenizer, learned from the training captions by the main process, read by all others."""
     if state.is_main_process and not folder.exists():
         captions = [caption for image in images for caption in image.captions]
-        clip_tokenizer(captions, config.vocabulary).save_pretrained(folder)
+        with whole_folder(folder.parent) as partial:
+            clip_tokenizer(captions, config.vocabulary).save_pretrained(partial / folder.name)
     return load_tokenizer(folder)

@@ -20,7 +20,8 @@ from groundling.batch import Example
 from groundling.errors import InputError, refuse
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
-from groundling.runs import data_hash, disk_errors, read_json
+from groundling.hashing import data_hash
+from groundling.runs import disk_errors, read_json
 from groundling.tasks import Task, vcr, vqa
 
 By = Literal["auto", "total", "label", "category", "question-type", "answer"]

@@ -213,16 +213,29 @@ def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[st
 
 
 def _odd_classes(form: Classify, train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
+    """Classes of one row, or on one side only: a line for one, or for all that are odd in the same way."""
     in_train = Counter(example.label for example in train)
     in_dev = Counter(example.label for example in dev)
-    notes = []
+    single, train_only, dev_only = [], [], []
     for number, name in enumerate(form.labels):
         if in_train[number] + in_dev[number] == 1:
-            notes.append(f"class {name!r} has one row; is it spelt as it should be?")
+            single.append(repr(name))
         elif not in_dev[number]:
-            notes.append(f"class {name!r} is in train ({in_train[number]} rows), but not in dev")
+            train_only.append(f"{name!r} is in train ({in_train[number]} rows)")
         elif not in_train[number]:
-            notes.append(f"class {name!r} is in dev ({in_dev[number]} rows), but not in train")
+            dev_only.append(f"{name!r} is in dev ({in_dev[number]} rows)")
+    notes = []
+    if len(single) == 1:
+        notes.append(f"class {single[0]} has one row; is it spelt as it should be?")
+    elif single:
+        notes.append(
+            f"{len(single):,} classes have one row each, such as {', '.join(single[:3])}; "
+            "are they spelt as they should be, and is this the column of labels?"
+        )
+    for told, other in ((train_only, "dev"), (dev_only, "train")):
+        if told:
+            more = f"; {len(told):,} classes are like this" if len(told) > 1 else ""
+            notes.append(f"class {told[0]}, but not in {other}{more}")
     return notes
 
 

@@ -16,7 +16,7 @@ from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
 from groundling.documented import documented
 from groundling.errors import InputError
-from groundling.runs import sha256_of
+from groundling.hashing import sha256_of
 
 
 @documented

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from groundling.config import FinetuneConfig
 from groundling.find import is_outside, source_of
+from groundling.hashing import sha256_of
 from groundling.models.kinds import Student
 from groundling.predicting.description import Described, Reads, facts_of
 from groundling.recipes.finetuning.examples import Splits
 from groundling.recipes.finetuning.model import head_name, most_images
 from groundling.recipes.finetuning.samples import learned_from
 from groundling.recipes.regions_of import Shelf
-from groundling.runs import sha256_of
 from groundling.tasks import Task
 
 

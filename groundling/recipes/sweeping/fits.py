@@ -112,7 +112,10 @@ def _check_chains(what: Sweep, path: str | Path) -> None:
 
 
 def check_folders(what: Sweep) -> None:
-    """Raises InputError for two variants, tasks or pre-trainings with one folder, and for a joint of nothing."""
+    """Raises InputError for two variants, tasks or pre-trainings with one folder, and for a joint of nothing.
+
+    So it does for a name that leaves the sweep's folder (`..`), or is that folder itself.
+    """
     for kind, names, taken in (
         ("variants", [one.name for one in what.variants], [PRETRAININGS, VERDICTS]),
         ("tasks", [one.name for one in what.tunings], []),
@@ -120,9 +123,18 @@ def check_folders(what: Sweep) -> None:
     ):
         folders = [*taken, *(slug(name) for name in names)]
         for name in names:
+            _check_inside(kind, name)
             if folders.count(slug(name)) > 1:
                 raise InputError(f"two {kind} would share the folder {slug(name)}; rename {name!r}")
+    for table in what.tables:
+        _check_inside("tables", table.name)
     _check_joints(what.variants)
+
+
+def _check_inside(kind: str, name: str) -> None:
+    """Raises InputError for a name whose folder would not be one inside the sweep's."""
+    if not slug(name).strip("."):
+        raise InputError(f"{kind}: {name!r} names no folder inside the sweep's; rename it")
 
 
 def _check_joints(variants: Sequence[Variant]) -> None:

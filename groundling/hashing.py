@@ -1,0 +1,104 @@
+"""What a file or a folder holds, as one hash; files that stay as they are are read once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from groundling.errors import InputError
+
+NOT_LOCAL = "not a local path"
+"""What stands in place of a hash for a hub id, or what else is no file here."""
+CACHE = "GROUNDLING_CACHE"
+"""Environment variable: the folder that remembers hashes; empty: none does."""
+SMALL = 1 << 14
+"""Bytes below which to read a file is as quick as to look its hash up."""
+SETTLED = 2 * 10**9
+"""Nanoseconds after a change until the file system's clock would tell it from a next one."""
+
+_TABLE = "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
+
+
+def data_hash(path: str | Path) -> str:
+    """SHA-256 of a file's contents, or of the names, sizes and contents of all files in a folder.
+
+    What is neither (a hub id, say) is called `not a local path`. Raises InputError if a file cannot be read.
+    """
+    path = Path(path)
+    if path.is_file():
+        with _Remembered() as hashes:
+            return hashes.of(path)
+    if not path.is_dir():
+        return NOT_LOCAL
+    digest = hashlib.sha256()
+    files = [entry for entry in path.rglob("*") if entry.is_file()]
+    with _Remembered() as hashes:
+        for file in sorted(files, key=lambda file: file.parts):
+            size = file.stat().st_size
+            digest.update(f"{file.relative_to(path)}\t{size}\n".encode(errors="surrogateescape"))
+            digest.update(hashes.of(file).encode())
+    return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, which is read; raises InputError if it cannot be."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+class _Remembered:
+    """Hashes of files whose path, size, times and inode are those of an earlier time; without a cache, of none."""
+
+    def __init__(self) -> None:
+        default = Path.home() / ".cache" / "groundling"
+        self.folder = os.environ.get(CACHE, str(default))
+        self.base: sqlite3.Connection | None = None
+
+    def __enter__(self) -> _Remembered:
+        if self.folder:
+            with suppress(OSError, sqlite3.Error):  # what cannot be remembered is read again
+                Path(self.folder).mkdir(parents=True, exist_ok=True)
+                self.base = sqlite3.connect(Path(self.folder) / "hashes.sqlite")
+                self.base.execute(_TABLE)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.base is not None:
+            with suppress(sqlite3.Error):
+                self.base.commit()
+            self.base.close()
+
+    def of(self, file: Path) -> str:
+        """The SHA-256 of a file."""
+        about = file.stat()
+        if self.base is None or about.st_size < SMALL:
+            return sha256_of(file)
+        # Unlike a file's own time, that of its last change (ctime) cannot be set back.
+        newest = max(about.st_mtime_ns, about.st_ctime_ns)
+        times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+        state = " ".join(map(str, times))
+        name = os.path.abspath(file)
+        with suppress(sqlite3.Error, UnicodeEncodeError):
+            query = "SELECT sha256 FROM hashes WHERE path = ? AND state = ?"
+            found = self.base.execute(query, (name, state)).fetchone()
+            if found:
+                return str(found[0])
+        sha256 = sha256_of(file)
+        if time.time_ns() - newest > SETTLED:
+            with suppress(sqlite3.Error, UnicodeEncodeError):
+                change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"
+                self.base.execute(change, (name, state, sha256))
+        return sha256
