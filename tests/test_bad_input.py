@@ -3,8 +3,10 @@
 import errno
 import json
 import shutil
+import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -60,6 +62,7 @@ from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
 from groundling.recipes.lifecycle import Run
+from groundling.runs import read_json
 
 
 @pytest.fixture(scope="session")
@@ -590,6 +593,47 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     result = adapt(config, STEPS, tmp_path / "out")
     assert result["texts"] == len(examples) > len(long)
     assert result["dropped_pieces"] == 0
+
+
+def packed(path: Path) -> None:
+    struct.unpack("<i", path.read_bytes())
+
+
+def zipped(path: Path) -> None:
+    zipfile.ZipFile(path)
+
+
+def coded(path: Path) -> None:
+    path.read_text(encoding="utf-8")
+
+
+def endless(path: Path) -> None:
+    endless(path)
+
+
+def huge(path: Path) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("read", [packed, zipped, coded, endless, huge, Path.iterdir])
+def test_e14_what_no_reader_expected_is_one_line_that_names_the_file(
+    read: Callable[[Path], Any],
+    given: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., str],
+) -> None:
+    file = put(tmp_path / "damaged", b"\xff")
+    monkeypatch.setattr(adapting, "corpus", lambda *_: list(read(file)))
+    line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
+    assert line.startswith(f"groundling: {file}: cannot be read")
+
+
+def test_e14_json_is_bounded_in_depth_and_numbers(tmp_path: Path) -> None:
+    for hostile in ("[" * 10**5, "9" * 5000, "[1" + "0" * 5000 + "]"):
+        file = put(tmp_path / "a.json", hostile)
+        with pytest.raises(InputError, match=r"a.json: nested too deep, or a number of too many"):
+            read_json(file)
 
 
 # -- weights that are no numbers -------------------------------------------------------------------------------------

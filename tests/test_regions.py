@@ -626,7 +626,7 @@ def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
         f"{folder}/boxes-00000.npy: image 'a': a value is outside 0..1 (2 such regions)",
     ]
     store = RegionStore(folder)
-    with pytest.raises(InputError, match="image 'c': confidence of region . is not finite or out"):
+    with pytest.raises(InputError, match=r"image 'c': confidence of region . is not finite or out"):
         store["c"]
     with pytest.raises(InputError, match="image 'a': boxes of region 1 are not finite or outside"):
         store["a"]
