@@ -43,7 +43,7 @@ class ClipText(nn.Module):
     """A CLIP-like text tower with its projection, and the (unused, but counted) logit scale of its model.
 
     The projection is applied to every piece after the final LayerNorm, not to the end token only; at the end token
-    this equals CLIP's text feature (XDBERT, Section 2.1; so does its release, Splend1d/XDBERT).
+    this equals CLIP's text feature (XDBERT, Section 2.2; so does its release, Splend1d/XDBERT).
     """
 
     def __init__(self, tower: Any, projection: Any, logit_scale: Tensor) -> None:

@@ -37,7 +37,7 @@ from groundling.models.text import TextEncoder, load_text_encoder
 class SingleStream(RegionReader):
     """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
 
-    With `early` off (VisualBERT "without early fusion", ablation C2 of Section 5.1), BERT reads the text alone, and
+    With `early` off (VisualBERT "without early fusion", ablation C2 of Appendix C), BERT reads the text alone, and
     only one new layer over its output and the embedded regions joins the two; a text without regions skips that layer
     (as in the release, uclanlp/visualbert, pytorch_pretrained_bert/modeling.py).
     """

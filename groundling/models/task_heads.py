@@ -192,7 +192,7 @@ class EachRegionTransformed(EachRegion):
 class PhraseToRegions(TaskHead):
     """One score for every region, from the last piece of a phrase: one attention head of 64 dimensions.
 
-    VisualBERT Section 4.4; release (uclanlp/visualbert): the weights of one attention head, whose values are unused.
+    VisualBERT Appendix B.4; release (uclanlp/visualbert): the weights of one attention head, whose values are unused.
     """
 
     def __init__(self, reading: Reading, dropout: float = 0.1) -> None:

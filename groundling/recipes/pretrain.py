@@ -494,7 +494,7 @@ def _sources(
 def _text_alone(
     config: PretrainConfig, model: SingleStream, sources: Sequence[Source]
 ) -> list[Source]:
-    """Texts without images, drawn as often as all the rest (VL-BERT Section 3.3), that no epoch counts; or none."""
+    """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts."""
     if not config.text:
         return []
     text, _ = model.inputs(config.max_length)
