@@ -241,8 +241,9 @@ class _Training:
     ) -> Terms:
         """The inner step of one micro-batch; its summed terms."""
         names = [objective.name for objective in active]
-        rank = self.accelerator.process_index
-        torch.manual_seed(seed_of(self.config.seed, "dropout", step, number, rank))
+        # By the micro-batch's place in the step: two processes drop what one does that accumulates for both.
+        place = number * self.accelerator.num_processes + self.accelerator.process_index
+        torch.manual_seed(seed_of(self.config.seed, "dropout", step, place, 0))
         micro = MicroStep(
             batch,
             lambda changed: self.wrapped(changed, names, self.inner.compares),

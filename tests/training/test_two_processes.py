@@ -53,14 +53,14 @@ def adapt(out: Path) -> None:
     ]
     pieces = toys.clip_words()
     teacher = ClipTextTeacher(clip_text(toys.clip(pieces)), pieces, max_windows=1)
-    finish(model, objectives, Taught(toys.both_sides(32, max_windows=1), teacher), out)
+    finish(quiet(model), objectives, Taught(toys.both_sides(32, max_windows=1), teacher), out)
 
 
 def contrast(out: Path) -> None:
     """CLIP, whose negatives come from the other process too."""
     pieces = toys.clip_words()
     model = TwoTowers(toys.clip(pieces), pieces)
-    finish(model, [Contrast(model.sizes)], toys.Pictures(pieces), out)
+    finish(quiet(model), [Contrast(model.sizes)], toys.Pictures(pieces), out)
 
 
 def keep(out: Path) -> None:
@@ -89,8 +89,8 @@ def keep(out: Path) -> None:
 
 
 def tokens(out: Path) -> None:
-    """Micro-batches of so many tokens: one process accumulates those of both."""
-    model = toys.cross_modal(dropout=0.0)
+    """Micro-batches of so many tokens, with dropout: one process accumulates those of both."""
+    model = toys.cross_modal(dropout=0.1)
     torch.manual_seed(3)
     objectives = [MaskedLM(model.sizes, mask_id=4, joint=True)]
     accumulate = 2 // int(os.environ.get("WORLD_SIZE", "1"))
@@ -98,12 +98,17 @@ def tokens(out: Path) -> None:
     finish(model, objectives, toys.both_sides(32, max_windows=1), out, config)
 
 
-def finish(
-    model: nn.Module, objectives: list, data: object, out: Path, config: TrainConfig = CONFIG
-) -> None:
+def quiet(model: nn.Module) -> nn.Module:
+    """Without dropout: another split of the batch would draw other places."""
     for part in model.modules():
         if isinstance(getattr(part, "dropout", None), float):
             part.dropout = 0.0
+    return model
+
+
+def finish(
+    model: nn.Module, objectives: list, data: object, out: Path, config: TrainConfig = CONFIG
+) -> None:
     result = train(model, objectives, data, config, out)
     if os.environ.get("RANK", "0") == "0":
         (out / "dropped").write_text(str(result["dropped_pieces"]))
