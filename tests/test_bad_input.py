@@ -267,6 +267,14 @@ def other_sizes(folder: Path) -> str:
     return "weights are missing, the first is encoder.layer.2"
 
 
+def not_finite(folder: Path) -> str:
+    path = homes.student(folder) / "model.safetensors"
+    weights = load_file(path)
+    weights["encoder.layer.1.output.dense.bias"][3] = float("nan")
+    save_file(weights, path, {"format": "pt"})
+    return "weights of encoder.layer.1.output.dense.bias are no numbers"
+
+
 def no_mask(folder: Path) -> str:
     home(folder, toys.bert(400), toys.siglip_words())
     return "no mask token"
@@ -303,6 +311,7 @@ BROKEN = [
     cut_short,
     corrupt,
     other_sizes,
+    not_finite,
     small_table,
     not_a_text_encoder,
     with_a_decoder,

@@ -425,6 +425,7 @@ EMPTY = [
     (edited(jsonl_lists, "captions.jsonl", '["two cats"]', "[]"), "captions.jsonl, line 2"),
     (edited(karpathys, "dataset_coco.json", "two cats", ""), "dataset_coco.json, images[1]"),
     (edited(texts_beside, "june/2.txt", "two cats", " \n"), "data, june/2.txt"),
+    (edited(webdataset, "00001/000001000.json", '"two cats"', "5"), "data, 00001/000001000.json"),
 ]
 
 

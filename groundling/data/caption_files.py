@@ -461,9 +461,12 @@ def _sidecar(folder: Path, base: str, there: set[str]) -> Path | None:
 
 
 def _caption_in_json(path: Path) -> str | None:
+    """An image's caption, empty where it is no text; None if the file is of something else."""
     content = read_json(path)
-    caption = content.get("caption") if isinstance(content, dict) else None
-    return caption if isinstance(caption, str) else None
+    if not isinstance(content, dict) or "caption" not in content:
+        return None
+    caption = content["caption"]
+    return caption if isinstance(caption, str) else ""
 
 
 def _pairs(reading: Reading, columns: CaptionColumns) -> None:

@@ -12,6 +12,8 @@ from groundling.errors import first_line
 
 WAIT = 2.0
 """Seconds for an answer."""
+ADVICE = ". If you were trying to load it from"
+"""With which transformers goes on to speak of folders that nobody has meant."""
 
 
 @cache  # once for a process
@@ -36,7 +38,7 @@ def local_only(source: str | Path) -> dict[str, Any]:
 def fault(source: str | Path, error: BaseException) -> str:
     """Why a hub id or folder could not be loaded, in a few words."""
     if not local_only(source):
-        return first_line(error)
+        return first_line(error).partition(ADVICE)[0]
     reason = (
         "HF_HUB_OFFLINE forbids asking the hub" if is_offline_mode() else "the hub does not answer"
     )

@@ -77,9 +77,20 @@ def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
         raise InputError(
             f"{source}: {len(missing)} weights are missing, the first is {sorted(missing)[0]}"
         )
+    _check_finite(model, source)
     if report["missing_keys"]:
         model.pooler = None  # a made-up one would be new in every process; the task makes its own, from the run's seed
     return model.float()
+
+
+def _check_finite(model: Any, source: str | Path) -> None:
+    """Raises InputError for weights that are no numbers: later, the rate of learning would be blamed."""
+    for name, value in model.named_parameters():
+        if not bool(value.isfinite().all()):
+            raise InputError(
+                f"{source}: weights of {name} are no numbers (NaN or infinite), so the file is damaged or its training "
+                "diverged; take another copy"
+            )
 
 
 def load_processor(source: str | Path) -> Any:

@@ -49,9 +49,9 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
 
     data = _data(config)
     images = data.images
+    model, cut = _model(run, images, config, training)
     notes = [*data.notes, *_of_start(config, training)]
     say_notes(notes)
-    model, cut = _model(run, images, config, training)
     window = model.clip.config.text_config.max_position_embeddings
     size = model.clip.config.vision_config.image_size
     texts = WindowInput(model.tokenizer, window, max_windows=1)
