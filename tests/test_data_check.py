@@ -464,6 +464,19 @@ def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_
     assert "captions from column 'remark'" in line and "--caption-column" in line
 
 
+def test_an_imagefolder_below_a_folder_of_any_name_is_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    rows = put(folder / "metadata.jsonl", '{"file_name": "a.png", "text": "a dog runs"}\n')
+    report = check(tmp_path)
+    assert report.layout == "imagefolder"
+    assert any(line.startswith(f"{rows}: 1 captions of 1 images") for line in report.lines)
+    # captions of the folder itself come first; then those beside the images are only named
+    put(tmp_path / "captions.csv", "image,caption\na.png,a cat\n")
+    assert check(tmp_path).layout == "captions by column"
+
+
 def test_an_unknown_layout_lists_what_is_recognised(tmp_path: Path) -> None:
     put(tmp_path / "model.bin", "x")
     report = check(tmp_path)

@@ -98,7 +98,7 @@ def check(folder: Path, flags: Flags | None = None) -> Report:
     for layout in LAYOUTS:
         if not layout.last:
             names += _look(layout, root, report)
-    for sub_folder in root.other_folders:
+    for sub_folder in [*root.other_folders, *root.imagefolders]:
         place = Place(sub_folder, root)
         for layout in LAYOUTS:
             if layout.below:

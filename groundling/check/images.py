@@ -81,7 +81,8 @@ def find_images(place: Place, wanted: Mapping[Path, Sequence[str]], report: Repo
 
 def image_folders(place: Place, report: Report) -> Match | None:
     """Folders of images, and images directly in the folder, that no captions speak of."""
-    folders = [folder for folder in place.image_folders if folder not in place.taken]
+    looked_at = place.taken.union(place.imagefolders)
+    folders = [folder for folder in place.image_folders if folder not in looked_at]
     loose = [path for path in place.files if is_picture(path.name)]
     if loose and not place.taken.issuperset(loose):
         folders.append(place.folder)

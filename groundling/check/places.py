@@ -11,6 +11,7 @@ from pathlib import Path
 
 from groundling.check.report import Report
 from groundling.config import CaptionColumns, OwnFile
+from groundling.data.caption_files import METADATA
 from groundling.data.image_files import is_picture
 
 IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d", re.IGNORECASE)
@@ -64,6 +65,12 @@ class Place:
     def other_folders(self) -> list[Path]:
         """Its folders that may hold data sets of their own."""
         return [folder for folder in self.folders if folder not in self.image_folders]
+
+    @property
+    def imagefolders(self) -> list[Path]:
+        """Its folders of images that hold captions themselves, unless other captions speak of them."""
+        free = [folder for folder in self.image_folders if folder not in self.taken]
+        return [folder for folder in free if any((folder / name).is_file() for name in METADATA)]
 
     @cached_property
     def image_names(self) -> set[str]:
