@@ -182,8 +182,7 @@ def _data(config: TeachConfig) -> _Data:
     there = find_images(held_out, config.images, told.path)
     held_out = there.kept(config.skip_missing, config.images)
     notes += [*told.notes, *there.notes]
-    files = [[image.file for image in some] for some in (held_out, images)]
-    notes += learned_too(*files, "images")
+    notes += learned_too([one.file for one in held_out], [one.file for one in images], "images")
     return _Data(images, missing, held_out, list(dict.fromkeys(notes)))
 
 
