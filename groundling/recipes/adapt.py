@@ -137,16 +137,7 @@ def _adapted(
     notes += [reading.note(config.arm, windows.max_windows)] if windows else []
     texts, held = _texts(config, reading, text, windows)
     given = replace(_given(config, model, text), distilling=distilling)
-    # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
-    room = classroom(
-        config.teacher if arm.taught else "",
-        arm.names,
-        given,
-        run.state.device,
-        run.folder,
-        training.seed,
-        also=[Itself(text)] if retains else [],
-    )
+    room = _room(run, config, arm, given, training.seed, [Itself(text)] if retains else [])
     samples, teachers = room.wrap(texts)
     given = with_teachers(given, room)
     objectives = make_objectives(arm.names, given, training.seed)
@@ -205,6 +196,14 @@ def _texts(
     if not config.held:
         return learned_from, None
     return learned_from, TextSamples(cut(config.held), pieces, windows)
+
+
+def _room(
+    run: Run, config: AdaptConfig, arm: Arm, given: Given, seed: int, also: Sequence[Itself]
+) -> Classroom:
+    """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
+    source = config.teacher if arm.taught else ""
+    return classroom(source, arm.names, given, run.state.device, run.folder, seed, also)
 
 
 def _held_out(
