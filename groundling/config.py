@@ -457,14 +457,15 @@ times), the same numbers (docs/running.md)."""
 @documented
 @dataclass(frozen=True)
 class Examining:
-    """Evaluation on the development split while training, and what follows from it."""
+    """Evaluation on held-out data while training, and what follows from it."""
 
     eval_every: float = 0.0
-    """Epochs from one evaluation on the task's first development split to the next, such as 1 or 0.25; 0: none until \
-the end."""
+    """Epochs from one evaluation to the next, such as 1 or 0.25; 0: none until the end. On finetune: the task's first \
+development split; adapt: the loss on --held; pretrain: that on --eval-captions, --eval-listing or --eval-splits; \
+teach: retrieval on these."""
     keep: Literal["last", "best"] = "last"
     """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
-on that split, whose score there is flattered by the choice."""
+there, whose score there is flattered by the choice."""
     patience: int = 0
     """--eval-every: stop after so many evaluations that were no better than the best one; 0: never."""
 
@@ -569,6 +570,7 @@ json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images wi
     """Captions of other images on which retrieval is reported (instead of `eval_listing`)."""
     eval_splits: tuple[str, ...] = ()
     """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
+    examining: Examining = field(default_factory=Examining)
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count them."""
     size: int = 64
@@ -621,8 +623,9 @@ the student reads."""
     max_texts: int = 0
     """Use at most so many texts, evenly spaced; 0: all."""
     held: tuple[str, ...] = ()
-    """xdbert: files of text that is not learned from, on which the report says what its parts have learned; none: \
-some of the texts that were learned from, with new masks and pairs."""
+    """Files of text that is not learned from: the report has the loss on them, and, of xdbert, what its parts have \
+learned (without this: on some of the texts that were learned from, with new masks and pairs)."""
+    examining: Examining = field(default_factory=Examining)
     masking: Masking = field(default_factory=Masking)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
@@ -670,6 +673,14 @@ none has one, by its number of samples."""
     """Leave captions out whose image is not in the store, and count them."""
     epoch_of: Literal["captions", "images"] = "captions"
     """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
+    eval_captions: tuple[str, ...] = ()
+    """Captions of other images, in any files that --captions reads, on which the loss is reported."""
+    eval_listing: str = ""
+    """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
+    eval_splits: tuple[str, ...] = ()
+    """Splits on which the loss is reported: Karpathy's json: of --eval-captions or else of --captions; --task: of the \
+task's own, e.g. `val`."""
+    examining: Examining = field(default_factory=Examining)
     task: str = ""
     """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
 VCR; e.g. vqa."""
@@ -715,7 +726,7 @@ the model is made for)."""
     adversarial: Adversarial = field(default_factory=Adversarial)
 
     def __post_init__(self) -> None:
-        _list_lone_texts(self, "captions")
+        _list_lone_texts(self, "captions", "eval_captions")
 
 
 @documented

@@ -357,6 +357,13 @@ def test_a_phase_on_the_texts_of_two_splits(
         pretrain(changed(config, train_splits=("test",)), STEPS, tmp_path / "x")
     with pytest.raises(InputError, match="--train-splits train val: captions have none"):
         pretrain(changed(settings, train_splits=splits), STEPS, tmp_path / "x")
+    aside = changed(config, train_splits=(), eval_splits=("val",))
+    held = pretrain(aside, replace(STEPS, batch=4), tmp_path / "held")["held"]
+    assert held["texts"] == len(alone[1]) and set(held["terms"]) == {"mlm"}
+    with pytest.raises(InputError, match="--eval-splits val: is learned from, too"):
+        pretrain(changed(config, eval_splits=("val",)), STEPS, tmp_path / "y")
+    with pytest.raises(InputError, match="--eval-splits: vqa has no labelled split 'dev'"):
+        pretrain(changed(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
 
 
 @pytest.mark.parametrize("join", ["visualbert", "uniter"])

@@ -18,6 +18,7 @@ from groundling.data.captions import Wanted
 from groundling.data.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.errors import InputError, nearest
+from groundling.feed import Source
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
@@ -34,8 +35,10 @@ from groundling.objectives.retain import Retain
 from groundling.recipes.adapting.parts import learned, length_note, match_by_length
 from groundling.recipes.adapting.reading import Reading, reading_of
 from groundling.recipes.cards import FILLS_MASKS
+from groundling.recipes.held_out import HeldOut, check_held, flattery, held_report
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
+    Classroom,
     classroom,
     inner_step,
     make_objectives,
@@ -134,16 +137,7 @@ def _adapted(
     notes += [reading.note(config.arm, windows.max_windows)] if windows else []
     texts, held = _texts(config, reading, text, windows)
     given = replace(_given(config, model, text), distilling=distilling)
-    # A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes.
-    room = classroom(
-        config.teacher if arm.taught else "",
-        arm.names,
-        given,
-        run.state.device,
-        run.folder,
-        training.seed,
-        also=[Itself(text)] if retains else [],
-    )
+    room = _room(run, config, arm, given, training.seed, [Itself(text)] if retains else [])
     samples, teachers = room.wrap(texts)
     given = with_teachers(given, room)
     objectives = make_objectives(arm.names, given, training.seed)
@@ -155,15 +149,21 @@ def _adapted(
     by_length = match_by_length(objectives, texts, training.seed)
     notes += length_note(by_length, reading.form)
     say_notes(notes)
-    result = train(model, objectives, samples, training, run.folder, teachers=teachers, inner=inner)
+    held_out = _held_out(held, room, model, objectives, training)
+    exam = held_out.exam(config.examining) if held_out else None
+    result = train(
+        model, objectives, samples, training, run.folder, teachers=teachers, inner=inner, exam=exam
+    )
+    remarks = flattery(result)
+    say_notes(remarks)
+    notes += remarks
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result |= {"form": reading.form, "max_length": reading.max_length}
+    result |= held_report(held_out)
     if isinstance(model, CrossModal) and windows:
-        found = learned(model, objectives, held or texts, training.seed, held is not None)
-        say_notes([found.line()])
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
-        result["learned"] = asdict(found)
+        result["learned"] = _learned(model, objectives, texts, held, training.seed)
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     if retention:
@@ -185,7 +185,7 @@ def _adapted(
 def _texts(
     config: AdaptConfig, reading: Reading, text: TextEncoder, windows: WindowInput | None
 ) -> tuple[TextSamples, TextSamples | None]:
-    """What is learned from and, for a cross-modal model, which has `windows`, what is held out; None without such."""
+    """What is learned from, and what is held out; None without such."""
     pieces = TextInput(text.tokenizer, reading.max_length)
     wanted = Wanted(config.caption_splits, config.columns)
 
@@ -193,9 +193,45 @@ def _texts(
         return corpus(paths, reading.form, text.tokenizer, reading.max_length, limit, wanted)
 
     learned_from = TextSamples(cut(config.text, config.max_texts), pieces, windows)
-    if not config.held or windows is None:
+    if not config.held:
         return learned_from, None
     return learned_from, TextSamples(cut(config.held), pieces, windows)
+
+
+def _room(
+    run: Run, config: AdaptConfig, arm: Arm, given: Given, seed: int, also: Sequence[Itself]
+) -> Classroom:
+    """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
+    source = config.teacher if arm.taught else ""
+    return classroom(source, arm.names, given, run.state.device, run.folder, seed, also)
+
+
+def _held_out(
+    texts: TextSamples | None,
+    room: Classroom,
+    model: TextEncoder | CrossModal,
+    objectives: Sequence[Objective],
+    training: TrainConfig,
+) -> HeldOut | None:
+    """What measures the loss on held-out texts, beside which the teachers stand as beside those learned from."""
+    if texts is None:
+        return None
+    samples, teachers = room.wrap(texts)
+    sources = [Source(samples, name="--held")]
+    return HeldOut("texts", sources, model, objectives, teachers, training)
+
+
+def _learned(
+    model: CrossModal,
+    objectives: Sequence[Objective],
+    texts: TextSamples,
+    held: TextSamples | None,
+    seed: int,
+) -> dict[str, Any]:
+    """What the parts of a cross-modal model have learned, which is said, too."""
+    found = learned(model, objectives, held or texts, seed, held is not None)
+    say_notes([found.line()])
+    return asdict(found)
 
 
 def _export(
@@ -223,6 +259,10 @@ def _check(config: AdaptConfig, arm: Arm) -> None:
         raise InputError(f"--arm {config.arm} needs --student FOLDER_OR_HUB_ID")
     if not config.teacher and (arm.joint or arm.taught):
         raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
+    check_held(config.examining, bool(config.held), "--held FILES, texts that are not learned from")
+    for path in config.held:
+        if path in config.text:
+            raise InputError(f"--held {path}: --text has it, too, so that it is learned from")
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
     if config.keep_projection:

@@ -133,7 +133,7 @@ def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-MEASURED = ("median", "official", "retrieval", "retention", "last")
+MEASURED = ("median", "official", "retrieval", "retention", "held", "last")
 """Parts of a result whose numbers are told."""
 
 

@@ -24,7 +24,7 @@ from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetuning.checks import check
 from groundling.recipes.finetuning.description import described_of
-from groundling.recipes.finetuning.exam import check_exam, exam_of, flattery
+from groundling.recipes.finetuning.exam import check_exam, exam_of
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
 from groundling.recipes.finetuning.model import head_of, student_of
 from groundling.recipes.finetuning.result import about, mixed, summary
@@ -35,6 +35,7 @@ from groundling.recipes.finetuning.samples import (
     shelf_of,
     sizes_with_classes,
 )
+from groundling.recipes.held_out import flattery
 from groundling.recipes.lifecycle import Run, say_notes, write_result
 from groundling.recipes.regions_of import Shelf, manifests
 from groundling.recipes.teaching import (

@@ -10,12 +10,20 @@ from typing import Any
 import torch
 
 from groundling.batch import Example
-from groundling.config import PretrainConfig, TrainConfig, check_numbers, check_training, need
+from groundling.config import (
+    PretrainConfig,
+    TrainConfig,
+    changed,
+    check_numbers,
+    check_training,
+    need,
+)
 from groundling.data.caption_images import in_store
 from groundling.data.captions import (
     Captioned,
     Captions,
     Wanted,
+    has_splits,
     keep_listed,
 )
 from groundling.data.corpora import corpus
@@ -37,6 +45,7 @@ from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.recipes.finetuning.examples import check_mentioned
+from groundling.recipes.held_out import HeldOut, check_held, flattery, held_report, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
@@ -73,10 +82,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         return run.result
 
     corpora = _corpora(config)
-    names = [each.name for each in corpora]
-    pixels = bool(config.regions.images)
-    shelf = Shelf(config.regions.regions, names, "file of captions", features=not pixels)
-    store = shelf.of(*names)
+    shelf, store = _stores(config, corpora)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, store)
     design = design_of(model, config.model)
@@ -93,13 +99,22 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     own = _own_objectives(phase, given, config, training.seed)
     _check_grounded(own, config)
     beside = make_objectives(asked, with_teachers(given, room), training.seed)
-    sources = _sources(corpora, data, phase, own, beside)
+    sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources)
     every = [*own, *beside]
-    teachers = data.teachers
-    trained = train(model, every, sources, training, run.folder, teachers=teachers, inner=inner)
     notes = [*data.notes, *_notes(phase, own, task, config)]
+    held = _held_data(config, phase, task, model, shelf, room)
+    held_out = None
+    if held is not None:
+        seen = _sources(held, phase, own, beside)
+        held_out = HeldOut("texts", seen, model, every, held.teachers, training)
+        notes += [*held.notes, *learned_too(held.places(), data.places(), "images")]
+    exam = None if held_out is None else held_out.exam(config.examining)
+    trained = train(
+        model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
+    )
     result = _result(trained, model, every, run.folder, data.left_out, notes, config)
+    result |= held_report(held_out)
 
     def save(folder: Path) -> None:
         model.export(folder / "model")
@@ -132,7 +147,7 @@ def _result(
 ) -> dict[str, Any]:
     """What is reported of a finished training, whose log is in `folder`; its notes are said, too."""
     watched, remarks = watched_terms(objectives, folder, trained)
-    notes = [*notes, *remarks]
+    notes = [*notes, *remarks, *flattery(trained)]
     say_notes(notes)
     names = sorted(one.name for one in objectives)
     result = trained | {"model": model.join.kind, "objectives": names}
@@ -157,6 +172,8 @@ def _check(config: PretrainConfig) -> None:
     for flag, given in (
         ("--listing", config.listing),
         ("--caption-splits", " ".join(config.caption_splits)),
+        ("--eval-captions", " ".join(config.eval_captions)),
+        ("--eval-listing", config.eval_listing),
     ):
         if config.task and given:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
@@ -174,6 +191,9 @@ def _check(config: PretrainConfig) -> None:
         raise InputError(
             f"--partition {config.partition}: captions have none; pass --task and --data"
         )
+    held = config.eval_captions or config.eval_listing or config.eval_splits
+    flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
+    check_held(config.examining, bool(held), flags)
     check_parts(config.objectives, config.teacher, "pretrain")
 
 
@@ -183,13 +203,27 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
         **manifests(config.regions.regions),
         "data": config.data,
         "partition": config.partition,
+        "eval_listing": config.eval_listing,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
         **teacher_inputs(config.teacher, config.targeted),
     }
     for number, each in enumerate(_corpora(config)):
         inputs[f"captions:{number}" if number else "captions"] = each.file
+    held = [_file_and_weight(word)[0] for word in config.eval_captions]
+    inputs |= {f"eval_captions:{number}": path for number, path in enumerate(held)}
     return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
+
+
+def _stores(config: PretrainConfig, corpora: Sequence[_Corpus]) -> tuple[Shelf, SeveralStores]:
+    """The stores of all captions, and of those that are learned from; raises InputError if they do not go together."""
+    names = [each.name for each in corpora]
+    held = _held_config(config)
+    every = dict.fromkeys([*names, *(each.name for each in _corpora(held or config))])
+    pixels = bool(config.regions.images)
+    shelf = Shelf(config.regions.regions, every, "file of captions", features=not pixels)
+    shelf.of(*every)
+    return shelf, shelf.of(*names)
 
 
 def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
@@ -242,9 +276,9 @@ def _corpora(config: PretrainConfig) -> list[_Corpus]:
         return [_Corpus(config.task, "")]
     parts = [_file_and_weight(word) for word in config.captions]
     files = [file for file, _ in parts]
-    names = [Path(file).stem for file in files]
-    if len(set(names)) < len(names):
-        names = files
+    every = dict.fromkeys([*files, *(_file_and_weight(word)[0] for word in config.eval_captions)])
+    alike = len({Path(file).stem for file in every}) < len(every)
+    names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
         raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
     corpora = [
@@ -276,9 +310,12 @@ def _file_and_weight(word: str) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class _Data:
-    """What a model is pre-trained on."""
+    """What a model is pre-trained on, or what is held out."""
 
+    corpora: Sequence[_Corpus]
     samples: list[Samples]
+    """Of every corpus."""
+    stores: list[SeveralStores]
     """Of every corpus."""
     left_out: int
     """Captioned images that the stores lack."""
@@ -286,6 +323,17 @@ class _Data:
     """What a reader must know of them."""
     teachers: Sequence[Teacher] = ()
     """Those that the loop must ask."""
+
+    def places(self) -> list[str]:
+        """Where the regions of all images are: two data sets may call different images alike."""
+        pairs = zip(self.samples, self.stores, strict=True)
+        places = (
+            f"{store.holder(image).folder}: {image}"
+            for samples, store in pairs
+            for images in samples.images
+            for image in images
+        )
+        return list(dict.fromkeys(places))
 
 
 def _phase(design: Design, config: PretrainConfig) -> Phase:
@@ -407,7 +455,56 @@ def _data(
             if config.pixels.flip:
                 samples = Mirrored(samples, samples)  # the release leaves captions as they are
         seen.append(samples)
-    return _Data(seen, left_out, notes, teachers)
+    return _Data(corpora, seen, stores, left_out, notes, teachers)
+
+
+def _held_config(config: PretrainConfig) -> PretrainConfig | None:
+    """The run with what is held out in place of what is learned from, so that both are read alike; None without."""
+    if not (config.eval_captions or config.eval_listing or config.eval_splits):
+        return None
+    if config.task:
+        return changed(config, train_splits=config.eval_splits, partition="", flip=False)
+    captions = config.eval_captions or config.captions
+    files = [_file_and_weight(word)[0] for word in captions]
+    splits = config.caption_splits if any(map(has_splits, files)) else ()
+    return changed(
+        config,
+        captions=captions,
+        eval_captions=config.captions,  # files are called as they are in the run
+        caption_splits=config.eval_splits or splits,
+        listing=config.eval_listing,
+        flip=False,
+    )
+
+
+def _held_data(
+    config: PretrainConfig,
+    phase: Phase,
+    task: Task | None,
+    model: SingleStream,
+    shelf: Shelf,
+    room: Classroom,
+) -> _Data | None:
+    """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
+    held = _held_config(config)
+    if held is None:
+        return None
+    versions = []
+    if task is not None:
+        _check_held_splits(task, config)
+        versions = _versions(task, held, phase)
+    return _data(held, phase, versions, model, _corpora(held), shelf, room)
+
+
+def _check_held_splits(task: Task, config: PretrainConfig) -> None:
+    offered = (task.train, *task.dev)
+    for split in config.eval_splits:
+        if split not in offered:
+            raise InputError(
+                f"--eval-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
+            )
+        if split in task.learned(config.train_splits):
+            raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
 
 
 def _captioned(
@@ -467,7 +564,6 @@ def _shared_images(
 
 
 def _sources(
-    corpora: Sequence[_Corpus],
     data: _Data,
     phase: Phase,
     objectives: Sequence[Objective],
@@ -481,7 +577,7 @@ def _sources(
     always = tuple(objective.name for objective in beside)
     mix = phase.mix or [(1.0, tuple(sorted(names)))]
     sources = []
-    for each, samples in zip(corpora, data.samples, strict=True):
+    for each, samples in zip(data.corpora, data.samples, strict=True):
         weight = each.weight or float(len(samples))
         for ratio, mixed in mix:
             present = tuple(name for name in mixed if name in names)

@@ -10,26 +10,38 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
-from groundling.analysis.retrieval import retrieval
-from groundling.config import TEACHING, TeachConfig, TrainConfig, check_training, need
+from groundling.analysis.retrieval import MEAN, retrieval
+from groundling.config import (
+    TEACHING,
+    TeachConfig,
+    TrainConfig,
+    check_numbers,
+    check_training,
+    need,
+)
 from groundling.data.caption_images import find_images
 from groundling.data.caption_samples import CaptionSamples, Cut
 from groundling.data.captions import Captioned, Captions, has_splits, keep_listed
 from groundling.data.samples import WindowInput
 from groundling.errors import InputError
+from groundling.exams import Exam
 from groundling.keyed import seed_of
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer
 from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
+from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.runs import whole_folder
 from groundling.train import train
 
 NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
 """Settings that an existing CLIP leaves no choice of."""
+COUNTS = ("images", "captions")
+"""What `retrieval` tells besides scores."""
 
 
 def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
@@ -39,10 +51,13 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         InputError: captions or images are missing or malformed, or `out` holds another run.
     """
     need(config, "teach", "captions", "images")
+    check_numbers(config)
     check_training(training)
     _check_start(config)
+    _check_exam(config)
     settings = {**asdict(config), "train": asdict(training)}
     inputs = {"captions": config.captions, "images": config.images, "start": config.start}
+    inputs |= {"eval_captions": config.eval_captions, "eval_listing": config.eval_listing}
     run = Run(out, "teach", settings, inputs, training.cpu, ["model"])
     if run.result is not None:
         return run.result
@@ -65,12 +80,17 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     }
     if config.start:
         result["start"] = config.start
+    held_out = seen(data.held_out, augment=False) if data.held_out else None
+    if not config.untrained:
+        exam = _exam(model, held_out, config)
+        result |= train(model, [Contrast(model.sizes)], samples, training, run.folder, exam=exam)
+        remarks = flattery(result)
+        say_notes(remarks)
+        notes += remarks
     if notes:
         result["notes"] = notes
-    if not config.untrained:
-        result |= train(model, [Contrast(model.sizes)], samples, training, run.folder)
-    if data.held_out:
-        result["retrieval"] = retrieval(model, seen(data.held_out, augment=False))
+    if held_out is not None:
+        result["retrieval"] = retrieval(model, held_out)
     return run.finish(result, lambda folder: model.export(folder / "model"))
 
 
@@ -84,6 +104,29 @@ def _check_start(config: TeachConfig) -> None:
             raise InputError(
                 f"--start {config.start}: --{name} is for a new CLIP, this one has its own; leave it out"
             )
+
+
+def _check_exam(config: TeachConfig) -> None:
+    """Raises InputError for evaluation on the way of nothing, or on nothing."""
+    held = config.eval_captions or config.eval_listing or config.eval_splits
+    flags = "--eval-captions FILE, --eval-listing FILE or --eval-splits NAMES"
+    check_held(config.examining, bool(held), flags)
+    if config.examining.eval_every and config.untrained:
+        raise InputError("--eval-every: --untrained leaves no training to evaluate on the way")
+
+
+def _exam(model: TwoTowers, held_out: CaptionSamples | None, config: TeachConfig) -> Exam | None:
+    """Retrieval every --eval-every epochs, by its mean recall; None without held-out images."""
+    if held_out is None:
+        return None
+    samples = held_out
+
+    def measure() -> dict[str, float]:
+        found = [retrieval(model, samples)]
+        broadcast_object_list(found)  # what one process rounds otherwise must not part them
+        return {name: value for name, value in found[0].items() if name not in COUNTS}
+
+    return exam_every(config.examining, "held-out images", MEAN, measure)
 
 
 def _of_start(config: TeachConfig, training: TrainConfig) -> list[str]:
@@ -138,9 +181,9 @@ def _data(config: TeachConfig) -> _Data:
     held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
     there = find_images(held_out, config.images, told.path)
     held_out = there.kept(config.skip_missing, config.images)
-    return _Data(
-        images, missing, held_out, list(dict.fromkeys([*notes, *told.notes, *there.notes]))
-    )
+    notes += [*told.notes, *there.notes]
+    notes += learned_too([one.file for one in held_out], [one.file for one in images], "images")
+    return _Data(images, missing, held_out, list(dict.fromkeys(notes)))
 
 
 def _tokenizer(

@@ -20,6 +20,7 @@ from transformers import CLIPImageProcessorPil
 from groundling.batch import Example, collate
 from groundling.config import Targeted, TrainConfig
 from groundling.data.samples import TextInput, TextSamples
+from groundling.feed import Source
 from groundling.keyed import generator
 from groundling.models.clip import ClipImage, TwoTowers, clip_text
 from groundling.objectives.clip_tokens import ClipTokens
@@ -27,6 +28,7 @@ from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
+from groundling.recipes.held_out import HeldOut
 from groundling.recipes.teaching import Classroom
 from groundling.teachers import kept
 from groundling.teachers.clip import ClipTeacher
@@ -54,6 +56,9 @@ def adapt(out: Path) -> None:
     pieces = toys.clip_words()
     teacher = ClipTextTeacher(clip_text(toys.clip(pieces)), pieces, max_windows=1)
     finish(quiet(model), objectives, Taught(toys.both_sides(32, max_windows=1), teacher), out)
+    held = [Source(Taught(toys.both_sides(19, max_windows=1), teacher))]
+    found = HeldOut("texts", held, model, objectives, (), CONFIG).measure()
+    homes.put(out / f"held-{os.environ.get('RANK', '0')}.json", json.dumps(found))
 
 
 def contrast(out: Path) -> None:
@@ -178,6 +183,18 @@ def test_two_processes_equal_one(run, two, tmp_path):
             torch.testing.assert_close(
                 first[name], second[name], rtol=0, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}"
             )
+
+
+def test_two_processes_measure_the_same_loss_as_one(two, tmp_path):
+    adapt(tmp_path)
+    one, first, second = (
+        json.loads((folder / "adapt" / f"held-{rank}.json").read_text())
+        if folder == two
+        else json.loads((folder / "held-0.json").read_text())
+        for folder, rank in ((tmp_path, 0), (two, 0), (two, 1))
+    )
+    assert first == second
+    assert first == pytest.approx(one, rel=1e-4)
 
 
 def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):

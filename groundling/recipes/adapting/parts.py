@@ -18,6 +18,7 @@ from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
+from groundling.recipes.held_out import AFTER
 
 MEASURED = 512
 """Most texts whose lengths are looked at."""
@@ -27,8 +28,6 @@ REPORTED = 256
 """Most texts on which a trained model is asked."""
 AT_ONCE = 16
 """Texts in one pass."""
-AFTER = -1
-"""In an epoch's place in keys: masks and pairs that no epoch of training has."""
 
 
 def match_by_length(objectives: Sequence[Objective], samples: Samples, seed: int) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from groundling.config import FinetuneConfig
 from groundling.data.samples import Samples
@@ -13,6 +12,7 @@ from groundling.exams import Exam
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetuning.examples import trained_on
+from groundling.recipes.held_out import exam_every
 from groundling.tasks import Task
 
 
@@ -24,24 +24,13 @@ def exam_of(
     config: FinetuneConfig,
 ) -> Exam | None:
     """What is measured every --eval-every epochs; None without."""
-    examining = config.examining
-    if not examining.eval_every:
-        return None
     split = task.dev[0]
     metric = task.metrics[0]
 
     def measure() -> dict[str, float]:
         return evaluate(student, objective, task, samples[split]).metrics
 
-    return Exam(
-        split=split,
-        metric=metric.name,
-        measure=measure,
-        every=examining.eval_every,
-        keep=examining.keep,
-        patience=examining.patience,
-        higher_is_better=metric.higher_is_better,
-    )
+    return exam_every(config.examining, split, metric.name, measure, metric.higher_is_better)
 
 
 def check_exam(task: Task, config: FinetuneConfig) -> None:
@@ -51,14 +40,3 @@ def check_exam(task: Task, config: FinetuneConfig) -> None:
             f"--eval-every: {task.dev[0]} is learned from (--train-splits), so that it says nothing of held-out data; "
             "leave one of the two out"
         )
-
-
-def flattery(trained: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of a score by which the weights were chosen."""
-    exam = trained.get("exam")
-    if exam is None or exam["keep"] == "last" or exam["evaluations"] < 2:
-        return []
-    return [
-        f"the weights of step {exam['kept_step']} were kept, the best of {exam['evaluations']} evaluations on "
-        f"{exam['split']}: its scores on {exam['split']} are flattered by that choice"
-    ]

@@ -1,0 +1,240 @@
+"""What a run's objectives lose on held-out data: the number itself, on the way, in reports, after a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+import toys
+
+from groundling.batch import collate
+from groundling.config import (
+    AdaptConfig,
+    PretrainConfig,
+    TeachConfig,
+    TrainConfig,
+    changed,
+    configured,
+)
+from groundling.data.regions import Found, RegionWriter
+from groundling.errors import InputError
+from groundling.feed import Corruption, Source
+from groundling.objectives import in_order
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.recipes.adapt import adapt
+from groundling.recipes.held_out import HeldOut
+from groundling.recipes.pretrain import pretrain
+from groundling.recipes.teach import teach
+from groundling.train import _Training
+
+STEPS = replace(homes.STEPS, steps=4, batch=4, lr=1e-2, save_every=9)
+
+
+def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
+    model = toys.cross_modal(dropout=0.5).train()
+    objectives = [
+        MaskedLM(model.sizes, mask_id=4, joint=True),
+        Match(model.sizes, weight=0.5, warmup=9),
+    ]
+    samples = toys.both_sides(13)
+    config = TrainConfig(batch=8, accumulate=2, seed=3)  # passes of 4, 4 and 5
+    held = HeldOut("texts", [Source(samples)], model, objectives, (), config)
+    state = torch.random.get_rng_state()
+    found = held.measure()
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert model.training and objectives[0].training
+    model.eval()
+    batch = collate(Corruption(3)(samples, range(13), -1, in_order(objectives)))
+    means = {}
+    with torch.no_grad():
+        encoded = model(batch)
+        for one in objectives:
+            for term, value in one(encoded, batch).items():
+                means[term] = float(value) / one.count(batch)[term]
+    assert found == pytest.approx(
+        {"loss": means["mlm"] + 0.5 * means["match"], **means}, rel=1e-4, abs=1e-5
+    )
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts, a text encoder and a CLIP; twelve pictures with captions, of which the last four are held out."""
+    folder = tmp_path_factory.mktemp("held")
+    homes.student(folder / "bert")
+    homes.teacher(folder / "clip")
+    homes.text(folder / "train.txt", 24)
+    homes.put(folder / "held.txt", "\n".join(toys.sentences()[24:36]) + "\n")
+    names = [f"{number:02d}" for number in range(12)]
+    rows = [f"{name}.png\ta dog and {name} cats" for name in names]
+    homes.put(folder / "train.tsv", "image\tcaption\n" + "\n".join(rows[:8]) + "\n")
+    homes.put(folder / "held.tsv", "image\tcaption\n" + "\n".join(rows[8:]) + "\n")
+    writer = RegionWriter(folder / "store")
+    found = []
+    for number, name in enumerate(names):
+        homes.picture(folder / f"images/{name}.png", (number * 20, 9, 99), (16, 16))
+        row = toys.regions(number, 3)
+        found.append(Found(name, (16, 16), row.boxes, row.confidence, row.features, row.classes))
+    (folder / "store").mkdir(exist_ok=True)
+    writer.write(0, found)
+    writer.close({"source": "test"})
+    return folder
+
+
+def adapting(place: Path) -> AdaptConfig:
+    return configured(
+        AdaptConfig,
+        student=str(place / "bert"),
+        teacher=str(place / "clip"),
+        text=(str(place / "train.txt"),),
+        held=(str(place / "held.txt"),),
+        max_length=24,
+    )
+
+
+def pretraining(place: Path) -> PretrainConfig:
+    return configured(
+        PretrainConfig,
+        model="uniter",
+        student=str(place / "bert"),
+        regions=(str(place / "store"),),
+        captions=(str(place / "train.tsv"),),
+        eval_captions=(str(place / "held.tsv"),),
+    )
+
+
+def teaching(place: Path) -> TeachConfig:
+    small = {"size": 16, "patch": 8, "vision": (8, 1), "text": (8, 1), "projection": 8}
+    return configured(
+        TeachConfig,
+        captions=str(place / "train.tsv"),
+        eval_captions=str(place / "held.tsv"),
+        images=str(place / "images"),
+        vocabulary=300,
+        **small,
+    )
+
+
+COMMANDS: list[tuple[Any, Callable[[Path], Any]]] = [
+    (adapt, adapting),
+    (pretrain, pretraining),
+    (teach, teaching),
+]
+
+
+def result_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.parametrize(("recipe", "settings"), COMMANDS)
+def test_a_run_that_is_killed_at_an_exam_keeps_the_same_weights(
+    recipe: Any,
+    settings: Callable[[Path], Any],
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = changed(settings(place), eval_every=0.25, keep="best")
+    recipe(config, STEPS, tmp_path / "whole")
+    saved = iter([_Training._save, None])
+
+    def save(training: _Training) -> None:
+        done = next(saved)
+        if done is None:
+            raise homes.Killed
+        done(training)
+
+    with monkeypatch.context() as patch:  # after the second exam, before its checkpoint
+        patch.setattr(_Training, "_save", save)
+        with pytest.raises(homes.Killed):
+            recipe(config, STEPS, tmp_path / "killed")
+    recipe(config, STEPS, tmp_path / "killed")
+    whole, killed = (result_of(tmp_path / name) for name in ("whole", "killed"))
+    for result in (whole, killed):
+        result.pop("seconds")
+    assert whole == killed
+    assert homes.digests(tmp_path / "whole/model") == homes.digests(tmp_path / "killed/model")
+    assert homes.log_of(tmp_path / "whole") == homes.log_of(tmp_path / "killed")
+    exam = whole["exam"]
+    assert exam["evaluations"] >= 2
+    at_best = next(one for one in exam["scores"] if one["step"] == exam["kept_step"])
+    if recipe is teach:
+        assert exam["metric"] == "mean_recall"
+        report = whole["retrieval"]
+        recalls = [value for name, value in report.items() if "_r@" in name]
+        assert report["mean_recall"] == pytest.approx(sum(recalls) / 6, abs=0.01)
+    else:
+        assert at_best["loss"] == min(one["loss"] for one in exam["scores"])
+        report = {"loss": whole["held"]["loss"], **whole["held"]["terms"]}
+    for name in at_best.keys() - {"step"}:
+        assert report[name] == at_best[name]  # the kept weights were measured
+    assert f"the weights of step {exam['kept_step']} were kept" in whole["notes"][-1]
+
+
+@pytest.mark.parametrize(("recipe", "settings"), COMMANDS)
+def test_exams_change_nothing_of_a_training(
+    recipe: Any, settings: Callable[[Path], Any], place: Path, tmp_path: Path
+) -> None:
+    plain = recipe(settings(place), STEPS, tmp_path / "plain")
+    watched = recipe(changed(settings(place), eval_every=0.25), STEPS, tmp_path / "watched")
+    assert homes.digests(tmp_path / "plain/model") == homes.digests(tmp_path / "watched/model")
+    assert "exam" not in plain
+    report = "retrieval" if recipe is teach else "held"
+    assert plain[report] == watched[report]
+    assert plain[report]["images" if recipe is teach else "texts"] == (13 if recipe is adapt else 4)
+
+
+def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) -> None:
+    both = str(homes.put(tmp_path / "both.tsv", (place / "train.tsv").read_text()))
+    once = replace(STEPS, steps=1)
+    for recipe, config in (
+        (pretrain, changed(pretraining(place), eval_captions=(both,))),
+        (teach, changed(teaching(place), eval_captions=both)),
+    ):
+        (note,) = recipe(config, once, tmp_path / recipe.__name__)["notes"]
+        assert note.startswith("8 of 8 held-out images are learned from, such as ")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "values", "message"),
+    [
+        (adapt, adapting, {"held": ()}, "--eval-every: nothing is held out .*; pass --held FILES"),
+        (pretrain, pretraining, {"eval_captions": ()}, "pass --eval-captions FILES, "),
+        (teach, teaching, {"eval_captions": ""}, "pass --eval-captions FILE, "),
+        (teach, teaching, {"untrained": True}, "--untrained leaves no training to evaluate"),
+        (teach, teaching, {"eval_every": -1.0}, "--eval-every = -1.0, expected at least 0"),
+        (
+            pretrain,
+            pretraining,
+            {"captions": (), "task": "vqa", "data": "x"},
+            r"--eval-captions .*held.tsv: a task's own texts have none",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit(
+    recipe: Any,
+    settings: Callable[[Path], Any],
+    values: dict[str, Any],
+    message: str,
+    place: Path,
+    tmp_path: Path,
+) -> None:
+    config = changed(settings(place), **{"eval_every": 1.0, **values})
+    with pytest.raises(InputError, match=message):
+        recipe(config, STEPS, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_not_held_out_and_learned_from(place: Path, tmp_path: Path) -> None:
+    config = changed(adapting(place), held=(str(place / "train.txt"),))
+    with pytest.raises(InputError, match=r"--held .*train.txt: --text has it, too"):
+        adapt(config, STEPS, tmp_path / "out")
