@@ -441,6 +441,22 @@ def test_captions_without_text_are_left_out_and_told_by_both(
     assert fixture.checked().problems == [note.removeprefix("note: ")]
 
 
+def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixture = csv_by_values(tmp_path / "data")
+    fixture.flags.clear()
+    rows = fixture.folder / "bilder.jsonl"
+    assert fixture.told(tmp_path / "out") == ""
+    guess = f"{rows}: captions from column 'satz', images from 'bild', by what stands in them"
+    assert f"note: {guess}; --caption-column" in capsys.readouterr().err
+    assert fixture.checked().problems == []
+    put(rows, rows.read_text().replace("2.jpg", "gone.jpg"))
+    told = fixture.told(tmp_path / "again")
+    assert "1 of 2 captioned images are missing, the first is gone.jpg" in told
+    assert f"note: not taken for captions: {told}" in fixture.checked().lines
+
+
 # -- what is read how --------------------------------------------------------------------------------------------------
 
 

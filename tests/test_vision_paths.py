@@ -517,9 +517,11 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     assert (
         "dev" in finetune(changed(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
     )
-    homes.put(
-        tmp_path / "asked.csv",
-        "\n".join(["question,photo,answer", *table, "is it blue ?,gone.png,no"]) + "\n",
-    )
-    with pytest.raises(InputError, match="lacks 1 images, the first is 'gone'"):
-        finetune(asked, BRIEF, tmp_path / "gone")
+    name = table[1].split(",")[1]
+    hint = "differ in capitals alone, such as"
+    for photo, more in (("gone.png", ""), (name.upper(), f"1 {hint} {name.upper()[:-4]} from")):
+        rows = ["question,photo,answer", *table, f"is it blue ?,{photo},no"]
+        homes.put(tmp_path / "asked.csv", "\n".join(rows) + "\n")
+        absent = rf"store: 1 of \d+ images are not in this region store, the first is '{photo[:-4]}' of asked-\w+-\d+; "
+        with pytest.raises(InputError, match=absent + more):
+            finetune(asked, BRIEF, tmp_path / photo)

@@ -104,7 +104,7 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     layout = layout_of(path, columns, content) or _half(path, content)
     if not layout:
         if path.suffix in TABLES and _has_images(place):
-            report.lines.extend(_not_taken(Captions(path, None, columns)))
+            report.lines.extend(_not_taken(Captions(path, None, columns), place))
         return
     told = Captions(path, None, columns)
     contents.names.append(layout)
@@ -118,14 +118,22 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     report.problems.extend([*told.faults, *told.notes])
 
 
-def _not_taken(told: Captions) -> list[str]:
-    """Why a table beside images is not taken for captions, in the words of the commands that would read it."""
-    if told.faults:
-        return [f"note: not taken for captions: {told.faults[0]}"]
+def _not_taken(told: Captions, place: Place) -> list[str]:
+    """Why a table beside images is not taken for captions, and what the commands that would read it say of it."""
     if not told.reading.about:
-        return []
+        return [f"note: not taken for captions: {fault}" for fault in told.faults[:1]]
     how = "--caption-column and --image-column say so"
-    return [f"note: not taken for captions: {told.path}; if it holds {told.reading.about}, {how}"]
+    lines = [f"{told.path}; if it holds {told.reading.about}, {how}", *told.faults, *told.notes]
+    folders = place.image_folders or _holder(place, inside_out=False)
+    if folders and not told.faults:
+        base = folders[0] if len(folders) == 1 else place.folder
+        try:
+            found = find_images(told.images, base, told.path)
+        except InputError as error:
+            lines.append(str(error))
+        else:
+            lines += [found.fault] if found.fault else []
+    return [f"note: not taken for captions: {line}" for line in lines]
 
 
 def _has_images(place: Place) -> bool:

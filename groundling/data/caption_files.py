@@ -76,6 +76,8 @@ class Reading:
     """What commands read past, and say so."""
     about: str = ""
     """Which columns or splits were read; empty where there are none."""
+    guessed: bool = False
+    """Whether the columns were told by their values, since nobody calls them so."""
     splits: Counter[str] = field(default_factory=Counter)
     """Images by split, in a file with splits."""
     content: Any = None
@@ -191,6 +193,8 @@ def _what_is_in(folder: Path) -> str:
     """Why a folder's captions cannot be read, in words."""
     below = [*folder.glob("*"), *folder.glob("annotations/*.json"), *folder.glob("*/metadata.*")]
     offered = [p.relative_to(folder).as_posix() for p in sorted(below) if _may_hold(p)]
+    if len(offered) == 1:
+        return f"a folder in which {offered[0]} may hold captions; pass that file"
     if offered:
         return f"a folder with several files; pass one of them: {', '.join(offered[:8])}"
     if any(path.suffix == ".tar" for path in below):
@@ -364,6 +368,7 @@ def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> Non
     cells = [row for _, row in rows]
     chosen = columns_for(path, header, cells, columns)
     reading.about = chosen.about
+    reading.guessed = not is_headed(header, columns)
     if chosen.image:
         images = [str(row.get(chosen.image, "")) for row in cells]
         captions = [str(row.get(chosen.captions[0], "")) for row in cells]

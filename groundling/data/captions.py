@@ -82,6 +82,16 @@ class Captions:
         """What is read past: captions without text, and names that occur twice."""
         return _lines(self.reading.remarks.values())
 
+    @property
+    def guess(self) -> list[str]:
+        """What is to be said of columns that were told by their values: which they are."""
+        if not self.reading.guessed:
+            return []
+        return [
+            f"{self.path}: {self.reading.about}, by what stands in them; --caption-column and --image-column say "
+            "otherwise"
+        ]
+
     def sound(self) -> Captions:
         """Itself; raises InputError for the first of `faults`."""
         for fault in self.faults:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from groundling.data.image_files import stem
+from groundling.data.image_files import stem, unread_images
 from groundling.data.paired import Store
 from groundling.data.pictures import Picture, files_below, only, read_picture
 from groundling.data.regions import RegionStore
@@ -157,8 +158,13 @@ class Sight:
                 raise InputError("no such file")
             return picture
         if image not in self.files:
-            raise InputError(f"no such photo in {self.place}{self._nearby(image)}")
+            raise InputError(f"no such photo in {self.place}{self._nearby(image)}{self._unread}")
         return only(self.files[image])
+
+    @cached_property
+    def _unread(self) -> str:
+        """What to say of images in the folder of photos that are there and cannot be read."""
+        return "".join(f"; {line}" for line in unread_images(self.place))
 
     def _nearby(self, image: str) -> str:
         """What to say of a name that begins above the folder of photos; empty if no end of it names one."""

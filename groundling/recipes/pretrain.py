@@ -519,7 +519,7 @@ def _captioned(
         found = in_store(images, store, store.name, told.path)
         if found.missing and not (config.skip_missing and found.images):
             raise InputError(found.fault)
-        yield found.images, len(found.missing), told.notes
+        yield found.images, len(found.missing), [*told.guess, *told.notes]
 
 
 def _shared_images(

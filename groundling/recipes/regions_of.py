@@ -7,7 +7,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from groundling.data.image_files import Names
 from groundling.data.regions import RegionStore
+from groundling.data.samples import Samples
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.models.kinds import RegionReader
@@ -102,3 +104,25 @@ def check_regions(stores: SeveralStores, model: RegionReader, accept: bool) -> N
             f"{store.folder}: made by {store.made_by}, but the model was trained with regions made by "
             f"{model.regions_from.get('made_by')}; make the store alike, or pass --other-regions"
         )
+
+
+def check_images(samples: Samples, store: SeveralStores) -> None:
+    """Raises InputError for images that samples ask for and a store has not, and says what may have been meant."""
+    asked: dict[str, str] = {}
+    for sample, images in zip(samples.ids, samples.images, strict=True):
+        for image in images:
+            asked.setdefault(image, sample)
+    lacking = [image for image in asked if image not in store]
+    if not lacking:
+        return
+    names = Names(store)
+    alike = [(image, fit[0]) for image in lacking if (fit := names.differing_in_case(image))]
+    hint = (
+        f"{len(alike)} differ in capitals alone, such as {' from '.join(alike[0])}; "
+        if alike
+        else ""
+    )
+    raise InputError(
+        f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
+        f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or take their rows out"
+    )

@@ -170,7 +170,7 @@ def _data(config: TeachConfig) -> _Data:
     there = find_images(images, config.images, told.path)
     images = there.kept(config.skip_missing, config.images)
     missing = len(there.missing)
-    notes = [*told.notes, *there.notes]
+    notes = [*told.guess, *told.notes, *there.notes]
     if not config.eval_listing and not config.eval_captions and not config.eval_splits:
         return _Data(images, missing, [], notes)
     if config.eval_captions or config.eval_splits:

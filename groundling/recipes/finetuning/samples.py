@@ -25,7 +25,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.recipes.finetuning.examples import Splits
-from groundling.recipes.regions_of import Shelf, check_regions
+from groundling.recipes.regions_of import Shelf, check_images, check_regions
 from groundling.recipes.teaching import Classroom
 from groundling.students import seeing_of
 from groundling.tasks import Task
@@ -118,6 +118,7 @@ def seen(
         if split == task.train:
             stores[split] = learned_from(shelf, task, config)
             _check_one_store(some, shelf, stores[split], config)
+        check_images(some, stores[split])
         if not isinstance(model, EndToEnd):
             check_regions(stores[split], model, config.regions.other_regions)
     seeing = seeing_of(
