@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from accelerate.utils import DistributedDataParallelKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from groundling.batch import Batch, collate, sent
+from groundling.batch import Batch, Encoded, collate, sent
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.config import TrainConfig, check_training
 from groundling.data.samples import Samples
@@ -37,6 +38,10 @@ from groundling.runs import disk_errors
 from groundling.teachers import Doubt, Teacher, said
 
 
+MOST_WORKERS = 4
+"""Data-loading processes that are started unasked."""
+
+
 class Step(nn.Module):
     """A model and its objectives as one module, so that DDP sees every parameter that trains."""
 
@@ -46,13 +51,19 @@ class Step(nn.Module):
         self.model = model
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
+        self.compiled: Callable[[Batch], Encoded] | None = None
+
+    def compile_model(self) -> None:
+        """Let the model's passes be compiled; what is saved and exported stays as it is."""
+        # A function of its own: a compiled module would be a part of this one, and be saved under its name.
+        self.compiled = torch.compile(self.model.__call__, dynamic=True)
 
     def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> Outcome:
         """One pass: the model runs once, then every active objective's head, then their losses.
 
         Heads are returned if they are `compared`: DDP expects a gradient through everything that is returned.
         """
-        encoded = self.model(batch)
+        encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
         heads = {}
         for objective in scoring:
@@ -146,6 +157,8 @@ class _Training:
         _check_needs(sources, objectives, config)
         self.plan = planned(sources, objectives, config, self.accelerator.num_processes)
         self.module = Step(model, objectives).to(self.accelerator.device)
+        if config.compile:
+            self.module.compile_model()
         self.optimizer = optimizer_of(self.module, config)
         self.checkpoints = Checkpoints(out / "checkpoints")
         self.counters = self.checkpoints.restore(self.module, self.optimizer) or Counters()
@@ -426,10 +439,17 @@ def _batches(
             feed,
             batch_size=None,
             sampler=range(start * config.accumulate, len(feed)),
-            num_workers=config.workers,
+            num_workers=_workers(config, accelerator.device),
             pin_memory=accelerator.device.type == "cuda",
         )
     )
+
+
+def _workers(config: TrainConfig, device: torch.device) -> int:
+    """Data-loading processes: so many, or what fits the machine."""
+    if config.workers >= 0:
+        return config.workers
+    return 0 if device.type == "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
 
 
 def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
