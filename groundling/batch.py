@@ -283,7 +283,7 @@ class Windows:
         """Per-window states (W, S, D) laid end to end per row: (N, V, D), zeros where there is no piece."""
         rows, pieces = self.key_mask.shape
         places = rows * pieces
-        # Padding goes to one place more, which is cut off: to pick pieces by a mask, the device would be asked how many.
+        # Padding goes to one place more, which is cut off: picking by a mask asks the device how many there are.
         slot = torch.where(self.mask, self.slot, places)
         flat = states.new_zeros(places + 1, states.shape[-1])
         flat = flat.index_put((slot.flatten(),), states.flatten(0, 1))

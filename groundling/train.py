@@ -37,7 +37,6 @@ from groundling.progress import Progress
 from groundling.runs import disk_errors
 from groundling.teachers import Doubt, Teacher, said
 
-
 MOST_WORKERS = 4
 """Data-loading processes that are started unasked."""
 
@@ -529,8 +528,7 @@ class _Late:
         if self.arrived is not None:
             self.arrived.synchronize()
         for doubt, number in zip(self.doubts, self.numbers.tolist(), strict=True):
-            if not math.isfinite(number):
-                raise InputError(doubt.says(number))
+            doubt.settle(number)
         self.numbers = None
         self.arrived = None
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
 from groundling.documented import documented
+from groundling.errors import InputError
 from groundling.hashing import sha256_of
 
 
@@ -111,6 +112,11 @@ class Doubt:
     """() float."""
     says: Callable[[float], str]
     """What an error says of it, if it is not."""
+
+    def settle(self, number: float) -> None:
+        """Raises InputError if the number, now known, is not finite."""
+        if not math.isfinite(number):
+            raise InputError(self.says(number))
 
 
 def said(teacher: Teacher, batch: Batch) -> tuple[Batch, list[Doubt]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toys
 import torch
+import toys
 from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -36,7 +36,13 @@ from groundling.teachers.taught import Taught
 
 PACKAGE = Path(groundling.train.__file__).parent
 META = torch.device("meta")
-ON_META: dict[str, Any] = {"batch": 4, "optimizer": "sgd", "momentum": 0.0, "log_every": 100, "save_every": 100}
+ON_META: dict[str, Any] = {
+    "batch": 4,
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "log_every": 100,
+    "save_every": 100,
+}
 """Fused Adam knows no such device."""
 
 
@@ -68,9 +74,10 @@ class Watch(TorchDispatchMode):
                 return torch.ones(first.shape, dtype=options.get("dtype") or first.dtype)
         if name == "copy_" and (arguments[1].device == META) != is_there:
             self.note("a copy is waited for")
-        if name in ("index", "index_put", "index_put_"):
-            if any(i is not None and i.dtype == torch.bool and i.device == META for i in arguments[1]):
-                self.note("a mask picks rows")
+        if name in ("index", "index_put", "index_put_") and any(
+            i is not None and i.dtype == torch.bool and i.device == META for i in arguments[1]
+        ):
+            self.note("a mask picks rows")
         return function(*arguments, **options)
 
     def __enter__(self) -> "Watch":
