@@ -282,9 +282,12 @@ class Windows:
     def join(self, states: Tensor) -> Tensor:
         """Per-window states (W, S, D) laid end to end per row: (N, V, D), zeros where there is no piece."""
         rows, pieces = self.key_mask.shape
-        flat = states.new_zeros(rows * pieces, states.shape[-1])
-        flat = flat.index_put((self.slot[self.mask],), states[self.mask])
-        return flat.view(rows, pieces, -1)
+        places = rows * pieces
+        # Padding goes to one place more, which is cut off: picking by a mask asks the device how many there are.
+        slot = torch.where(self.mask, self.slot, places)
+        flat = states.new_zeros(places + 1, states.shape[-1])
+        flat = flat.index_put((slot.flatten(),), states.flatten(0, 1))
+        return flat[:places].view(rows, pieces, -1)
 
 
 @documented
@@ -360,9 +363,27 @@ class Batch:
     """Pieces of these texts that did not fit, counted for the report."""
     left_out: int = 0
     """Regions that did not fit beside these texts, counted for the report."""
+    origin: Batch | None = None
+    """The same batch as it was before it went to an accelerator; None where it did not. See `host`."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def host(self) -> Batch:
+        """The same batch in the computer's own memory, if it was there before: what is read of it waits for no device.
+
+        What was added on the device is missing, but for what live teachers' objectives count by.
+        """
+        return self if self.origin is None else self.origin
+
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs are."""
+        for part in (self.text, self.clip, self.regions):
+            if part is not None:
+                return part.mask.device
+        return torch.device("cpu") if self.pixels is None else self.pixels.device
 
     @property
     def rows(self) -> int:
@@ -381,12 +402,22 @@ class Batch:
         return self.rows // len(self.ids)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The same batch on another device."""
-        return _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        """The same batch on another device; on an accelerator it remembers where it came from, as `origin`."""
+        moved = _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        left = _is_host(self.host.device) and not _is_host(moved.device)
+        return replace(moved, origin=self.host if left else None)
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (called by `DataLoader`)."""
         return _each_tensor(self, lambda tensor: tensor.pin_memory())
+
+    def places(self, chosen: Callable[[Batch], Tensor]) -> Tensor:
+        """Where a mask is true, as numbers (n,) long of its places laid end to end, on the batch's device.
+
+        `chosen` makes the mask of a batch; it is asked about `host`, so that nothing waits for a device.
+        """
+        found = chosen(self.host).flatten().nonzero().squeeze(1)
+        return sent(found, self.device)
 
     def require(self, needs: Sequence[str], who: str) -> None:
         """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that is missing."""
@@ -399,6 +430,23 @@ class Batch:
                 )
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the computer's own memory on a device, without waiting for either."""
+    if device.type == "cuda":
+        # From pageable memory the copy would wait for what is queued before it.
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def picked(values: Tensor, places: Tensor) -> Tensor:
+    """Rows (n, ...) of values (A, B, ...) at places (n,) long of A x B laid end to end; see `Batch.places`."""
+    return values.flatten(0, 1).index_select(0, places)
+
+
+def _is_host(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
 def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     """The same value with every tensor in it changed, however deep."""
     changed: object = value
@@ -407,7 +455,8 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     elif isinstance(value, Mapping):
         changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
     elif isinstance(value, (Batch, Tokens, Windows, Regions, Aside, Perturbation)):
-        inner = {f.name: _each_tensor(value.__dict__[f.name], change) for f in fields(value)}
+        names = [one.name for one in fields(value) if one.name != "origin"]
+        inner = {name: _each_tensor(value.__dict__[name], change) for name in names}
         changed = replace(value, **inner)
     return cast(T, changed)
 

@@ -439,8 +439,12 @@ counts."""
 times), the same numbers (docs/running.md)."""
     seed: int = 0
     """Seed of every random choice."""
-    workers: int = 0
-    """Data-loading processes per training process; results do not depend on it."""
+    compile: bool = False
+    """Compile the model's passes (torch.compile, of any shape): minutes before the first steps, faster ones after \
+them, numbers equal up to rounding; for long runs on a GPU."""
+    workers: int = -1
+    """Data-loading processes per training process; results do not depend on it. -1: none on a CPU, up to 4 of its \
+cores where there is an accelerator."""
     save_every: int = 500
     """Steps between checkpoints from which a killed run resumes."""
     log_every: int = 10
@@ -499,7 +503,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
         lambda value: 0 <= value < math.inf,
         (
             *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
-            *("horizon", "weight_decay", "head_lr", "head_start", "clip", "workers"),
+            *("horizon", "weight_decay", "head_lr", "head_start", "clip"),
             *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
@@ -507,6 +511,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("eval_every", "patience"),
         ),
     ),
+    ("at least 0, or -1 for what fits", lambda value: value >= -1, ("workers",)),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
 )
 """What numbers settings may be: in words, as a test, and which settings, of training, objectives and teachers."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from accelerate.utils import DistributedDataParallelKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from groundling.batch import Batch, collate
+from groundling.batch import Batch, Encoded, collate, sent
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.config import TrainConfig, check_training
 from groundling.data.samples import Samples
@@ -28,12 +29,16 @@ from groundling.feed import Feed, Source, Steps, planned, scores
 from groundling.find import described
 from groundling.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
 from groundling.keyed import generator, seed_of
+from groundling.models.masks import unasked_masks
 from groundling.models.recomputing import recomputing
 from groundling.objectives import Objective
 from groundling.optimizers import clip_each, optimizer_of, set_rates
 from groundling.progress import Progress
 from groundling.runs import disk_errors
-from groundling.teachers import Teacher, said
+from groundling.teachers import Doubt, Teacher, said
+
+MOST_WORKERS = 4
+"""Data-loading processes that are started unasked."""
 
 
 class Step(nn.Module):
@@ -45,13 +50,19 @@ class Step(nn.Module):
         self.model = model
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
+        self.compiled: Callable[[Batch], Encoded] | None = None
+
+    def compile_model(self) -> None:
+        """Let the model's passes be compiled; what is saved and exported stays as it is."""
+        # A function of its own: a compiled module would be a part of this one, and be saved under its name.
+        self.compiled = torch.compile(self.model.__call__, dynamic=True)
 
     def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> Outcome:
         """One pass: the model runs once, then every active objective's head, then their losses.
 
         Heads are returned if they are `compared`: DDP expects a gradient through everything that is returned.
         """
-        encoded = self.model(batch)
+        encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
         heads = {}
         for objective in scoring:
@@ -105,7 +116,7 @@ def train(
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
     inner = Once() if inner is None else inner
     training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
-    with recomputing(model) if config.gradient_checkpointing else nullcontext():
+    with recomputing(model) if config.gradient_checkpointing else nullcontext(), unasked_masks():
         training.run()
     return training.result()
 
@@ -145,6 +156,8 @@ class _Training:
         _check_needs(sources, objectives, config)
         self.plan = planned(sources, objectives, config, self.accelerator.num_processes)
         self.module = Step(model, objectives).to(self.accelerator.device)
+        if config.compile:
+            self.module.compile_model()
         self.optimizer = optimizer_of(self.module, config)
         self.checkpoints = Checkpoints(out / "checkpoints")
         self.counters = self.checkpoints.restore(self.module, self.optimizer) or Counters()
@@ -155,6 +168,9 @@ class _Training:
         for teacher in teachers:
             teacher.to(self.accelerator.device)
         self.log = _Log(out / "log.jsonl", self.accelerator, self.start)
+        self.late = _Late()
+        # Pieces and regions cut off since the last checkpoint: () before there are any, then (2,).
+        self.cut = torch.zeros((), dtype=torch.long)
 
     def run(self) -> None:
         """All steps that are left."""
@@ -165,8 +181,9 @@ class _Training:
         for step in range(self.start, len(self.plan)):
             if self.exam is not None and self.exam.is_over(self.counters.exams):
                 break
-            batches = self._taken(feed, step)
+            batches, doubts = self._taken(feed, step)
             norm = self._learn(step, batches)
+            self.late.ask([*doubts, *self._doubted(norm, step)])
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
             samples = sum(len(batch) for batch in batches) * self.accelerator.num_processes
@@ -186,19 +203,24 @@ class _Training:
         source = self.sources[self.plan.picks[step]]
         return [objective for objective in self.objectives if scores(source, objective)]
 
-    def _taken(self, feed: Iterator[Batch], step: int) -> list[Batch]:
-        """The step's micro-batches, with what live teachers say of them."""
+    def _taken(self, feed: Iterator[Batch], step: int) -> tuple[list[Batch], list[Doubt]]:
+        """The step's micro-batches, with what live teachers say of them, and what is to be looked at of that."""
         device = self.accelerator.device
-        batches = [next(feed).to(device, non_blocking=True) for _ in range(self.config.accumulate)]
-        for teacher in self.teachers:
-            batches = [said(teacher, batch) for batch in batches]
+        batches = []
+        doubts = []
+        for _ in range(self.config.accumulate):
+            batch = next(feed).to(device, non_blocking=True)
+            for teacher in self.teachers:
+                batch, doubted = said(teacher, batch)
+                doubts += doubted
+            batches.append(batch)
         if step == self.start:
             for objective in self._active(step):
                 batches[0].require(objective.needs, objective.name)
-        return batches
+        return batches, doubts
 
-    def _learn(self, step: int, batches: Sequence[Batch]) -> float:
-        """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm."""
+    def _learn(self, step: int, batches: Sequence[Batch]) -> Tensor:
+        """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm ()."""
         active = self._active(step)
         counts = self._counts(active, batches)
         set_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
@@ -207,29 +229,41 @@ class _Training:
             self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
         self.log.count(counts.terms)
         norm = _clipped(self.accelerator, self.module, self.config)
-        if self.accelerator.scaler is None and not math.isfinite(norm):
-            raise InputError(
-                f"step {step + 1}: the gradient's norm is {norm}; the last checkpoint is intact, "
-                "lower --lr or use --precision fp32"
-            )
         self.stepper.step()
         self.stepper.zero_grad(set_to_none=True)
         return norm
 
+    def _doubted(self, norm: Tensor, step: int) -> list[Doubt]:
+        """Whether the gradient was made of numbers; a scaler leaves steps out where it was not."""
+        if self.accelerator.scaler is not None:
+            return []
+        advice = "the last checkpoint is intact, lower --lr or use --precision fp32"
+        return [Doubt(norm, lambda n: f"step {step + 1}: the gradient's norm is {n}; {advice}")]
+
     def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _Counts:
-        """Counts over all micro-batches and processes; what was cut off is added to the run's counters."""
-        counts = _counted([*active, self.inner], batches)
-        answered = [sum(one.answered(batch) for batch in batches) for one in active]
-        pieces = sum(batch.dropped for batch in batches)
-        regions = sum(batch.left_out for batch in batches)
-        every = [pieces, regions, *answered, *counts.values()]
-        totals = torch.tensor(every, device=self.accelerator.device)
-        dropped, left_out, *summed = self.accelerator.reduce(totals, "sum")
-        self.counters.dropped += int(dropped)
-        self.counters.left_out += int(left_out)
+        """Counts over all micro-batches and processes; what was cut off is added to the run's.
+
+        All from batches as they were before they went to the device, which is not waited for.
+        """
+        hosts = [batch.host for batch in batches]
+        counts = _counted([*active, self.inner], hosts)
+        answered = [sum(one.answered(batch) for batch in hosts) for one in active]
+        pieces = sum(batch.dropped for batch in hosts)
+        regions = sum(batch.left_out for batch in hosts)
+        totals = self._reduced([pieces, regions, *answered, *counts.values()])
+        self.cut = self.cut + totals[:2]
+        summed = totals[2:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
         return _Counts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+
+    def _reduced(self, numbers: Sequence[int]) -> Tensor:
+        """Whole numbers (n,), summed over processes: on the device if there are several, or else where they are."""
+        own = torch.tensor(numbers, dtype=torch.long)
+        if self.accelerator.num_processes == 1:
+            return own
+        total: Tensor = self.accelerator.reduce(sent(own, self.accelerator.device), "sum")
+        return total
 
     def _pass(
         self,
@@ -274,7 +308,7 @@ class _Training:
         loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
         return loss
 
-    def _record(self, norm: float, progress: Progress) -> None:
+    def _record(self, norm: Tensor, progress: Progress) -> None:
         """Log, examine and save, as is due after a step."""
         counters = self.counters
         done = counters.step
@@ -284,8 +318,10 @@ class _Training:
             exam = None
         saving = done % self.config.save_every == 0 or done == steps or exam is not None
         if saving or done % self.config.log_every == 0:
+            self.late.settle()
             rate = self.optimizer.param_groups[0]["lr"]
-            counters.last = self.log.write(done, lr=rate, norm=norm, seconds=counters.seconds)
+            seconds = counters.seconds
+            counters.last = self.log.write(done, lr=rate, norm=float(norm), seconds=seconds)
             progress.tell(counters.last)
         if exam is not None:
             self._examine(exam, progress)
@@ -310,8 +346,15 @@ class _Training:
 
     def _check_weights(self) -> None:
         """Raises InputError for weights that are no numbers: nobody resumes from them, and none are exported."""
-        for name, value in self.module.state_dict().items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
+        weights = self.module.state_dict().items()
+        sound = {
+            name: value.isfinite().all() for name, value in weights if value.is_floating_point()
+        }
+        if not sound:
+            return
+        # Read together: each read waits for the device.
+        for name, is_sound in zip(sound, torch.stack([*sound.values()]).tolist(), strict=True):
+            if not is_sound:
                 raise InputError(
                     f"step {self.counters.step}: weights of {name} are no numbers any more (NaN or infinite), "
                     "so no model is written; lower --lr or use --precision fp32"
@@ -322,6 +365,10 @@ class _Training:
         self._check_weights()
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
+        dropped, left_out = self.cut.expand(2).tolist()
+        self.counters.dropped += dropped
+        self.counters.left_out += left_out
+        self.cut = torch.zeros((), dtype=torch.long)
         if self.accelerator.is_main_process:
             self.checkpoints.save(self.module, self.optimizer, self.counters, self._best_step())
         self.accelerator.wait_for_everyone()
@@ -392,16 +439,23 @@ def _batches(
             feed,
             batch_size=None,
             sampler=range(start * config.accumulate, len(feed)),
-            num_workers=config.workers,
+            num_workers=_workers(config, accelerator.device),
             pin_memory=accelerator.device.type == "cuda",
         )
     )
 
 
-def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> float:
-    """Clip the step's gradient; its norm before that."""
+def _workers(config: TrainConfig, device: torch.device) -> int:
+    """Data-loading processes: so many, or what fits the machine."""
+    if config.workers >= 0:
+        return config.workers
+    return 0 if device.type == "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
+    """Clip the step's gradient; its norm () before that."""
     together = config.clip if config.clip and not config.clip_each else math.inf
-    norm = float(accelerator.clip_grad_norm_(module.parameters(), together))
+    norm: Tensor = accelerator.clip_grad_norm_(module.parameters(), together)
     if config.clip and config.clip_each:
         clip_each(module, config.clip)
     return norm
@@ -445,6 +499,39 @@ def _counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]
 def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
     """What a term's sum is divided by: its count, 1 if there is none."""
     return totals[term].clamp(min=1) if term in totals else 1.0
+
+
+class _Late:
+    """What is doubted of a step, looked at when the next one is queued: until then nothing waits for the device."""
+
+    def __init__(self) -> None:
+        self.numbers: Tensor | None = None
+        self.arrived: torch.Event | None = None
+        self.doubts: list[Doubt] = []
+
+    def ask(self, doubts: Sequence[Doubt]) -> None:
+        """Settles the step before's, and sends these on their way."""
+        self.settle()
+        self.doubts = list(doubts)
+        if not doubts:
+            return
+        numbers = torch.stack([doubt.number.detach().float() for doubt in doubts])
+        # The copy goes to page-locked memory, so it can be waited for by itself, without what is queued behind it.
+        self.numbers = numbers.to("cpu", non_blocking=True)
+        if numbers.is_cuda:
+            self.arrived = torch.Event(numbers.device)
+            self.arrived.record()
+
+    def settle(self) -> None:
+        """Raises InputError if a number that was asked for is none."""
+        if self.numbers is None:
+            return
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        for doubt, number in zip(self.doubts, self.numbers.tolist(), strict=True):
+            doubt.settle(number)
+        self.numbers = None
+        self.arrived = None
 
 
 class _Log:

@@ -133,7 +133,9 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
     """Everything in one batch, as training has it."""
     batch = collate(taught.get(range(len(taught)), [generator(0)] * len(taught)))
     for one in teachers:
-        batch = said(one, batch)
+        batch, doubts = said(one, batch)
+        for doubt in doubts:
+            doubt.settle(float(doubt.number))
     return batch
 
 

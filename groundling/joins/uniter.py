@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, Example, needed
+from groundling.batch import Batch, Encoded, Example, needed, sent
 from groundling.config import PretrainConfig
 from groundling.data.parts import PartInput
 from groundling.data.samples import TextInput
@@ -112,16 +112,16 @@ class UniterJoin(Join):
         regions = batch.regions
         types = tokens.types
         if tokens.part is not None:
-            types = types.new_tensor(self.text_types)[tokens.part]
+            types = sent(torch.tensor(self.text_types), types.device)[tokens.part]
         elif regions is not None:
-            types = types.new_tensor(self.text_types)[types]
+            types = sent(torch.tensor(self.text_types), types.device)[types]
         text = embeddings(inputs_embeds=words, token_type_ids=types)
         if regions is None:
             return text, text[:, :0]
         features = self.features(batch, regions, self.mask.weight[1])
         sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
         box = torch.cat([regions.boxes, sides, sides.prod(-1, keepdim=True)], -1)
-        segment = embeddings.token_type_embeddings(self.segments(regions, self.image_types))
+        segment = embeddings.token_type_embeddings(self.segments(batch, self.image_types))
         looks = self.feature_norm(self.feature(features)) + self.box_norm(self.box(box)) + segment
         return text, embeddings.dropout(self.norm(looks))
 

@@ -110,7 +110,7 @@ class VisualBertJoin(Join):
         if self.boxes:
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
             features = torch.cat([features, regions.boxes, sides], -1)
-        segment = self.segment(self.segments(regions, range(self.segment.num_embeddings)))
+        segment = self.segment(self.segments(batch, range(self.segment.num_embeddings)))
         looks = self.projection(features) + segment + self.position.weight[0]
         if tokens.region is not None:
             positions = embeddings.position_embeddings.weight[: text.shape[1]]

@@ -103,6 +103,7 @@ class VLBertJoin(Join):
         regions = batch.regions
         if regions is not None:
             looks = self._looks(batch, regions)
+            _check_whole(batch.host)
             chosen = self._seen(tokens, regions)[..., None].expand(-1, -1, looks.shape[-1])
             has_regions = regions.mask.any(1)[:, None, None]
             seen = torch.where(has_regions, looks.gather(1, chosen), seen)
@@ -130,16 +131,22 @@ class VLBertJoin(Join):
         return torch.where(regions.masked[..., None], self.mask_word, self.image_word)
 
     def _seen(self, tokens: Tokens, regions: Regions) -> Tensor:
-        """The region (N, T) that each piece of the text sees; raises InputError if a row lacks the whole image."""
+        """The region (N, T) that each piece of the text sees."""
         whole = regions.whole & regions.mask
-        if (regions.mask.any(1) & ~whole.any(1)).any():
-            raise InputError(
-                "VL-BERT reads the whole image as a region; a sample of this data has regions, but not it"
-            )
         first = whole.int().argmax(1, keepdim=True).expand(tokens.ids.shape)
         if tokens.region is None:
             return first
         return torch.where(tokens.region >= 0, tokens.region, first)
+
+
+def _check_whole(batch: Batch) -> None:
+    """Raises InputError if a row has regions, but not the whole image as one."""
+    regions = needed(batch.regions, "regions", "a VL-BERT")
+    whole = regions.whole & regions.mask
+    if (regions.mask.any(1) & ~whole.any(1)).any():
+        raise InputError(
+            "VL-BERT reads the whole image as a region; a sample of this data has regions, but not it"
+        )
 
 
 def _vector(width: int) -> nn.Parameter:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Regions, needed
+from groundling.batch import Batch, Regions, needed, sent
 from groundling.data.samples import TextInput
 from groundling.documented import documented
 from groundling.errors import InputError
@@ -126,14 +126,16 @@ class Join(nn.Module):
             features = features + batch.perturbation.regions
         return features
 
-    def segments(self, regions: Regions, rows: Sequence[int]) -> Tensor:
+    def segments(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         """Segment row (N, R) of each region, by the number of its image; raises InputError for too many images."""
-        most = int(regions.image.max()) + 1
+        on_host = needed(batch.host.regions, "regions", f"a {self.kind} model")
+        most = int(on_host.image.max()) + 1
         if most > len(rows):
             raise InputError(
                 f"a sample has {most} images; this {self.kind} model has segments for {len(rows)}"
             )
-        return regions.image.new_tensor(rows)[regions.image]
+        image = needed(batch.regions, "regions", f"a {self.kind} model").image
+        return sent(torch.tensor(rows), image.device)[image]
 
 
 def fresh(module: nn.Module) -> None:

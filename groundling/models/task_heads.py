@@ -293,13 +293,17 @@ class MaskWord(TaskHead):
     def at_mask(self, encoded: Encoded, batch: Batch) -> Tensor:
         """States (N, H) at each row's last [MASK]; raises InputError if a text was cut before it."""
         text = needed(encoded.text, "text", "a head that reads a [MASK]")
-        masked = needed(batch.text, "text", "a head that reads a [MASK]").ids == self.mask_id
-        if not masked.any(1).all():
+        if not self._masked(batch.host).any(1).all():
             raise InputError(
                 "a text was cut before its [MASK], where the answer is read; raise --max-length"
             )
+        masked = self._masked(batch)
         last = masked.shape[1] - 1 - masked.flip(1).int().argmax(1)
         return text[torch.arange(len(last), device=last.device), last]
+
+    def _masked(self, batch: Batch) -> Tensor:
+        """Which pieces (N, T) are a [MASK]."""
+        return needed(batch.text, "text", "a head that reads a [MASK]").ids == self.mask_id
 
 
 PLAIN: dict[str, type[TaskHead]] = {

@@ -17,6 +17,7 @@ from groundling.models.attention import AttentionMap, Watch, places_of_text, wat
 from groundling.models.heads import lm_head_style
 from groundling.models.kinds import Student
 from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.masks import mask_of
 from groundling.models.sentence import Sentence, load_sentence, lower_cased
 
 
@@ -105,7 +106,7 @@ class TextEncoder(Student):
     def _arguments(self, batch: Batch) -> dict[str, Any]:
         """What Hugging Face's module reads of a batch."""
         tokens = needed(batch.text, "text", "a text encoder")
-        arguments: dict[str, Any] = {"attention_mask": tokens.mask.long()}
+        arguments: dict[str, Any] = {"attention_mask": mask_of(tokens, batch)}
         if batch.perturbation is None:
             arguments["input_ids"] = tokens.ids
         else:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed
+from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed, picked
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, Part
 
@@ -62,23 +63,28 @@ class ClipTokens(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored pieces."""
-        pieces = int((batch.labels[self.name] != IGNORE).sum())
+        pieces = int(self._scored(batch).sum())
         if "clip_padding" in batch.labels:
             pieces += int(batch.labels["clip_padding"].sum())
         return {"clip_tokens": pieces}
+
+    def _scored(self, batch: Batch) -> Tensor:
+        """Which pieces (N, V) were chosen."""
+        return batch.labels[self.name] != IGNORE
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over scored pieces, as `clip_tokens`."""
         states = needed(encoded.joint_visual, "joint_visual", self.name)
         table = needed(encoded.clip_table, "clip_table", self.name)
-        labels = batch.labels[self.name]
-        chosen = labels != IGNORE
-        logits = self.head(states[chosen], table).float()
-        loss = F.cross_entropy(logits, labels[chosen], reduction="sum")
+        places = batch.places(self._scored)
+        labels = picked(batch.labels[self.name], places)
+        logits = self.head(picked(states, places), table).float()
+        loss = F.cross_entropy(logits, labels, reduction="sum")
         if "clip_padding" in batch.labels:
             # The last end token of each sample stands for its padding.
             ends = needed(batch.clip, "clip", self.name).key_mask.sum(1) - 1
-            padding = self.head(states[range(len(ends)), ends], table).float()
+            number = torch.arange(len(ends), device=ends.device)
+            padding = self.head(states[number, ends], table).float()
             zero = labels.new_zeros(len(padding))
             each = F.cross_entropy(padding, zero, reduction="none")
             loss = loss + (each * batch.labels["clip_padding"]).sum()

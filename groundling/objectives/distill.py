@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Sizes, needed
+from groundling.batch import IGNORE, Batch, Encoded, Sizes, needed, picked
 from groundling.objectives import Given, Objective, Part
 from groundling.objectives.contrast import everyone, info_nce
 
@@ -82,10 +82,10 @@ class Distill(Objective):
             teacher = batch.features["sentence"]
             terms["sentence"] = self._compare("sentence", student, teacher, _text_numbers(numbers))
         if self.shares["word"]:
-            taught = self._taught(batch)
-            student = self._words(states, batch, numbers.shape[1])[taught]
-            teacher = batch.features["words"][taught]
-            terms["word"] = self._compare("word", student, teacher, numbers[taught])
+            taught = batch.places(self._taught)
+            student = picked(self._words(states, batch, numbers.shape[1]), taught)
+            teacher = picked(batch.features["words"], taught)
+            terms["word"] = self._compare("word", student, teacher, picked(numbers, taught))
         return {f"{self.kind}_{part}": self.shares[part] * loss for part, loss in terms.items()}
 
     def _sentences(self, encoded: Encoded, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed
+from groundling.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed, picked
 from groundling.errors import InputError
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import JOINT_LM_HEAD, LM_HEAD
@@ -120,7 +120,7 @@ class MaskedLM(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Masked pieces."""
-        return {"mlm": int((batch.labels[self.name] != IGNORE).sum())}
+        return {"mlm": int(self._scored(batch).sum())}
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Logits (masked pieces, vocabulary), in the order of rows and pieces."""
@@ -129,14 +129,18 @@ class MaskedLM(Objective):
         else:
             states = needed(encoded.text, "text", self.name)
         table = needed(encoded.word_table, "word_table", self.name)
-        logits: Tensor = self.head(states[batch.labels[self.name] != IGNORE], table)
+        logits: Tensor = self.head(picked(states, batch.places(self._scored)), table)
         return logits
+
+    def _scored(self, batch: Batch) -> Tensor:
+        """Which pieces (N, T) were masked."""
+        return batch.labels[self.name] != IGNORE
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked pieces, as `mlm`."""
-        labels = batch.labels[self.name]
+        labels = picked(batch.labels[self.name], batch.places(self._scored))
         logits = self.answer(encoded, batch).float()
-        return {"mlm": F.cross_entropy(logits, labels[labels != IGNORE], reduction="sum")}
+        return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
 
 
 def _parts(row: Row, ordinary: np.ndarray) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed
+from groundling.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed, picked
 from groundling.errors import InputError
 from groundling.models.join import fresh
 from groundling.objectives import Objective
@@ -101,7 +101,11 @@ class MaskedRegions(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored regions."""
-        return {self.name: int((batch.labels[self.name] == 1).sum())}
+        return {self.name: int(self._scored(batch).sum())}
+
+    def _scored(self, batch: Batch) -> Tensor:
+        """Which regions (N, R) were hidden."""
+        return batch.labels[self.name] == 1
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
         """Logits (scored regions, classes), in the order of rows and regions; None where features are regressed."""
@@ -109,8 +113,8 @@ class MaskedRegions(Objective):
 
     def _guesses(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Classes' logits (scored regions, C), or features (scored regions, D)."""
-        chosen = batch.labels[self.name] == 1
-        guesses: Tensor = self.head(needed(encoded.visual, "visual", self.name)[chosen])
+        states = needed(encoded.visual, "visual", self.name)
+        guesses: Tensor = self.head(picked(states, batch.places(self._scored)))
         if self.bias is None:
             return guesses
         table = needed(encoded.region_table, "region_table", self.name)
@@ -118,12 +122,12 @@ class MaskedRegions(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () over scored regions, by the objective's name."""
-        chosen = batch.labels[self.name] == 1
         if self.kind == "regress":
             guesses = self._guesses(encoded, batch).float()
         else:
             guesses = self.answer(encoded, batch).float()
-        targets = batch.labels[f"{self.name}_targets"][chosen].to(guesses.dtype)
+        stored = batch.labels[f"{self.name}_targets"]
+        targets = picked(stored, batch.places(self._scored)).to(guesses.dtype)
         if self.kind == "regress":
             return {self.name: F.mse_loss(guesses, targets, reduction="sum")}
         if self.kind == "hard":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Regions, Sizes, needed
+from groundling.batch import Batch, Encoded, Regions, Sizes, needed, picked
 from groundling.errors import InputError
 from groundling.models.task_heads import block
 from groundling.objectives import Given, Objective, Part
@@ -51,14 +51,19 @@ class RegionClasses(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Regions of all rows."""
-        return {self.name: int(needed(batch.regions, "regions", self.name).mask.sum())}
+        return {self.name: int(self._scored(batch).sum())}
+
+    def _scored(self, batch: Batch) -> Tensor:
+        """Where there is a region: (N, R) bool."""
+        return needed(batch.regions, "regions", self.name).mask
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over regions."""
         regions = needed(batch.regions, "regions", self.name)
-        states = needed(encoded.visual, "visual", self.name)[regions.mask]
+        places = batch.places(self._scored)
+        states = picked(needed(encoded.visual, "visual", self.name), places)
         guesses = self.classify(self.between(states)).float()
-        labels = self.labels(regions)[regions.mask]
+        labels = picked(self.labels(regions), places)
         return {self.name: F.cross_entropy(guesses, labels, reduction="sum")}
 
 

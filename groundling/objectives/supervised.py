@@ -74,11 +74,11 @@ class Supervised(Objective):
         labels = batch.labels.get("label")
         if labels is None:
             return {}
-        known = _known(labels)
-        if not known.any():
+        known = batch.places(lambda one: _known(one.labels["label"]))
+        if not len(known):
             return {}
-        outputs = self.answer(encoded, batch)
-        return {"task": self.form.loss(outputs[known], labels[known])}
+        outputs = self.answer(encoded, batch).index_select(0, known)
+        return {"task": self.form.loss(outputs, labels.index_select(0, known))}
 
 
 def _known(labels: Tensor) -> Tensor:

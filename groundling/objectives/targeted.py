@@ -87,7 +87,7 @@ class TargetedTerm(Objective, ABC):
 
     def rows(self, batch: Batch) -> Tensor:
         """Which rows (N,) bool are distilled: all, or those of the right choices."""
-        number = torch.arange(batch.rows, device=batch.features[self.feature].device)
+        number = torch.arange(batch.rows, device=batch.device)
         if not self.right_only:
             return number >= 0
         right = batch.labels["label"].repeat_interleave(batch.choices)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -51,6 +52,14 @@ class Teacher:
         """What it says of a batch of its own inputs, by name: (U, ...) for U rows."""
         raise NotImplementedError
 
+    def known(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Those of its features, of a batch of its inputs, by which objectives count, in the computer's own memory.
+
+        As it stands these are all, and reading them waits for the accelerator they are on: a teacher that can tell
+        from `batch`, which never left that memory, or of whose features none is counted by, says so here.
+        """
+        return {name: value.cpu() for name, value in features.items()}
+
     def parts(self) -> Sequence[Teacher]:
         """Teachers that together say the same, each of inputs of its own, where its features are to be kept.
 
@@ -94,22 +103,54 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
     return isinstance(value, Teacher)
 
 
-def said(teacher: Teacher, batch: Batch) -> Batch:
-    """The batch with a live teacher's features, by row; different inputs are read once.
+@documented
+@dataclass(frozen=True)
+class Doubt:
+    """A number of a step that has to be finite, looked at when the device has come to it."""
+
+    number: Tensor
+    """() float."""
+    says: Callable[[float], str]
+    """What an error says of it, if it is not."""
+
+    def settle(self, number: float) -> None:
+        """Raises InputError if the number, now known, is not finite."""
+        if not math.isfinite(number):
+            raise InputError(self.says(number))
+
+
+def said(teacher: Teacher, batch: Batch) -> tuple[Batch, list[Doubt]]:
+    """The batch with a live teacher's features, by row; different inputs are read once. And whether they are numbers.
 
     A batch of data that this teacher does not teach, such as text beside captioned images, stays as it is.
     """
     aside = batch.asides.get(teacher.name)
     if aside is None:
-        return batch
+        return batch, []
     with torch.no_grad():
         features = teacher.features(aside.batch)
-    for name, value in features.items():
-        if not torch.isfinite(value).all():
-            raise InputError(
-                f"{teacher.name}: its feature {name} of one of {', '.join(batch.ids[:3])}, ... is not a finite number"
-            )
-    device = aside.row.device
-    by_row = {name: value.to(device)[aside.row] for name, value in features.items()}
+    doubts = [_doubt(teacher, name, value, batch) for name, value in features.items()]
+    taught = _with(teacher, batch, features)
+    if batch.origin is not None:
+        before = batch.origin.asides[teacher.name].batch
+        origin = _with(teacher, batch.origin, teacher.known(before, features))
+        taught = replace(taught, origin=origin)
+    return taught, doubts
+
+
+def _doubt(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> Doubt:
+    """Whether a feature of a teacher is made of numbers."""
+    sound = torch.isfinite(values).all()
+    few = ", ".join(batch.ids[:3])
+    return Doubt(
+        torch.where(sound, 0.0, math.nan),
+        lambda _: f"{teacher.name}: its feature {name} of one of {few}, ... is not a finite number",
+    )
+
+
+def _with(teacher: Teacher, batch: Batch, features: Mapping[str, Tensor]) -> Batch:
+    """The batch with features of its teacher's inputs in place of these."""
+    row = batch.asides[teacher.name].row
+    by_row = {name: value.to(row.device)[row] for name, value in features.items()}
     rest = {name: one for name, one in batch.asides.items() if name != teacher.name}
     return replace(batch, features={**batch.features, **by_row}, asides=rest)

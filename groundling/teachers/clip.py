@@ -424,6 +424,10 @@ class ClipTeacher(Teacher):
             found["clip_confidence"] = self._confidence(found)
         return {name: found[name] for name in self.wants}
 
+    def known(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Nothing: no objective counts by these."""
+        return {}
+
     @torch.no_grad()
     def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
         """By what the words of rows are selected: the score (K,) of each raw word, and which are candidates (K,) bool.

@@ -112,15 +112,24 @@ class ClipTextTeacher(Teacher):
         numbers = needed(batch.words, "words", "the teacher")
         states, pooled = self.clip(windows)
         rows, count = numbers.shape
-        windows_of_row = torch.bincount(windows.row, minlength=rows).unsqueeze(-1)
+        one_each = torch.ones_like(windows.row)
+        windows_of_row = torch.zeros_like(numbers[:, 0]).index_add(0, windows.row, one_each)
         total = pooled.new_zeros(rows, pooled.shape[1]).index_add(0, windows.row, pooled)
         flat = windows.join(states)  # (U, V, E)
         last = last_pieces(windows.word, count)
         chosen = last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1])
-        said = {"sentence": total / windows_of_row, "words": flat.gather(1, chosen)}
+        said = {"sentence": total / windows_of_row.unsqueeze(-1), "words": flat.gather(1, chosen)}
         for part, (mean, spread) in self.stats.items():
             said[part] = (said[part] - mean) / spread
         return {**said, "has": last >= 0}
+
+    def known(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`has` (U, K), which follows from the words of the windows' pieces."""
+        if "has" not in features:
+            return {}
+        windows = needed(batch.clip, "clip", "the teacher")
+        numbers = needed(batch.words, "words", "the teacher")
+        return {"has": last_pieces(windows.word, numbers.shape[1]) >= 0}
 
     def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """Each row's features, those of words without padding."""

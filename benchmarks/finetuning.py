@@ -1,0 +1,155 @@
+"""`finetune` against transformers' Trainer: one encoder, one task, the same batch, epochs and rates, one thread.
+
+Ways: here; `padded`, to --max-length as run_glue does; `grouped`, padded to each batch's need, lengths grouped. Each
+seed runs all ways one after the other, each in a process of its own; what is counted begins behind the imports and
+ends with the dev score, so that set-up, checkpoints, evaluation and the exported model count. Seconds are those of the
+processor, which a busy machine changes less than the clock's.
+
+python benchmarks/finetuning.py MODEL RTE_FOLDER [--seeds 2 --epochs 3 --most 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+WAYS = ("padded", "grouped", "here")
+LABELS = ("entailment", "not_entailment")
+
+
+def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Seconds and dev accuracy of `finetune`."""
+    from groundling.config import FinetuneConfig, TrainConfig
+    from groundling.recipes.finetune import finetune
+
+    training = TrainConfig(
+        epochs=options.epochs, batch=options.batch, lr=options.lr, warmup=0.0, seed=options.seed,
+        weight_decay=0.0, cpu=options.cpu, precision=options.precision,
+    )  # fmt: skip
+    config = FinetuneConfig(
+        model=options.model, task="glue/rte", data=options.data, max_length=options.max_length,
+        max_train=options.most,
+    )  # fmt: skip
+    began = _now()
+    result = finetune(config, training, folder)
+    seconds = _now() - began
+    return {"seconds": seconds, "accuracy": result["median"]["dev"]["accuracy"]}
+
+
+def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Seconds and dev accuracy of transformers' Trainer with its own defaults."""
+    import torch
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+    )
+
+    grouped = options.way == "grouped"
+    began = _now()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    torch.manual_seed(options.seed)
+    model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)
+    padding = False if grouped else "max_length"
+
+    def rows(split: str, most: int) -> list[dict[str, object]]:
+        with (Path(options.data) / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
+            read = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        if most:
+            read = [read[place * len(read) // most] for place in range(min(most, len(read)))]
+        texts = [[row["sentence1"] for row in read], [row["sentence2"] for row in read]]
+        made = tokenizer(*texts, truncation=True, max_length=options.max_length, padding=padding)
+        labels = [LABELS.index(row["label"]) for row in read]
+        names = made.keys()
+        return [
+            {**{name: made[name][n] for name in names}, "labels": label}
+            for n, label in enumerate(labels)
+        ]
+
+    arguments = TrainingArguments(
+        str(folder), num_train_epochs=options.epochs, learning_rate=options.lr, seed=options.seed,
+        per_device_train_batch_size=options.batch, per_device_eval_batch_size=options.batch,
+        train_sampling_strategy="group_by_length" if grouped else "random", use_cpu=options.cpu,
+        bf16=options.precision == "bf16", report_to=[], disable_tqdm=True, logging_steps=10,
+    )  # fmt: skip
+    run = Trainer(
+        model,
+        arguments,
+        train_dataset=rows("train", options.most),  # type: ignore[arg-type]
+        eval_dataset=rows("dev", 0),  # type: ignore[arg-type]
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=lambda said: {"accuracy": (said[0].argmax(-1) == said[1]).mean()},
+    )
+    run.train()
+    score = run.evaluate()["eval_accuracy"]
+    run.save_model(str(folder / "model"))
+    return {"seconds": _now() - began, "accuracy": float(score)}
+
+
+def _now() -> float:
+    """Seconds of the processor; those of the clock where something else computes."""
+    import torch
+
+    return time.perf_counter() if torch.cuda.is_available() else time.process_time()
+
+
+def one(options: argparse.Namespace) -> None:
+    """Run one way, and print its figures as JSON."""
+    import torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        way = here if options.way == "here" else trainer
+        print(json.dumps(way(options, Path(folder) / "run")))
+
+
+def main() -> None:
+    """Run all ways for every seed, and print what each took and scored."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="folder of a text encoder")
+    parser.add_argument("data", help="folder of RTE's train.tsv and dev.tsv")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--lr", type=float, default=5e-5)
+    parser.add_argument("--most", type=int, default=0, help="training examples; 0: all")
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--way", choices=WAYS, help="run one way for one seed")
+    options = parser.parse_args()
+    if options.way:
+        one(options)
+        return
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for seed in range(options.seed, options.seed + options.seeds):
+        for way in WAYS:
+            command = [sys.executable, __file__, *sys.argv[1:], "--way", way, "--seed", str(seed)]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            found[way].append(json.loads(said.splitlines()[-1]))
+            print(seed, way, found[way][-1], flush=True)
+    for way in WAYS[:2]:
+        pairs = zip(found[way], found["here"], strict=True)
+        ratios = [theirs["seconds"] / ours["seconds"] for theirs, ours in pairs]
+        spelt = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"here is {statistics.median(ratios):.2f} times as fast as {way} ({spelt})")
+    for way in WAYS:
+        scores = [run["accuracy"] for run in found[way]]
+        print(f"{way}: dev accuracy {statistics.mean(scores):.3f}, {scores}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""The loop does not wait for the device: between two lines of the log nothing is read from it."""
+
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toys
+from accelerate.state import AcceleratorState, PartialState
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import groundling.train
+from groundling.batch import Batch, Encoded
+from groundling.config import Adversarial, TrainConfig
+from groundling.data.samples import TextInput, TextSamples
+from groundling.forms import Classify
+from groundling.inner_steps.villa import Villa
+from groundling.models.clip import clip_text
+from groundling.models.text import TextEncoder
+from groundling.objectives import Objective
+from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.distill import Distill
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.match import Match
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.objectives.supervised import Supervised
+from groundling.teachers.clip_text import ClipTextTeacher
+from groundling.teachers.taught import Taught
+
+PACKAGE = Path(groundling.train.__file__).parent
+META = torch.device("meta")
+ON_META: dict[str, Any] = {
+    "batch": 4,
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "log_every": 100,
+    "save_every": 100,
+}
+"""Fused Adam knows no such device."""
+
+
+class Watch(TorchDispatchMode):
+    """Plays an accelerator on the device `meta`, whose tensors hold nothing: notes what would wait for one.
+
+    A number that is read is 1; a mask that picks rows cannot be answered, and ends the run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        options = options or {}
+        name = function.overloadpacket.__name__
+        first = arguments[0] if arguments else None
+        is_there = isinstance(first, Tensor) and first.device == META
+        if name == "_local_scalar_dense" and is_there:
+            self.note("a number is read")
+            return torch.ones((), dtype=first.dtype).item()
+        if name == "_to_copy" and "device" in options:
+            goes = torch.device(options["device"]) == META
+            if goes != is_there and not options.get("non_blocking"):
+                self.note("a copy is waited for")
+            if is_there and not goes:
+                return torch.ones(first.shape, dtype=options.get("dtype") or first.dtype)
+        if name == "copy_" and (arguments[1].device == META) != is_there:
+            self.note("a copy is waited for")
+        if name in ("index", "index_put", "index_put_") and any(
+            i is not None and i.dtype == torch.bool and i.device == META for i in arguments[1]
+        ):
+            self.note("a mask picks rows")
+        return function(*arguments, **options)
+
+    def __enter__(self) -> "Watch":
+        self.made = Made(self)
+        self.made.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.made.__exit__(*error)
+
+    def note(self, what: str) -> None:
+        frames = [one for one in traceback.extract_stack() if one.filename.startswith(str(PACKAGE))]
+        self.waits.append(f"{what}: {frames[-1].name}: {frames[-1].line}")
+
+
+class Made(TorchFunctionMode):
+    """Notes tensors that are made on the device of numbers that the computer has, which it waits for, too."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        made = function(*arguments, **(options or {}))
+        if function in (torch.tensor, torch.as_tensor, Tensor.new_tensor) and made.device == META:
+            self.watch.note("numbers are copied")
+        return made
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """What a run on the played accelerator waited for."""
+    usual = groundling.train._accelerator
+
+    def on_meta(config: TrainConfig, out: Path) -> Any:
+        accelerator = usual(config, out)
+        for state in (PartialState, AcceleratorState):
+            monkeypatch.setitem(state._shared_state, "device", META)
+        return accelerator
+
+    monkeypatch.setattr(groundling.train, "_accelerator", on_meta)
+    # What is saved is read, of course.
+    monkeypatch.setattr(groundling.train._Training, "_check_weights", lambda _: None)
+    monkeypatch.setattr(groundling.train.Checkpoints, "save", lambda *_: None)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # knows no such device
+
+    def run(steps: int, make: Callable[[], dict[str, Any]], **config: Any) -> list[str]:
+        parts = make()
+        given = TrainConfig(steps=steps, **{**ON_META, **config})
+        with Watch() as watch:
+            groundling.train.train(config=given, out=tmp_path / str(steps), **parts)
+        return watch.waits
+
+    return run
+
+
+def student() -> TextEncoder:
+    words = toys.bert_words()
+    return TextEncoder(toys.bert(len(words)), words)
+
+
+def xdbert() -> dict[str, Any]:
+    model = toys.cross_modal()
+    sizes = model.sizes
+    parts = [MaskedLM(sizes, mask_id=4, joint=True), Match(sizes)]
+    parts.append(ClipTokens(sizes, targets="released"))
+    return {"model": model, "objectives": parts, "data": toys.both_sides()}
+
+
+def contrastive() -> dict[str, Any]:
+    model = student()
+    words = toys.clip_words()
+    teacher = ClipTextTeacher(clip_text(toys.clip(words)), words)
+    texts = TextSamples(toys.examples(64), TextInput(toys.bert_words(), 40))
+    data = Taught(texts, teacher, cached=False)
+    sizes = model.sizes._replace(teacher=teacher.width)
+    parts = [Distill(sizes), MaskedLM(sizes, mask_id=4)]
+    return {"model": model, "objectives": parts, "data": data, "teachers": [teacher]}
+
+
+def pretraining() -> dict[str, Any]:
+    model = toys.seer()
+    sizes = model.sizes._replace(classes=5)
+    parts = [MaskedLM(sizes, mask_id=4), MaskedRegions(sizes, kind="soft")]
+    parts.append(SentenceImage(sizes))
+    return {"model": model, "objectives": parts, "data": toys.seen()}
+
+
+def adversarial() -> dict[str, Any]:
+    return {**pretraining(), "inner": Villa(Adversarial(adversarial_passes=2))}
+
+
+def finetuning() -> dict[str, Any]:
+    model = student()
+    examples = [replace(one, label=n % 2) for n, one in enumerate(toys.examples(64))]
+    data = TextSamples(examples, TextInput(toys.bert_words(), 40))
+    parts = [Supervised(model.sizes, form=Classify(("no", "yes")))]
+    return {"model": model, "objectives": parts, "data": data}
+
+
+@pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, finetuning])
+def test_a_step_waits_for_nothing(make, waits):
+    few = waits(1, make)
+    assert few, "the line that is written at the end is read from the device"
+    many = waits(2, make)
+    assert many == few
+
+
+class Curious(Objective):
+    """Reads a number in every step."""
+
+    name = "curious"
+    needs = ("text",)
+
+    def __init__(self, sizes: Any, looks: Sequence[Callable[[Tensor], object]]) -> None:
+        super().__init__(sizes)
+        self.looks = looks
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"curious": len(batch)}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        for look in self.looks:
+            look(encoded.text.detach())
+        return {"curious": encoded.text.mean() * self.scale}
+
+
+def test_a_step_that_waits_is_found(waits):
+    looks = [
+        lambda states: float(states.mean()),
+        lambda states: states.mean().item(),
+        lambda states: states.mean(-1).tolist(),
+        lambda states: bool((states > 0).all()),
+        lambda states: states.to("cpu"),
+        lambda states: torch.tensor([1.0], device=states.device),
+    ]
+
+    def make() -> dict[str, Any]:
+        parts = finetuning()
+        return {**parts, "objectives": [Curious(parts["model"].sizes, looks)]}
+
+    assert len(waits(2, make)) == len(waits(1, make)) + len(looks)
+
+
+def test_a_mask_that_picks_rows_is_found(waits):
+    def make() -> dict[str, Any]:
+        parts = finetuning()
+        return {**parts, "objectives": [Curious(parts["model"].sizes, [lambda x: x[x > 0]])]}
+
+    with pytest.raises(RuntimeError):
+        waits(1, make)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, finetuning])
+def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
+    learn = groundling.train._Training._learn
+
+    def guarded(training: Any, step: int, batches: Any) -> Tensor:
+        # The first step of a kind loads kernels, and the first backward pass makes its streams.
+        torch.cuda.set_sync_debug_mode("error" if step else "default")
+        try:
+            return learn(training, step, batches)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(groundling.train._Training, "_learn", guarded)
+    config = TrainConfig(steps=3, batch=8, log_every=100, save_every=100)
+    groundling.train.train(config=config, out=tmp_path, **make())
