@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Example
@@ -51,18 +51,20 @@ def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[str]:
     yield from plain_lines(path)
 
 
-def blocks(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+def blocks(
+    texts: Iterable[str], engine: Tokenizer, pieces: int, counts: Counts | None = None
+) -> Iterator[str]:
     """Texts joined in order and cut between words into strings of at most `pieces` pieces each; only space is lost.
 
     Args:
         texts: lines of the documents, in order.
         engine: the tokenizer's engine, without padding and truncation.
         pieces: most pieces of a block, special tokens not counted. The last block is the shorter rest.
+        counts: those of words that were seen before, to which these are added.
     """
     block: list[str] = []
     room = pieces
-    at_start = PieceCounts(engine, "")
-    after_space = PieceCounts(engine, " ")
+    at_start, after_space = counts or counts_of(engine)
     for words in _words(texts):
         at_start.learn(words)
         after_space.learn(words)
@@ -94,8 +96,7 @@ def full_blocks(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterato
     """
     block: list[str] = []
     room = pieces
-    at_start = PieceCounts(engine, "")
-    after_space = PieceCounts(engine, " ")
+    at_start, after_space = counts_of(engine)
     for words in _words(texts):
         after_space.learn(words)
         for word in words:
@@ -146,6 +147,15 @@ class PieceCounts(dict[str, int]):
         return self[word]
 
 
+Counts = tuple[PieceCounts, PieceCounts]
+"""Of words at the start of a text, and behind a space."""
+
+
+def counts_of(engine: Tokenizer) -> Counts:
+    """Those of no words yet."""
+    return PieceCounts(engine, ""), PieceCounts(engine, " ")
+
+
 def _cut(word: str, engine: Tokenizer, room: int, before: str) -> tuple[str, str]:
     """A word's longest beginning of at most `room` pieces behind the text `before`, which may be empty; its rest."""
     if not room:
@@ -176,12 +186,22 @@ def fitting(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[st
 
     Arguments are those of `blocks`.
     """
+    yield from (text for text, _ in fitting_encoded(texts, engine, pieces))
+
+
+def fitting_encoded(
+    texts: Iterable[str], engine: Tokenizer, pieces: int
+) -> Iterator[tuple[str, Encoding | None]]:
+    """The same, with the pieces of those that are whole."""
+    counts = counts_of(engine)
     for some in batched(texts, CHUNK):
-        for text, count in zip(some, _piece_counts(some, engine), strict=True):
-            if count <= pieces:
-                yield text
+        encodings = engine.encode_batch(some, add_special_tokens=False)
+        for text, encoding in zip(some, encodings, strict=True):
+            if len(encoding) <= pieces:
+                yield text, encoding
             else:
-                yield from blocks([text], engine, pieces)
+                parts = blocks([text], engine, pieces, counts)
+                yield from ((part, None) for part in parts)
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:

@@ -28,7 +28,7 @@ from accelerate import PartialState
 from tokenizers import Encoding, Tokenizer
 
 from groundling.data.captions import Wanted
-from groundling.data.corpora import CHUNK, batched, fitting, full_blocks, texts_in
+from groundling.data.corpora import CHUNK, batched, fitting_encoded, full_blocks, texts_in
 from groundling.data.shards import (
     Facts,
     Index,
@@ -265,23 +265,26 @@ def write_shard(
     folder: Path, key: Facts, number: int, texts: Sequence[str], making: Making
 ) -> None:
     """Tokenise some texts and write them as one shard."""
-    engine = _engine(making.engine)
-    if making.form == "lines":
-        texts = list(fitting(texts, engine, making.most))
     arrays = tokenised(texts, making)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
 def tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
-    parts = [_tokenised(some, making) for some in batched(texts, CHUNK)]
+    encoded: Iterable[tuple[str, Encoding | None]] = ((text, None) for text in texts)
+    if making.form == "lines":
+        encoded = fitting_encoded(texts, _engine(making.engine), making.most)
+    parts = [_tokenised(some, making) for some in batched(encoded, CHUNK)]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
     return arrays
 
 
-def _tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
-    """The arrays of some texts, with every text's lengths in place of `ends`."""
+def _tokenised(
+    encoded: Sequence[tuple[str, Encoding | None]], making: Making
+) -> dict[str, np.ndarray]:
+    """The arrays of some texts, of which some are encoded, with every text's lengths in place of `ends`."""
+    texts = [text for text, _ in encoded]
     characters = np.array([len(text) for text in texts], np.uint32)
     starts = np.cumsum(characters + np.uint32(1), dtype=np.int64) - characters - 1
     joined = "\n".join(texts)  # raw words do not reach over ends of lines
@@ -295,10 +298,14 @@ def _tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
     }
     word_counts = np.diff(first_word, append=len(spans))
     lengths = [np.array([len(one) for one in raw]), word_counts]
+    missing = [text for text, encoding in encoded if encoding is None]
+    fresh = iter(_engine(making.engine).encode_batch(missing, add_special_tokens=False))
+    every = {"pieces": [next(fresh) if one is None else one for _, one in encoded]}
+    if making.clip:
+        every["clip"] = _engine(making.clip).encode_batch(texts, add_special_tokens=False)
     for name, described in (("pieces", making.engine), ("clip", making.clip)):
         if described:
-            engine = _engine(described)
-            encodings = engine.encode_batch(list(texts), add_special_tokens=False)
+            encodings = every[name]
             counts = np.array([len(one) for one in encodings], np.int64)
             arrays[name], arrays[f"{name}_word"] = _pieces(
                 encodings, counts, starts, spans, first_word, _id_type(described)

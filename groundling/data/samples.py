@@ -201,12 +201,15 @@ class TextInput:
         room = self.max_length - len(self.start) - len(self.end)
         dropped = max(0, len(ids) - room)
         count = len(ids) - dropped
-        edges = (len(self.start), len(self.end))
+        special = np.ones(count + len(self.start) + len(self.end), bool)
+        special[len(self.start) :][:count] = False
+        words = np.full(len(special), -1, np.int64)
+        words[len(self.start) :][:count] = word[:count]
         types = [self.types[0], [0] * count, self.types[1]]
         row = Row(
             ids=np.concatenate([self.start, ids[:count], self.end]).astype(np.int64),
-            special=np.pad(np.zeros(count, bool), edges, constant_values=True),
-            word=np.pad(word[:count].astype(np.int64), edges, constant_values=-1),
+            special=special,
+            word=words,
             types=np.concatenate(types).astype(np.int64),
             pad=self.pad,
         )
