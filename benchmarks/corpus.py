@@ -2,7 +2,8 @@
 
 Both ways read one file of lines, tokenise it with one fast tokenizer and leave what is mapped from disk, taking turns:
 lines of at most 128 pieces, or blocks of 512 (of datasets in the way of transformers' run_mlm.py, which groups
-pieces). Loading libraries counts for neither, but for the worker processes that the one way starts anew and the other forks.
+pieces). Loading libraries counts for neither, but for the worker processes, which the one way starts anew and the other
+forks.
 Then processes of their own train a small encoder for some steps on the prepared corpus, reading at random.
 
 python benchmarks/corpus.py [--sizes .01 .1] [--processes 2] [--rounds 3] [--steps 20]

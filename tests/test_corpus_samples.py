@@ -1,6 +1,9 @@
 """Tokenised corpora: the same samples as from texts at once, opened without reading them again, and mended."""
 
+import gzip
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,12 +13,16 @@ import toys
 from homes import put
 from tokenizers import Tokenizer
 
+from groundling import jobs
 from groundling.batch import Row, Sample
-from groundling.data import corpora, prepared
+from groundling.data import corpora, plain_text, prepared
 from groundling.data.corpora import corpus, full_blocks
-from groundling.data.corpus_samples import corpus_samples
+from groundling.data.corpus_samples import CorpusSamples, corpus_samples
+from groundling.data.prepared import clear_stores, place_of_stores
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
 from groundling.data.words import spans, spans_of_much
+from groundling.errors import InputError
+from groundling.hashing import CACHE, cache_folder
 
 NASTY = [
     "",
@@ -131,3 +138,189 @@ def test_samples_are_those_of_texts_at_once(
     places = [*range(len(old)), 0]
     for one, other in zip(new.get(places), old.get(places), strict=True):
         same(one, other)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which shards are written, by number."""
+    written: list[str] = []
+    write_shard = prepared.write_shard
+
+    def record(*arguments) -> None:
+        written.append(f"{arguments[2]}")
+        write_shard(*arguments)
+
+    monkeypatch.setattr(prepared, "write_shard", record)
+    return written
+
+
+def read(path: Path, place: Path, tokenizer, form: str = "lines") -> CorpusSamples:
+    return corpus_samples([path], form, TextInput(tokenizer, 20), place)
+
+
+def everything(samples: CorpusSamples) -> list[str]:
+    return [repr((one.id, one.text.ids.tolist())) for one in samples.get(range(len(samples)))]
+
+
+def test_a_second_run_reads_nothing_anew(
+    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    first = everything(read(path, tmp_path / "texts", bert_tokenizer))
+    written = counted(monkeypatch)
+    monkeypatch.setattr(prepared, "texts_in", None)
+    assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == first
+    shutil.copy(path, tmp_path / "other.txt")  # content counts, not the name
+    assert len(read(tmp_path / "other.txt", tmp_path / "texts", bert_tokenizer)) == len(first)
+    assert written == []
+
+
+def test_other_content_form_length_or_tokenizer_is_another_store(
+    bert_tokenizer, roberta_tokenizer, small, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    place = tmp_path / "texts"
+    read(path, place, bert_tokenizer)
+    read(path, place, bert_tokenizer, "blocks")
+    read(path, place, roberta_tokenizer)
+    corpus_samples([path], "lines", TextInput(bert_tokenizer, 21), place)
+    assert len(list(place.iterdir())) == 4
+    read(write(path, [*NASTY, "more"]), place, bert_tokenizer)
+    assert len(list(place.iterdir())) == 5
+
+
+@pytest.mark.parametrize("form", ["lines", "blocks"])
+def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
+    form: str, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    whole = everything(read(path, tmp_path / "whole", bert_tokenizer, form))
+    write_shard = prepared.write_shard
+
+    def killed(*arguments) -> None:
+        if arguments[2] == 3:
+            raise KeyboardInterrupt
+        write_shard(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "write_shard", killed)
+        with pytest.raises(KeyboardInterrupt):
+            read(path, tmp_path / "texts", bert_tokenizer, form)
+    written = counted(monkeypatch)
+    assert everything(read(path, tmp_path / "texts", bert_tokenizer, form)) == whole
+    assert written[0] == "3"
+    assert len(written) > 2
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-2] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+DAMAGE = {
+    "cut array": ("pieces-00002.npy", cut, {"2"}),
+    "changed array": ("ends-00001.npy", flip, {"1"}),
+    "lost array": ("text-00000.npy", Path.unlink, {"0"}),
+    "cut index": ("index-00002.json", cut, {"2"}),
+    "lost index": ("index-00002.json", Path.unlink, {"2"}),
+    "cut manifest": ("manifest.json", cut, set()),
+    "lost manifest": ("manifest.json", Path.unlink, set()),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_is_damaged_is_named_and_made_anew(
+    kind: str, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    whole = everything(read(path, tmp_path / "texts", bert_tokenizer))
+    (folder,) = (tmp_path / "texts").iterdir()
+    name, harm, anew = DAMAGE[kind]
+    harm(folder / name)
+    capsys.readouterr()
+    written = counted(monkeypatch)
+    assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == whole
+    assert set(written) == anew
+    said = capsys.readouterr().err
+    assert ("tokenised again" in said) == (kind != "lost manifest")
+
+
+def test_several_processes_write_what_one_does(
+    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes would take seconds to start: threads stand in for them, and take shards in any order."""
+    path = write(tmp_path / "t.txt", NASTY)
+    one = everything(read(path, tmp_path / "one", bert_tokenizer))
+    monkeypatch.setattr(jobs, "_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(prepared, "LARGE", 0)
+    monkeypatch.setattr(prepared, "cores", lambda: 3)
+    assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
+
+
+def test_without_a_cache_texts_go_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place_of_stores(tmp_path).parent == cache_folder()
+    monkeypatch.setenv(CACHE, "")
+    assert place_of_stores(tmp_path) == tmp_path / "texts"
+    put(tmp_path / "texts" / "x.npy", "")
+    clear_stores(tmp_path)
+    assert not (tmp_path / "texts").exists()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".parquet"])
+def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t.txt{ending}"
+    raw = "\ufeff a dog \r\n\nzwei\u2028Hunde\n".encode()
+    if ending == ".gz":
+        path.write_bytes(gzip.compress(raw[:9]) + gzip.compress(raw[9:]))
+    elif ending == ".zst":
+        zstandard = pytest.importorskip("zstandard")
+        packed = [zstandard.ZstdCompressor().compress(part) for part in (raw[:9], raw[9:])]
+        path.write_bytes(b"".join(packed))
+    elif ending == ".parquet":
+        arrow = pytest.importorskip("pyarrow")
+        table = arrow.table({"text": [" a dog \n", None, "zwei\u2028Hunde"], "id": [1, 2, 3]})
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        path.write_bytes(raw)
+    assert corpora.lines(path) == ["a dog", "zwei\u2028Hunde"]
+    if ending:
+        cut(path)
+        with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read"):
+            corpora.lines(path)
+
+
+def test_lines_are_the_same_however_much_is_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    expected = corpora.lines(path)
+    for size in (1, 7, 64):
+        monkeypatch.setattr(plain_text, "READ", size)
+        assert corpora.lines(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "the file is empty"),
+        (b" \n\n", "the file is empty"),
+        (b"a\rb", "carriage returns alone"),
+        (b"a\nb\n\xff\n", "line 3: not UTF-8 .byte 0xff"),
+    ],
+)
+def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "t.txt").write_bytes(raw)
+    monkeypatch.setattr(plain_text, "READ", 2)
+    with pytest.raises(InputError, match=message):
+        corpora.lines(tmp_path / "t.txt")
+
+
+def test_packed_tables_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"c\.jsonl\.gz: of packed files those of plain text"):
+        corpora.lines(put(tmp_path / "c.jsonl.gz", "x"))

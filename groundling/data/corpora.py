@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
@@ -138,7 +140,7 @@ class PieceCounts(dict[str, int]):
         """Have the words' counts, many of which come quicker at once; rare words of long ago are forgotten."""
         if len(self) > MOST_WORDS:
             self.clear()
-        new = list(set(words).difference(self))
+        new = [word for word in set(words) if word not in self]
         counts = _piece_counts([self.before + word for word in new], self.engine)
         self.update(zip(new, counts, strict=True))
 
@@ -189,11 +191,21 @@ def fitting(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[st
     yield from (text for text, _ in fitting_encoded(texts, engine, pieces))
 
 
-def fitting_encoded(
-    texts: Iterable[str], engine: Tokenizer, pieces: int
-) -> Iterator[tuple[str, Encoding | None]]:
-    """The same, with the pieces of those that are whole."""
+class Slice(NamedTuple):
+    """Some pieces of a text, as an `Encoding` has them."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+Encoded = tuple[str, Encoding | Slice | None]
+"""A text and its pieces, if they are known."""
+
+
+def fitting_encoded(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[Encoded]:
+    """The same, with the pieces of those that are whole, and of others where one encoding tells them, too."""
     counts = counts_of(engine)
+    slices = is_word_by_word(engine)
     for some in batched(texts, CHUNK):
         encodings = engine.encode_batch(some, add_special_tokens=False)
         for text, encoding in zip(some, encodings, strict=True):
@@ -201,7 +213,41 @@ def fitting_encoded(
                 yield text, encoding
             else:
                 parts = blocks([text], engine, pieces, counts)
-                yield from ((part, None) for part in parts)
+                yield from _sliced(parts, text, encoding, slices)
+
+
+def _sliced(parts: Iterable[str], text: str, encoding: Encoding, slices: bool) -> Iterator[Encoded]:
+    """Each of a text's parts with its pieces of the whole text's, where they are certain."""
+    ids, offsets = encoding.ids, encoding.offsets
+    begins = [begin for begin, _ in offsets]
+    start = 0
+    for part in parts:
+        while start < len(text) and text[start].isspace():
+            start += 1
+        stop = start + len(part)
+        # Other space than single blanks is lost; a word that is cut has other pieces.
+        slices = slices and text.startswith(part, start)
+        whole = text[start - 1 : start].isspace() or start == 0
+        whole = whole and (text[stop : stop + 1].isspace() or stop == len(text))
+        if slices and whole:
+            first, last = bisect_left(begins, start), bisect_left(begins, stop)
+            moved = [(begin - start, end - start) for begin, end in offsets[first:last]]
+            yield part, Slice(ids[first:last], moved)
+        else:
+            yield part, None
+        start = stop
+
+
+def is_word_by_word(engine: Tokenizer) -> bool:
+    """Whether each word's pieces are certain to be the same by itself and in any text: BERT's own tokenizer."""
+    parts = json.loads(engine.to_str())
+    kinds = [(parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
+    plain = all(
+        not (token["lstrip"] or token["rstrip"] or token["single_word"])
+        and not any(map(str.isspace, token["content"]))
+        for token in parts["added_tokens"]
+    )
+    return plain and kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:

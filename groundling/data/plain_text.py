@@ -101,7 +101,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         if path.suffix == ".gz":
             yield cast(IO[bytes], gzip.GzipFile(fileobj=stream))
         elif path.suffix == ".zst":
-            yield _zstandard(path).ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            yield cast(IO[bytes], _Zstandard(stream, _optional("zstandard", path)))
         else:
             yield stream
 
@@ -115,8 +115,34 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
 
 
-def _zstandard(path: Path) -> ModuleType:
-    return _optional("zstandard", path)
+class _Zstandard:
+    """What a file of Zstandard frames holds; the library's own reader takes a frame that is cut off for its end."""
+
+    def __init__(self, stream: IO[bytes], library: ModuleType) -> None:
+        self.stream = stream
+        self.library = library
+        self.frame: Any = None
+
+    def read(self, size: int) -> bytes:
+        """About as much as `size` packed bytes hold, nothing at the end; raises EOFError if it comes too early."""
+        while packed := self.stream.read(size):
+            if read := self._unpacked(packed):
+                return read
+        if self.frame is not None:
+            raise EOFError("the file is cut off")
+        return b""
+
+    def _unpacked(self, packed: bytes) -> bytes:
+        read = []
+        while packed:
+            if self.frame is None:
+                self.frame = self.library.ZstdDecompressor().decompressobj()
+            read.append(self.frame.decompress(packed))
+            packed = b""
+            if self.frame.eof:
+                packed = self.frame.unused_data
+                self.frame = None
+        return b"".join(read)
 
 
 def _optional(name: str, path: Path) -> ModuleType:

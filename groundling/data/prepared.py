@@ -28,7 +28,15 @@ from accelerate import PartialState
 from tokenizers import Encoding, Tokenizer
 
 from groundling.data.captions import Wanted
-from groundling.data.corpora import CHUNK, batched, fitting_encoded, full_blocks, texts_in
+from groundling.data.corpora import (
+    CHUNK,
+    Encoded,
+    Slice,
+    batched,
+    fitting_encoded,
+    full_blocks,
+    texts_in,
+)
 from groundling.data.shards import (
     Facts,
     Index,
@@ -271,7 +279,7 @@ def write_shard(
 
 def tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
-    encoded: Iterable[tuple[str, Encoding | None]] = ((text, None) for text in texts)
+    encoded: Iterable[Encoded] = ((text, None) for text in texts)
     if making.form == "lines":
         encoded = fitting_encoded(texts, _engine(making.engine), making.most)
     parts = [_tokenised(some, making) for some in batched(encoded, CHUNK)]
@@ -280,9 +288,7 @@ def tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tokenised(
-    encoded: Sequence[tuple[str, Encoding | None]], making: Making
-) -> dict[str, np.ndarray]:
+def _tokenised(encoded: Sequence[Encoded], making: Making) -> dict[str, np.ndarray]:
     """The arrays of some texts, of which some are encoded, with every text's lengths in place of `ends`."""
     texts = [text for text, _ in encoded]
     characters = np.array([len(text) for text in texts], np.uint32)
@@ -300,13 +306,14 @@ def _tokenised(
     lengths = [np.array([len(one) for one in raw]), word_counts]
     missing = [text for text, encoding in encoded if encoding is None]
     fresh = iter(_engine(making.engine).encode_batch(missing, add_special_tokens=False))
-    every = {"pieces": [next(fresh) if one is None else one for _, one in encoded]}
+    every: dict[str, Sequence[Encoding | Slice]] = {}
+    every["pieces"] = [next(fresh) if one is None else one for _, one in encoded]
     if making.clip:
         every["clip"] = _engine(making.clip).encode_batch(texts, add_special_tokens=False)
     for name, described in (("pieces", making.engine), ("clip", making.clip)):
         if described:
             encodings = every[name]
-            counts = np.array([len(one) for one in encodings], np.int64)
+            counts = np.array([len(one.ids) for one in encodings], np.int64)
             arrays[name], arrays[f"{name}_word"] = _pieces(
                 encodings, counts, starts, spans, first_word, _id_type(described)
             )
@@ -315,7 +322,7 @@ def _tokenised(
 
 
 def _pieces(
-    encodings: Sequence[Encoding],
+    encodings: Sequence[Encoding | Slice],
     counts: np.ndarray,
     starts: np.ndarray,
     spans: np.ndarray,
