@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
+import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -153,6 +155,17 @@ Counts = tuple[PieceCounts, PieceCounts]
 """Of words at the start of a text, and behind a space."""
 
 
+def counts_in(text: str, encoding: Encoding, engine: Tokenizer) -> Counts:
+    """Those of a text's words, as its encoding tells them where words are tokenised each by itself."""
+    words = list(re.finditer(r"\S+", text))
+    begins = np.array([begin for begin, _ in encoding.offsets], np.int64)
+    first = begins.searchsorted([word.start() for word in words])
+    counts = np.diff(first, append=len(begins)).tolist()
+    known = PieceCounts(engine, "")
+    known.update(zip((word.group() for word in words), counts, strict=True))
+    return known, known
+
+
 def counts_of(engine: Tokenizer) -> Counts:
     """Those of no words yet."""
     return PieceCounts(engine, ""), PieceCounts(engine, " ")
@@ -212,7 +225,8 @@ def fitting_encoded(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Ite
             if len(encoding) <= pieces:
                 yield text, encoding
             else:
-                parts = blocks([text], engine, pieces, counts)
+                known = counts_in(text, encoding, engine) if slices else counts
+                parts = blocks([text], engine, pieces, known)
                 yield from _sliced(parts, text, encoding, slices)
 
 
