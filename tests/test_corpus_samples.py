@@ -2,10 +2,12 @@
 
 import gzip
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -259,6 +261,42 @@ def test_several_processes_write_what_one_does(
     monkeypatch.setattr(prepared, "LARGE", 0)
     monkeypatch.setattr(prepared, "cores", lambda: 3)
     assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_machines_share_the_work_where_they_share_the_folder(
+    shared: bool, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand in for the machines of torchrun, each with two processes."""
+    path = write(tmp_path / "t.txt", NASTY)
+    whole = everything(read(path, tmp_path / "whole", bert_tokenizer))
+    barrier = threading.Barrier(4)
+    here = threading.local()
+    written: list[tuple[int, int]] = []
+    write_shard = prepared.write_shard
+
+    def record(*arguments) -> None:
+        written.append((here.state.process_index, arguments[2]))
+        write_shard(*arguments)
+
+    def process(rank: int) -> list[str]:
+        here.state = SimpleNamespace(
+            process_index=rank,
+            num_processes=4,
+            is_local_main_process=rank % 2 == 0,
+            wait_for_everyone=barrier.wait,
+        )
+        place = tmp_path / ("texts" if shared else f"texts-{rank // 2}")
+        return everything(read(path, place, bert_tokenizer))
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(prepared, "PartialState", lambda: here.state)
+    monkeypatch.setattr(prepared, "write_shard", record)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(process, range(4), timeout=60)) == [whole] * 4
+    shards = {number for _, number in written}
+    assert {rank for rank, _ in written} == {0, 2}
+    assert len(written) == len(shards) * (1 if shared else 2)
 
 
 def test_without_a_cache_texts_go_with_the_run(

@@ -143,13 +143,13 @@ def _manifest(folder: Path) -> Path:
 def _part(folder: Path, state: PartialState) -> Part:
     """Which shards this process's machine makes: its share, where all machines see the folder, or else all.
 
-    torchrun says how many machines there are.
+    torchrun says how many processes each machine has, and numbers them machine by machine.
     """
     on_each = int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes))
     machines = max(1, state.num_processes // max(1, on_each))
     if machines == 1:
         return Part()
-    number = int(os.environ.get("GROUP_RANK", "0"))
+    number = state.process_index // on_each
     marks = [folder / f"machine-{one}" for one in range(machines)]
     if state.is_local_main_process:
         folder.mkdir(parents=True, exist_ok=True)
