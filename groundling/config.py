@@ -610,7 +610,8 @@ class AdaptConfig:
     teacher: str = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: tuple[str, ...] = ()
-    """Files to adapt on: plain text, or captions in any file or folder that `teach` reads."""
+    """Files to adapt on: plain text, also packed (.gz, .zst) or in the column `text` of a .parquet file, or captions \
+in any file or folder that `teach` reads. They are tokenised once, for all runs (docs/running.md)."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""

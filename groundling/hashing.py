@@ -6,6 +6,7 @@ import hashlib
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from groundling.errors import InputError
 NOT_LOCAL = "not a local path"
 """What stands in place of a hash for a hub id, or what else is no file here."""
 CACHE = "GROUNDLING_CACHE"
-"""Environment variable: the folder that remembers hashes; empty: none does."""
+"""Environment variable: the folder that remembers hashes and keeps tokenised texts; empty: none does."""
 SMALL = 1 << 14
 """Bytes below which to read a file is as quick as to look its hash up."""
 SETTLED = 2 * 10**9
@@ -45,6 +46,23 @@ def data_hash(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def hashes_of(files: Sequence[Path]) -> list[str]:
+    """SHA-256 of several files; raises InputError if one is missing or cannot be read."""
+    with _Remembered() as hashes:
+        return [hashes.of(file) for file in files]
+
+
+def cache_folder() -> Path | None:
+    """Where what runs have in common is kept; None if nowhere: if nobody wants it, or nobody can write there."""
+    told = os.environ.get(CACHE, str(Path.home() / ".cache" / "groundling"))
+    if not told:
+        return None
+    folder = Path(told)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else None
+
+
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, which is read; raises InputError if it cannot be."""
     try:
@@ -58,15 +76,13 @@ class _Remembered:
     """Hashes of files whose path, size, times and inode are those of an earlier time; without a cache, of none."""
 
     def __init__(self) -> None:
-        default = Path.home() / ".cache" / "groundling"
-        self.folder = os.environ.get(CACHE, str(default))
+        self.folder = cache_folder()
         self.base: sqlite3.Connection | None = None
 
     def __enter__(self) -> _Remembered:
-        if self.folder:
-            with suppress(OSError, sqlite3.Error):  # what cannot be remembered is read again
-                Path(self.folder).mkdir(parents=True, exist_ok=True)
-                self.base = sqlite3.connect(Path(self.folder) / "hashes.sqlite")
+        if self.folder is not None:
+            with suppress(sqlite3.Error):  # what cannot be remembered is read again
+                self.base = sqlite3.connect(self.folder / "hashes.sqlite")
                 self.base.execute(_TABLE)
         return self
 
@@ -83,7 +99,10 @@ class _Remembered:
 
     def of(self, file: Path) -> str:
         """The SHA-256 of a file."""
-        about = file.stat()
+        try:
+            about = file.stat()
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read ({error.strerror})") from None
         if self.base is None or about.st_size < SMALL:
             return sha256_of(file)
         # Unlike a file's own time, that of its last change (ctime) cannot be set back.

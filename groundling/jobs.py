@@ -6,11 +6,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from groundling.errors import InputError
 
@@ -20,6 +20,10 @@ ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 """Environment of every job's process; has to be there before torch is loaded."""
+MOST = 16
+"""Processes that one process can keep busy with texts."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
     results: dict[str, Any] = {}
     waiting = list(jobs)
     running: dict[Future[Any], _Running] = {}
-    with ProcessPoolExecutor(
-        processes,
-        mp_context=get_context("spawn"),
-        initializer=_set_up_process,
-        initargs=(os.getpid(),),
-    ) as pool:
+    with _pool(processes) as pool:
         while waiting or running:
             free = processes - len(running)
             for job in _ready(waiting, results)[:free]:
@@ -75,6 +74,48 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
                 results[job.name] = _result(job, future, pool)
                 say(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
+
+
+def side_by_side(
+    call: Callable[..., T], every: Iterable[tuple[Any, ...]], processes: int
+) -> Iterator[T]:
+    """The results of a module-level function for some arguments, in any order, `processes` calls at a time.
+
+    Arguments are taken when a process is about to be free for them. Without several processes this one does the work.
+    """
+    if processes < 2:
+        yield from (call(*arguments) for arguments in every)
+        return
+    os.environ.update(ONE_THREAD)
+    running: set[Future[T]] = set()
+    with _pool(processes) as pool:
+        try:
+            for arguments in every:
+                running.add(pool.submit(call, *arguments))
+                if len(running) > processes:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (one.result() for one in done)
+            for future in as_completed(running):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def cores() -> int:
+    """How many processes can work at once; more than a few dozen are more than one process can feed."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), MOST)
+    return min(os.cpu_count() or 1, MOST)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        processes,
+        mp_context=get_context("spawn"),
+        initializer=_set_up_process,
+        initargs=(os.getpid(),),
+    )
 
 
 def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:

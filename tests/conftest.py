@@ -29,6 +29,7 @@ from transformers import (
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.hashing import CACHE
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.text import TextEncoder
@@ -46,6 +47,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     count = sum("NO BROWSER" in str(report.longrepr) for report in skipped)
     if count:
         terminalreporter.write_line(f"{count} tests SKIPPED. {browsing.NONE}", red=True, bold=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test writes into the home of who runs it, or reads what is there."""
+    os.environ[CACHE] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

@@ -9,12 +9,9 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Example, Row, Tags
-from groundling.data.samples import TextInput, texts_of
+from groundling.data.samples import Pieces, TextInput, texts_of
 from groundling.data.words import word_of
 from groundling.errors import InputError
-
-Pieces = tuple[np.ndarray, np.ndarray]
-"""Ids (P,) and raw words (P,) of some pieces."""
 
 
 class PartInput(TextInput):
@@ -42,7 +39,7 @@ class PartInput(TextInput):
             raise InputError(
                 f"{tokenizer.name_or_path}: the tokenizer has no [CLS] or no [SEP], which stand around parts of a text"
             )
-        self.start = int(tokenizer.cls_token_id)
+        self.first = int(tokenizer.cls_token_id)
         self.separator = int(tokenizer.sep_token_id)
         self.persons = persons
         self.most = most
@@ -63,8 +60,12 @@ class PartInput(TextInput):
             texts = [next(encodings) for _ in spans_of_texts]
             parts = self._parts(example, texts, spans_of_texts)
             first = len(example.breaks) + 1  # parts of the first text
-            rows.append(self._closed(example, parts, first))
+            rows.append(self._closed(example.id, parts, first))
         return rows
+
+    def row_of(self, pieces: Pieces) -> tuple[Row, int]:
+        """The row of one text of one part, and how many pieces are cut off."""
+        return self._closed("a text", [pieces], 1)
 
     def _parts(
         self, example: Example, texts: Sequence[Encoding], words: Sequence[np.ndarray]
@@ -101,22 +102,22 @@ class PartInput(TextInput):
             kept[inside[1:]] = False
         return ids, kept
 
-    def _closed(self, example: Example, parts: list[Pieces], first: int) -> tuple[Row, int]:
+    def _closed(self, name: str, parts: list[Pieces], first: int) -> tuple[Row, int]:
         """A row of [CLS] and parts, each with its [SEP], of which the `first` are of the first text."""
         if len(parts) > self.most:
             raise InputError(
-                f"{example.id}: its texts have {len(parts)} parts; this model has segments for {self.most}"
+                f"{name}: its texts have {len(parts)} parts; this model has segments for {self.most}"
             )
         lengths = np.array([len(ids) for ids, _ in parts])
         room = self.max_length - 1 - len(parts)
         if room < len(parts):
             raise InputError(
-                f"{example.id}: {self.max_length} pieces leave no room for {len(parts)} parts; raise --max-length"
+                f"{name}: {self.max_length} pieces leave no room for {len(parts)} parts; raise --max-length"
             )
         dropped = max(0, int(lengths.sum()) - room)
         for _ in range(dropped):
             lengths[lengths.argmax()] -= 1
-        ids = [np.array([self.start])]
+        ids = [np.array([self.first])]
         word = [np.array([-1])]
         part = [np.array([0])]
         for number, (length, (pieces, words)) in enumerate(zip(lengths, parts, strict=True)):

@@ -129,6 +129,10 @@ def backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     return engine
 
 
+Pieces = tuple[np.ndarray, np.ndarray]
+"""Ids (P,) of some pieces and the raw words (P,) that they belong to, -1 for none; none of them is a special one."""
+
+
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     # The value never matters (masks decide); a tokenizer without a padding token lends its first id.
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
@@ -164,8 +168,14 @@ class TextInput:
         self.pad = _pad_id(tokenizer)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
-        if len(self.engine.encode("a").ids) < 1:
+        probe = self.engine.encode("a")
+        if len(probe.ids) < 1:
             raise InputError(f"{tokenizer.name_or_path}: the tokenizer makes no pieces of 'a'")
+        inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
+        # What stands around the pieces of one text: their ids, and the segments.
+        edges = (inner[0], inner[-1] + 1) if inner else (len(probe.ids), len(probe.ids))
+        self.start, self.end = probe.ids[: edges[0]], probe.ids[edges[1] :]
+        self.types = (probe.type_ids[: edges[0]], probe.type_ids[edges[1] :])
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
@@ -184,6 +194,26 @@ class TextInput:
             kept = self._cut(parts) if dropped else encoding
             out.append((self._row(kept, spans_of_parts), dropped))
         return out
+
+    def row_of(self, pieces: Pieces) -> tuple[Row, int]:
+        """The row of one text without tags, as `rows` makes it, from what `engine` makes; and how many are cut off."""
+        ids, word = pieces
+        room = self.max_length - len(self.start) - len(self.end)
+        dropped = max(0, len(ids) - room)
+        count = len(ids) - dropped
+        special = np.ones(count + len(self.start) + len(self.end), bool)
+        special[len(self.start) :][:count] = False
+        words = np.full(len(special), -1, np.int64)
+        words[len(self.start) :][:count] = word[:count]
+        types = [self.types[0], [0] * count, self.types[1]]
+        row = Row(
+            ids=np.concatenate([self.start, ids[:count], self.end]).astype(np.int64),
+            special=special,
+            word=words,
+            types=np.concatenate(types).astype(np.int64),
+            pad=self.pad,
+        )
+        return row, dropped
 
     def _cut(self, parts: tuple[str, ...]) -> Encoding:
         kept = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
@@ -263,14 +293,24 @@ class WindowInput:
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
+    def row_of(self, pieces: Pieces) -> tuple[Row, int]:
+        """The row of one text, as `rows` makes it, from the pieces of `engine`; and how many are dropped."""
+        ids, word = pieces
+        return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
+
     def _row(self, encodings: Sequence[Encoding], words: tuple[np.ndarray, ...]) -> tuple[Row, int]:
+        parts = []
+        before = 0
+        for encoding, spans_of_part in zip(encodings, words, strict=True):
+            word = _word_numbers(_offsets(encoding), spans_of_part, before)
+            parts.append((np.array(encoding.ids, np.int64), word))
+            before += len(spans_of_part)
+        return self._of_parts(parts)
+
+    def _of_parts(self, parts: Sequence[Pieces]) -> tuple[Row, int]:
         windows = _Windows([], [], [], [], [])
         dropped = 0
-        before = 0
-        for number, (encoding, spans_of_part) in enumerate(zip(encodings, words, strict=True)):
-            pieces = np.array(encoding.ids, np.int64)
-            word = _word_numbers(_offsets(encoding), spans_of_part, before)
-            before += len(spans_of_part)
+        for number, (pieces, word) in enumerate(parts):
             cuts = self._cuts(word)
             if self.max_windows and len(cuts) > self.max_windows:
                 dropped += len(pieces) - cuts[self.max_windows - 1][1]
@@ -352,7 +392,7 @@ class TextSamples:
         counted: list[tuple[int, int, int]] = []
         for start in range(0, len(self), AT_ONCE):
             some = range(start, min(start + AT_ONCE, len(self)))
-            counted += [_size(sample) for sample in self.get(some)]
+            counted += [size_of(sample) for sample in self.get(some)]
         return np.array(counted, np.int64).reshape(-1, 3)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
@@ -410,7 +450,7 @@ AT_ONCE = 1024
 """Texts that are converted together when their sizes are counted."""
 
 
-def _size(sample: Sample) -> tuple[int, int, int]:
+def size_of(sample: Sample) -> tuple[int, int, int]:
     """Rows of a sample, and the most pieces of the text and of the CLIP side that one of them has."""
     pieces = [0 if row.text is None else len(row.text.ids) for row in sample.rows]
     windows = [0 if row.clip is None else len(row.clip.ids) for row in sample.rows]

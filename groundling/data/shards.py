@@ -7,13 +7,16 @@ along the first axis. `index-K.json`, written last, says whose rows are where, a
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -28,6 +31,8 @@ from groundling.runs import difference, disk_errors, read_json, write_json
 
 FORMAT = 2
 """Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""
+LOCK = "lock"
+"""File that a run holds while it adds records."""
 OPEN_FILES = 512
 """Memory-mapped files kept open at once; each costs one of the process's file handles."""
 BLOCK = 1 << 22
@@ -402,6 +407,30 @@ def total_rows(indices: Iterable[Index], folder: Path) -> dict[str, int]:
             raise InputError(f"{path}: not of one form with shard {first} ({differing})")
         rows.update({name: column.rows for name, column in index.columns.items()})
     return {name: rows[name] for name in forms}
+
+
+@contextmanager
+def alone(folder: Path, doing: str) -> Iterator[None]:
+    """As the only run that writes shards into a folder: two would write some of the same numbers, one over the other.
+
+    Waits for another one, which is told to be `doing` something; the system lets go for a killed one.
+    """
+    lock = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"note: {folder}: another run is {doing}; waiting for it", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        pass  # a folder that nobody can write to, or a disk without locks
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def refuse_twins(indices: Iterable[Index], folder: Path) -> None:

@@ -5,8 +5,9 @@ disagree on digits, apostrophes, accents and emoji.
 """
 
 import re
+import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from zlib import crc32
 
@@ -26,6 +27,33 @@ def spans(text: str) -> np.ndarray:
     return np.array(matches, dtype=np.int64).reshape(-1, 2)
 
 
+def spans_of_much(text: str) -> np.ndarray:
+    """The same as `spans`, in a fraction of the time for a long text."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    kind = _kinds()[codes]
+    # A mark is a word by itself, a letter one only where no letter stands before it.
+    before = np.concatenate([[SPACE], kind[:-1]])
+    after = np.concatenate([kind[1:], [SPACE]])
+    begins = (kind == MARK) | ((kind == LETTER) & (before != LETTER))
+    ends = (kind == MARK) | ((kind == LETTER) & (after != LETTER))
+    return np.stack([np.flatnonzero(begins), np.flatnonzero(ends) + 1], 1)
+
+
+SPACE, MARK, LETTER = 0, 1, 2
+"""Kinds of characters in `_kinds`."""
+
+
+@cache
+def _kinds() -> np.ndarray:
+    """What every character there is counts as, (characters,) uint8."""
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    kinds = np.full(len(every), MARK, np.uint8)
+    for kind, pattern in ((SPACE, r"\s+"), (LETTER, r"[^\W_]+")):
+        for match in re.finditer(pattern, every):
+            kinds[match.start() : match.end()] = kind
+    return kinds
+
+
 @cache
 def stop_words() -> frozenset[str]:
     """NLTK's 179 English stop words."""
@@ -35,8 +63,14 @@ def stop_words() -> frozenset[str]:
 
 def numbers(text: str, words: np.ndarray) -> np.ndarray:
     """A number for each raw word (K, 2) of a text, equal for words that differ in case only; (K,) int64."""
-    hashes = [crc32(text[start:stop].lower().encode()) for start, stop in words]
+    starts, stops = words.T.tolist()
+    hashes = [_number(text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
     return np.array(hashes, dtype=np.int64)
+
+
+@lru_cache(1 << 18)
+def _number(word: str) -> int:
+    return crc32(word.lower().encode())
 
 
 def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:

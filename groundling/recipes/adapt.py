@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from groundling.analysis.retention import Pairs, Retention, read_pairs
-from groundling.batch import Example
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.captions import Wanted
-from groundling.data.corpora import corpus
-from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.data.corpus_samples import CorpusSamples, corpus_samples
+from groundling.data.prepared import clear_stores, place_of_stores
+from groundling.data.samples import TextInput, WindowInput
 from groundling.errors import InputError, nearest
 from groundling.feed import Source
 from groundling.inner_steps import InnerStep
@@ -135,7 +135,7 @@ def _adapted(
     reading = reading_of(config, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
     notes += [reading.note(config.arm, windows.max_windows)] if windows else []
-    texts, held = _texts(config, reading, text, windows)
+    texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
     given = replace(_given(config, model, text), distilling=distilling)
     room = _room(run, config, arm, given, training.seed, [Itself(text)] if retains else [])
     samples, teachers = room.wrap(texts)
@@ -178,24 +178,27 @@ def _adapted(
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
     result = run.finish(result, save)
+    clear_stores(run.folder)
     room.clear()
     return result
 
 
 def _texts(
-    config: AdaptConfig, reading: Reading, text: TextEncoder, windows: WindowInput | None
-) -> tuple[TextSamples, TextSamples | None]:
-    """What is learned from, and what is held out; None without such."""
+    config: AdaptConfig,
+    reading: Reading,
+    text: TextEncoder,
+    windows: WindowInput | None,
+    place: Path,
+) -> tuple[CorpusSamples, CorpusSamples | None]:
+    """What is learned from, and what is held out; None without such. Tokenised texts are kept below `place`."""
     pieces = TextInput(text.tokenizer, reading.max_length)
     wanted = Wanted(config.caption_splits, config.columns)
 
-    def cut(paths: Sequence[str], limit: int = 0) -> list[Example]:
-        return corpus(paths, reading.form, text.tokenizer, reading.max_length, limit, wanted)
+    def cut(paths: Sequence[str], limit: int = 0) -> CorpusSamples:
+        return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
 
-    learned_from = TextSamples(cut(config.text, config.max_texts), pieces, windows)
-    if not config.held:
-        return learned_from, None
-    return learned_from, TextSamples(cut(config.held), pieces, windows)
+    held = cut(config.held) if config.held else None
+    return cut(config.text, config.max_texts), held
 
 
 def _room(
@@ -207,7 +210,7 @@ def _room(
 
 
 def _held_out(
-    texts: TextSamples | None,
+    texts: CorpusSamples | None,
     room: Classroom,
     model: TextEncoder | CrossModal,
     objectives: Sequence[Objective],
@@ -224,8 +227,8 @@ def _held_out(
 def _learned(
     model: CrossModal,
     objectives: Sequence[Objective],
-    texts: TextSamples,
-    held: TextSamples | None,
+    texts: CorpusSamples,
+    held: CorpusSamples | None,
     seed: int,
 ) -> dict[str, Any]:
     """What the parts of a cross-modal model have learned, which is said, too."""

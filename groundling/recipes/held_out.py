@@ -169,7 +169,9 @@ class HeldOut:
             active = in_order([one for one in self.objectives if scores(source, one)])
             batch = collate(corruption(source.samples, indices, AFTER, active)).to(device)
             for teacher in self.teachers:
-                batch = said(teacher, batch)
+                batch, doubts = said(teacher, batch)
+                for doubt in doubts:
+                    doubt.settle(float(doubt.number))
             counts = {term: n for one in active for term, n in one.count(batch).items()}
             for term, value in step(batch, [one.name for one in active]).terms.items():
                 share.sums[term] += float(value)

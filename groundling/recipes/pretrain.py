@@ -26,9 +26,10 @@ from groundling.data.captions import (
     has_splits,
     keep_listed,
 )
-from groundling.data.corpora import corpus
+from groundling.data.corpus_samples import corpus_samples
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
+from groundling.data.prepared import clear_stores, place_of_stores
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
@@ -100,7 +101,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     _check_grounded(own, config)
     beside = make_objectives(asked, with_teachers(given, room), training.seed)
     sources = _sources(data, phase, own, beside)
-    sources += _text_alone(config, model, sources)
+    sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
     notes = [*data.notes, *_notes(phase, own, task, config)]
     held = _held_data(config, phase, task, model, shelf, room)
@@ -121,6 +122,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         save_objectives(folder / "model", every)
 
     result = run.finish(result, save)
+    clear_stores(run.folder)
     room.clear()
     return result
 
@@ -588,15 +590,17 @@ def _sources(
 
 
 def _text_alone(
-    config: PretrainConfig, model: SingleStream, sources: Sequence[Source]
+    config: PretrainConfig, model: SingleStream, sources: Sequence[Source], place: Path
 ) -> list[Source]:
-    """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts."""
+    """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
+
+    They are kept tokenised below the folder `place`.
+    """
     if not config.text:
         return []
     text, _ = model.inputs(config.max_length)
-    blocks = corpus(config.text, "blocks", model.text.tokenizer, text.max_length)
     share = sum(source.ratio for source in sources)
-    alone = TextSamples(blocks, text)
+    alone = corpus_samples(config.text, "blocks", text, place)
     return [Source(alone, share, ("masked_lm",), "text alone", counts=False)]
 
 

@@ -23,6 +23,8 @@ CALIBRATION = 2048
 """Samples from which the features' mean and spread are estimated."""
 BATCH = 64
 """Samples read at a time for that."""
+REMEMBERED = 1 << 14
+"""Texts whose windows are remembered: those of a task, whose epochs are many, or of a large corpus the last."""
 
 
 class ClipTextTeacher(Teacher):
@@ -66,6 +68,9 @@ class ClipTextTeacher(Teacher):
         """Windows and words of each row's own text, converted once; equal ones have equal ids."""
         examples = [needed(row.example, "example", "a teacher of texts") for row in rows]
         missing = [one for one in examples if (one.text, one.pair) not in self.converted]
+        if missing and len(self.converted) > REMEMBERED:
+            self.converted.clear()
+            missing = examples
         if missing:
             texts = [Example(str(n), one.text, one.pair) for n, one in enumerate(missing)]
             samples = TextSamples(texts, None, self.windows).get(range(len(texts)))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +18,7 @@ from groundling.data.shards import (
     Record,
     ShardStore,
     ShardWriter,
+    alone,
     changed,
     load_json,
     shard_file,
@@ -32,8 +30,6 @@ SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
 BATCH = 64
 """Inputs a teacher reads at a time."""
-LOCK = "lock"
-"""File that a run holds while it adds records."""
 PHASE = "the teacher's features"
 SCALAR = "_as_row"
 """Ends the names of single numbers, which a store holds as arrays of one."""
@@ -186,32 +182,10 @@ def _stamp(path: Path) -> tuple[Path, int, int]:
 
 @contextmanager
 def _alone(folder: Path, state: PartialState) -> Iterator[None]:
-    """As the only run that adds to a folder: two would write shards of the same numbers, one over the other.
-
-    The main process holds the lock for all of its run; the system takes it from a killed one.
-    """
-    if not state.is_main_process:
+    """As the only run that adds to a folder; its main process holds it for all of them."""
+    with alone(folder, "adding features") if state.is_main_process else nullcontext():
         state.wait_for_everyone()
         yield
-        return
-    lock = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note = f"note: {folder}: another run is adding features; waiting for it"
-            print(note, file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:
-        pass  # a folder that nobody can write to, or a disk without locks
-    try:
-        state.wait_for_everyone()
-        yield
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def _rows(record: Record) -> Record:

@@ -1,0 +1,346 @@
+"""Files of text, cut and tokenised once: a store for each file, which every later run opens as it is.
+
+A store's records are its shards: each holds some thousand texts one after the other, so that what is read into memory
+does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each raw word), `pieces` and
+`pieces_word` (the raw word of each), where there is a CLIP side `clip` and `clip_word` likewise, `characters` of every
+text, and `ends` (texts, 3 or 4): where each text's part of `text`, `words`, `pieces` and `clip` ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tokenizers
+from accelerate import PartialState
+from tokenizers import Encoding, Tokenizer
+
+from groundling.data.captions import Wanted
+from groundling.data.corpora import (
+    CHUNK,
+    Encoded,
+    Slice,
+    batched,
+    fitting_encoded,
+    full_blocks,
+    texts_in,
+)
+from groundling.data.shards import (
+    Facts,
+    Index,
+    Part,
+    Record,
+    ShardStore,
+    ShardWriter,
+    alone,
+    load_json,
+    read_index,
+    shard_file,
+)
+from groundling.data.words import numbers, spans_of_much, word_of
+from groundling.errors import InputError
+from groundling.hashing import cache_folder, data_hash, hashes_of
+from groundling.jobs import cores, side_by_side
+from groundling.progress import Progress
+
+FOLDER = "texts"
+"""Where stores are, in the cache or in a run's folder."""
+SHARDS = 32
+"""Shards of a file of middling size: enough for every process to have some, and few enough to stay open."""
+SMALLEST, LARGEST = 1 << 22, 1 << 25
+"""Characters of a shard; a killed run tokenises as many again at most, per process."""
+LARGE = 1 << 25
+"""Bytes of a file from which on several processes are worth their start."""
+WAIT = 0.2
+"""Seconds between two looks for what another process makes."""
+FORMAT = 1
+"""Of the arrays; a new one makes all stores anew."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """What texts are made into; can be sent to another process."""
+
+    form: Literal["lines", "blocks"]
+    """Every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`)."""
+    most: int
+    """Pieces of a text at most, special ones not counted."""
+    engine: str
+    """The text encoder's tokenizer, as JSON, without padding and truncation."""
+    clip: str = ""
+    """The same of a CLIP text tower's; empty: there is none."""
+
+    def key(self) -> Facts:
+        """What a store depends on beside its file."""
+        named = {name: _digest(getattr(self, name)) for name in ("engine", "clip")}
+        return {**asdict(self), **named, "tokenizers": tokenizers.__version__, "format": FORMAT}
+
+
+def place_of_stores(run: Path) -> Path:
+    """Where stores are kept: in the cache, for all runs on the same text, or without one in the run's own folder."""
+    cache = cache_folder()
+    return (run if cache is None else cache) / FOLDER
+
+
+def clear_stores(run: Path) -> None:
+    """Remove what was kept for this run alone, which has ended."""
+    if PartialState().is_main_process:
+        shutil.rmtree(run / FOLDER, ignore_errors=True)
+
+
+def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> ShardStore:
+    """The store of a file's texts below the folder `place`, made or made whole first, if it must be.
+
+    One process of each machine reads the file; machines that share the folder share the shards. A killed run goes on
+    at the shards that are missing, and what is damaged is named and made anew.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    path = Path(path)
+    key = {"sha256": data_hash(path), "wanted": asdict(wanted), **making.key()}
+    folder = place / _digest(json.dumps(key, sort_keys=True))[:32]
+    state = PartialState()
+    part = _part(folder, state)
+    leads = state.is_local_main_process
+    first = leads and part.rank == 0
+    with alone(folder, "tokenising these texts") if first else nullcontext():
+        if first:
+            _mend(folder, key)
+        state.wait_for_everyone()
+        if leads and not _manifest(folder).is_file():
+            _make(path, wanted, making, folder, key, part)
+        # No barrier: those of a process group give up after some minutes.
+        while not _manifest(folder).is_file():
+            time.sleep(WAIT)
+        state.wait_for_everyone()
+    return ShardStore(folder, "shard of texts")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+
+def _manifest(folder: Path) -> Path:
+    return folder / "manifest.json"
+
+
+# -- who makes what ----------------------------------------------------------------------------------------------------
+
+
+def _part(folder: Path, state: PartialState) -> Part:
+    """Which shards this process's machine makes: its share, where all machines see the folder, or else all.
+
+    torchrun says how many processes each machine has, and numbers them machine by machine.
+    """
+    on_each = int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes))
+    machines = max(1, state.num_processes // max(1, on_each))
+    if machines == 1:
+        return Part()
+    number = state.process_index // on_each
+    marks = [folder / f"machine-{one}" for one in range(machines)]
+    if state.is_local_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        marks[number].touch()
+    state.wait_for_everyone()
+    shared = all(mark.exists() for mark in marks)
+    state.wait_for_everyone()
+    if state.is_local_main_process:
+        marks[number].unlink()
+    return Part(number, machines) if shared else Part()
+
+
+def _mend(folder: Path, key: Facts) -> None:
+    """Remove what is damaged, with a line for each, so that it is made anew."""
+    manifest: dict[str, Any] = {}
+    if _manifest(folder).is_file():
+        try:
+            manifest = load_json(_manifest(folder))
+            if not isinstance(manifest.get("sha256"), dict):
+                raise InputError(f"{_manifest(folder)}: not the manifest of a store")
+        except InputError as error:
+            _remove(_manifest(folder), str(error))
+    told: dict[str, str] = manifest.get("sha256", {})
+    indices = sorted(folder.glob("index-*.json"))
+    for path in indices:
+        fault = _fault(path, key, told)
+        if fault:
+            _remove(path, fault)
+            _manifest(folder).unlink(missing_ok=True)
+    if manifest and len(indices) != manifest.get("shards"):
+        _remove(_manifest(folder), f"{folder}: lacks shards")
+
+
+def _remove(path: Path, fault: str) -> None:
+    print(f"note: {fault}; its texts are tokenised again", file=sys.stderr)
+    path.unlink(missing_ok=True)
+
+
+def _fault(path: Path, key: Facts, told: Facts) -> str:
+    """What is wrong with a shard, by its index; files that stay as they are are read once."""
+    try:
+        index = read_index(path)
+        if index.key != json.loads(json.dumps(key)):
+            return f"{path}: of another store"
+        number = int(path.stem.partition("-")[2])
+        expected = {shard_file(path.parent, n, number): c.sha256 for n, c in index.columns.items()}
+        expected[path] = str(told.get(path.name, "")) if told else ""
+        found = hashes_of(list(expected))
+    except InputError as error:
+        return str(error)
+    for file, sha256 in zip(expected, found, strict=True):
+        if expected[file] and sha256 != expected[file]:
+            return f"{file}: changed since it was written (SHA-256)"
+    return ""
+
+
+def _make(path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, part: Part) -> None:
+    """Write the shards of this machine that are missing; the first machine's ends the store."""
+    writer = ShardWriter(folder, key, part)
+    size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
+    each = min(max(size // SHARDS, SMALLEST), LARGEST)
+    progress = Progress(f"tokenising {path.name}", max(1, size // each), "shard")
+    shards = 0
+
+    def calls() -> Iterator[tuple[Path, Facts, int, list[str], Making]]:
+        nonlocal shards
+        for texts in _grouped(_units(path, wanted, making), each):
+            if shards % part.world == part.rank and not writer.done(shards):
+                yield folder, key, shards, texts, making
+            else:
+                progress.step()
+            shards += 1
+
+    processes = cores() if size >= LARGE else 1
+    for _ in side_by_side(write_shard, calls(), processes):
+        progress.step()
+    progress.close()
+    if part.rank == 0:
+        while not all(writer.done(number) for number in range(shards)):
+            time.sleep(WAIT)
+        writer.close({"texts_of": path.name}, summary=_summary)
+
+
+def _summary(indices: Sequence[Index]) -> Facts:
+    return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
+
+
+def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[str]:
+    """What can be tokenised each by itself: lines, or blocks, each of which begins where the one before ends."""
+    texts = texts_in(path, wanted)
+    if making.form == "lines":
+        yield from texts
+    else:
+        yield from full_blocks(texts, _engine(making.engine), making.most)
+
+
+def _grouped(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Texts of about `size` characters together."""
+    some: list[str] = []
+    count = 0
+    for text in texts:
+        some.append(text)
+        count += len(text)
+        if count >= size:
+            yield some
+            some = []
+            count = 0
+    if some:
+        yield some
+
+
+# -- tokenising --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(2)
+def _engine(described: str) -> Tokenizer:
+    return Tokenizer.from_str(described)
+
+
+def write_shard(
+    folder: Path, key: Facts, number: int, texts: Sequence[str], making: Making
+) -> None:
+    """Tokenise some texts and write them as one shard."""
+    arrays = tokenised(texts, making)
+    ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
+
+
+def tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
+    """The arrays of a shard."""
+    encoded: Iterable[Encoded] = ((text, None) for text in texts)
+    if making.form == "lines":
+        encoded = fitting_encoded(texts, _engine(making.engine), making.most)
+    parts = [_tokenised(some, making) for some in batched(encoded, CHUNK)]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays["ends"] = np.cumsum(arrays["ends"], 0)
+    return arrays
+
+
+def _tokenised(encoded: Sequence[Encoded], making: Making) -> dict[str, np.ndarray]:
+    """The arrays of some texts, of which some are encoded, with every text's lengths in place of `ends`."""
+    texts = [text for text, _ in encoded]
+    characters = np.array([len(text) for text in texts], np.uint32)
+    starts = np.cumsum(characters + np.uint32(1), dtype=np.int64) - characters - 1
+    joined = "\n".join(texts)  # raw words do not reach over ends of lines
+    spans = spans_of_much(joined)
+    first_word = np.searchsorted(spans[:, 0], starts)
+    raw = [text.encode() for text in texts]
+    arrays: dict[str, np.ndarray] = {
+        "text": np.frombuffer(b"".join(raw), np.uint8),
+        "words": numbers(joined, spans).astype(np.uint32),
+        "characters": characters,
+    }
+    word_counts = np.diff(first_word, append=len(spans))
+    lengths = [np.array([len(one) for one in raw]), word_counts]
+    missing = [text for text, encoding in encoded if encoding is None]
+    fresh = iter(_engine(making.engine).encode_batch(missing, add_special_tokens=False))
+    every: dict[str, Sequence[Encoding | Slice]] = {}
+    every["pieces"] = [next(fresh) if one is None else one for _, one in encoded]
+    if making.clip:
+        every["clip"] = _engine(making.clip).encode_batch(texts, add_special_tokens=False)
+    for name, described in (("pieces", making.engine), ("clip", making.clip)):
+        if described:
+            encodings = every[name]
+            counts = np.array([len(one.ids) for one in encodings], np.int64)
+            arrays[name], arrays[f"{name}_word"] = _pieces(
+                encodings, counts, starts, spans, first_word, _id_type(described)
+            )
+            lengths.append(counts)
+    return {**arrays, "ends": np.stack(lengths, 1).astype(np.int64)}
+
+
+def _pieces(
+    encodings: Sequence[Encoding | Slice],
+    counts: np.ndarray,
+    starts: np.ndarray,
+    spans: np.ndarray,
+    first_word: np.ndarray,
+    id_type: np.dtype,
+) -> tuple[np.ndarray, np.ndarray]:
+    """All pieces of some texts and the word of its text that each belongs to, -1 for none."""
+    total = int(counts.sum())
+    ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), id_type, total)
+    places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
+    offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
+    offsets += np.repeat(starts, counts)[:, None]
+    word = word_of(offsets, spans)
+    return ids, np.where(word >= 0, word - np.repeat(first_word, counts), -1).astype(np.int32)
+
+
+@lru_cache(2)
+def _id_type(described: str) -> np.dtype:
+    """The smallest type that holds all ids of a tokenizer."""
+    largest = max(_engine(described).get_vocab(with_added_tokens=True).values(), default=0)
+    return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)

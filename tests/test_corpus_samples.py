@@ -1,0 +1,364 @@
+"""Tokenised corpora: the same samples as from texts at once, opened without reading them again, and mended."""
+
+import gzip
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import toys
+from homes import put
+from tokenizers import Tokenizer
+
+from groundling import jobs
+from groundling.batch import Row, Sample
+from groundling.data import corpora, plain_text, prepared
+from groundling.data.corpora import corpus, full_blocks
+from groundling.data.corpus_samples import CorpusSamples, corpus_samples
+from groundling.data.prepared import clear_stores, place_of_stores
+from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
+from groundling.data.words import spans, spans_of_much
+from groundling.errors import InputError
+from groundling.hashing import CACHE, cache_folder
+
+NASTY = [
+    "",
+    "a",
+    "  a  dog\u00a0runs\u2028home ",
+    "naïve CAFÉ İstanbul ΑΣ ﷺ ﬁne ½ e\u0301te\u0301",
+    "狗在公园里跑得很快而且非常高兴因为今天天气很好",
+    "これは犬です。 とても速い。",
+    "กขคงจฉชซ " * 3,
+    "x" * 300,
+    "redbluegreen" * 20,
+    "don't 're' ... --- !!! ?!?! a_b_c __init__ 3.14 1,000,000",
+    "[MASK] <mask> [SEP] </s> <|endoftext|> [CLS]dog",
+    "👩‍👩‍👧‍👦 family 🐕🐕🐕 \U0001f3f4\U000e0067",
+    "\u200b\u200b \x00 \x1f tab\tand\x0bmore\x1crunning",
+    *toys.sentences()[:40],
+    " ".join(toys.sentences()[40:70]),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(bert_tokenizer, roberta_tokenizer, siglip_tokenizer) -> dict:
+    return {"bert": bert_tokenizer, "roberta": roberta_tokenizer, "siglip": siglip_tokenizer}
+
+
+def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+    """Full blocks in the way of their definition: every word is tokenised twice, at a start and behind a space."""
+
+    def count(text: str) -> int:
+        return len(engine.encode(text, add_special_tokens=False).ids)
+
+    block: list[str] = []
+    room = pieces
+    for word in (word for text in texts for word in text.split()):
+        first, later = count(word), count(" " + word)
+        needed = later if block else first
+        while word and needed > room:
+            head, word = corpora._cut(word, engine, room, " " if block else "")
+            if not (head or block):
+                head, word = word[:1], word[1:]
+            yield " ".join([*block, head] if head else block)
+            block, room, needed = [], pieces, count(word)
+        if word:
+            room -= needed
+            block.append(word)
+    if block:
+        yield " ".join(block)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 30])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "siglip"])
+def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
+    kind: str, pieces: int, tokenizers: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = backend(tokenizers[kind])
+    monkeypatch.setattr(corpora, "MOST_WORDS", 20)
+    monkeypatch.setattr(corpora, "CHUNK", 5)
+    assert list(full_blocks(NASTY, engine, pieces)) == list(plainly(NASTY, engine, pieces))
+
+
+def test_raw_words_of_much_text_are_those_of_little() -> None:
+    text = "\n".join(NASTY) + "_\n"
+    assert np.array_equal(spans_of_much(text), spans(text))
+    assert spans_of_much("").shape == (0, 2)
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x30000)]))
+    assert np.array_equal(spans_of_much(every), spans(every))
+
+
+def same_rows(one: Row | None, other: Row | None) -> None:
+    assert (one is None) == (other is None)
+    for field in fields(Row) if one is not None else ():
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        assert np.array_equal(a, b), field.name
+        assert getattr(a, "dtype", None) == getattr(b, "dtype", None), field.name
+
+
+def same(one: Sample, other: Sample) -> None:
+    same_rows(one.text, other.text)
+    same_rows(one.clip, other.clip)
+    assert np.array_equal(one.words, other.words)
+    assert one.words.dtype == other.words.dtype
+    assert (one.id, one.example, one.dropped) == (other.id, other.example, other.dropped)
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    return put(path, "\n".join(text.replace("\n", " ") for text in texts))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards of few texts."""
+    monkeypatch.setattr(prepared, "SMALLEST", 400)
+    monkeypatch.setattr(prepared, "CHUNK", 3)
+
+
+@pytest.mark.parametrize("limit", [0, 17])
+@pytest.mark.parametrize("form", ["lines", "blocks"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "siglip"])
+def test_samples_are_those_of_texts_at_once(
+    kind: str, form: str, limit: int, tokenizers: dict, clip_tokenizer, small, tmp_path: Path
+) -> None:
+    paths = [write(tmp_path / part / "text.txt", NASTY[n:]) for n, part in enumerate("ab")]
+    text = TextInput(tokenizers[kind], 20)
+    clip = WindowInput(clip_tokenizer, 7, 2)
+    old: Samples = TextSamples(corpus(paths, form, tokenizers[kind], 20, limit), text, clip)
+    new = corpus_samples(paths, form, text, tmp_path / "texts", clip, limit)
+    assert len(new) == len(old)
+    assert len(new._shards) > 8
+    assert list(new.ids) == old.ids
+    assert list(new.images) == old.images
+    assert np.array_equal(new.lengths, old.lengths)
+    assert np.array_equal(new.sizes, old.sizes)
+    places = [*range(len(old)), 0]
+    for one, other in zip(new.get(places), old.get(places), strict=True):
+        same(one, other)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which shards are written, by number."""
+    written: list[str] = []
+    write_shard = prepared.write_shard
+
+    def record(*arguments) -> None:
+        written.append(f"{arguments[2]}")
+        write_shard(*arguments)
+
+    monkeypatch.setattr(prepared, "write_shard", record)
+    return written
+
+
+def read(path: Path, place: Path, tokenizer, form: str = "lines") -> CorpusSamples:
+    return corpus_samples([path], form, TextInput(tokenizer, 20), place)
+
+
+def everything(samples: CorpusSamples) -> list[str]:
+    return [repr((one.id, one.text.ids.tolist())) for one in samples.get(range(len(samples)))]
+
+
+def test_a_second_run_reads_nothing_anew(
+    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    first = everything(read(path, tmp_path / "texts", bert_tokenizer))
+    written = counted(monkeypatch)
+    monkeypatch.setattr(prepared, "texts_in", None)
+    assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == first
+    shutil.copy(path, tmp_path / "other.txt")  # content counts, not the name
+    assert len(read(tmp_path / "other.txt", tmp_path / "texts", bert_tokenizer)) == len(first)
+    assert written == []
+
+
+def test_other_content_form_length_or_tokenizer_is_another_store(
+    bert_tokenizer, roberta_tokenizer, small, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    place = tmp_path / "texts"
+    read(path, place, bert_tokenizer)
+    read(path, place, bert_tokenizer, "blocks")
+    read(path, place, roberta_tokenizer)
+    corpus_samples([path], "lines", TextInput(bert_tokenizer, 21), place)
+    assert len(list(place.iterdir())) == 4
+    read(write(path, [*NASTY, "more"]), place, bert_tokenizer)
+    assert len(list(place.iterdir())) == 5
+
+
+@pytest.mark.parametrize("form", ["lines", "blocks"])
+def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
+    form: str, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    whole = everything(read(path, tmp_path / "whole", bert_tokenizer, form))
+    write_shard = prepared.write_shard
+
+    def killed(*arguments) -> None:
+        if arguments[2] == 3:
+            raise KeyboardInterrupt
+        write_shard(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "write_shard", killed)
+        with pytest.raises(KeyboardInterrupt):
+            read(path, tmp_path / "texts", bert_tokenizer, form)
+    written = counted(monkeypatch)
+    assert everything(read(path, tmp_path / "texts", bert_tokenizer, form)) == whole
+    assert written[0] == "3"
+    assert len(written) > 2
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-2] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+DAMAGE = {
+    "cut array": ("pieces-00002.npy", cut, {"2"}),
+    "changed array": ("ends-00001.npy", flip, {"1"}),
+    "lost array": ("text-00000.npy", Path.unlink, {"0"}),
+    "cut index": ("index-00002.json", cut, {"2"}),
+    "lost index": ("index-00002.json", Path.unlink, {"2"}),
+    "cut manifest": ("manifest.json", cut, set()),
+    "lost manifest": ("manifest.json", Path.unlink, set()),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_is_damaged_is_named_and_made_anew(
+    kind: str, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    whole = everything(read(path, tmp_path / "texts", bert_tokenizer))
+    (folder,) = (tmp_path / "texts").iterdir()
+    name, harm, anew = DAMAGE[kind]
+    harm(folder / name)
+    capsys.readouterr()
+    written = counted(monkeypatch)
+    assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == whole
+    assert set(written) == anew
+    said = capsys.readouterr().err
+    assert ("tokenised again" in said) == (kind != "lost manifest")
+
+
+def test_several_processes_write_what_one_does(
+    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes would take seconds to start: threads stand in for them, and take shards in any order."""
+    path = write(tmp_path / "t.txt", NASTY)
+    one = everything(read(path, tmp_path / "one", bert_tokenizer))
+    monkeypatch.setattr(jobs, "_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(prepared, "LARGE", 0)
+    monkeypatch.setattr(prepared, "cores", lambda: 3)
+    assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_machines_share_the_work_where_they_share_the_folder(
+    shared: bool, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand in for the machines of torchrun, each with two processes."""
+    path = write(tmp_path / "t.txt", NASTY)
+    whole = everything(read(path, tmp_path / "whole", bert_tokenizer))
+    barrier = threading.Barrier(4)
+    here = threading.local()
+    written: list[tuple[int, int]] = []
+    write_shard = prepared.write_shard
+
+    def record(*arguments) -> None:
+        written.append((here.state.process_index, arguments[2]))
+        write_shard(*arguments)
+
+    def process(rank: int) -> list[str]:
+        here.state = SimpleNamespace(
+            process_index=rank,
+            num_processes=4,
+            is_local_main_process=rank % 2 == 0,
+            wait_for_everyone=barrier.wait,
+        )
+        place = tmp_path / ("texts" if shared else f"texts-{rank // 2}")
+        return everything(read(path, place, bert_tokenizer))
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(prepared, "PartialState", lambda: here.state)
+    monkeypatch.setattr(prepared, "write_shard", record)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(process, range(4), timeout=60)) == [whole] * 4
+    shards = {number for _, number in written}
+    assert {rank for rank, _ in written} == {0, 2}
+    assert len(written) == len(shards) * (1 if shared else 2)
+
+
+def test_without_a_cache_texts_go_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place_of_stores(tmp_path).parent == cache_folder()
+    monkeypatch.setenv(CACHE, "")
+    assert place_of_stores(tmp_path) == tmp_path / "texts"
+    put(tmp_path / "texts" / "x.npy", "")
+    clear_stores(tmp_path)
+    assert not (tmp_path / "texts").exists()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".parquet"])
+def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t.txt{ending}"
+    raw = "\ufeff a dog \r\n\nzwei\u2028Hunde\n".encode()
+    if ending == ".gz":
+        path.write_bytes(gzip.compress(raw[:9]) + gzip.compress(raw[9:]))
+    elif ending == ".zst":
+        zstandard = pytest.importorskip("zstandard")
+        packed = [zstandard.ZstdCompressor().compress(part) for part in (raw[:9], raw[9:])]
+        path.write_bytes(b"".join(packed))
+    elif ending == ".parquet":
+        arrow = pytest.importorskip("pyarrow")
+        table = arrow.table({"text": [" a dog \n", None, "zwei\u2028Hunde"], "id": [1, 2, 3]})
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        path.write_bytes(raw)
+    assert corpora.lines(path) == ["a dog", "zwei\u2028Hunde"]
+    if ending:
+        cut(path)
+        with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read"):
+            corpora.lines(path)
+
+
+def test_lines_are_the_same_however_much_is_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    expected = corpora.lines(path)
+    for size in (1, 7, 64):
+        monkeypatch.setattr(plain_text, "READ", size)
+        assert corpora.lines(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "the file is empty"),
+        (b" \n\n", "the file is empty"),
+        (b"a\rb", "carriage returns alone"),
+        (b"a\nb\n\xff\n", "line 3: not UTF-8 .byte 0xff"),
+    ],
+)
+def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "t.txt").write_bytes(raw)
+    monkeypatch.setattr(plain_text, "READ", 2)
+    with pytest.raises(InputError, match=message):
+        corpora.lines(tmp_path / "t.txt")
+
+
+def test_packed_tables_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"c\.jsonl\.gz: of packed files those of plain text"):
+        corpora.lines(put(tmp_path / "c.jsonl.gz", "x"))
