@@ -32,7 +32,7 @@ from groundling.models.recomputing import recomputing
 from groundling.objectives import Objective
 from groundling.optimizers import clip_each, optimizer_of, set_rates
 from groundling.progress import Progress
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, read_log
 from groundling.teachers import Teacher, said
 
 
@@ -459,9 +459,7 @@ class _Log:
         if accelerator.is_main_process:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-                whole = [line for line in lines if line.endswith("}")]
-                kept = [line for line in whole if json.loads(line)["step"] <= step]
+                kept = [json.dumps(line) for line in read_log(path) if line["step"] <= step]
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         accelerator.init_trackers("tensorboard")
 

@@ -440,7 +440,7 @@ class ShardStore:
         shards = self.manifest.get("shards")
         if not isinstance(shards, int) or not isinstance(self.manifest.get("counts"), dict):
             raise InputError(f"{path}: not the manifest of a store (shards or counts are missing)")
-        if self.manifest.get("format") not in {1, FORMAT}:
+        if self.manifest.get("format") not in (1, FORMAT):
             raise InputError(
                 f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; a newer groundling wrote it"
             )
