@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -84,6 +85,10 @@ def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:
 def _result(job: Job, future: Future[Any], pool: ProcessPoolExecutor) -> Any:
     try:
         return future.result()
+    except BrokenProcessPool:
+        raise InputError(
+            f"{job.name}: its process was ended from outside, for want of memory perhaps; the same command resumes"
+        ) from None
     except InputError as error:
         pool.shutdown(wait=False, cancel_futures=True)
         raise InputError(f"{job.name}: {error}") from None

@@ -178,8 +178,9 @@ class _Training:
             self.checkpoints.bring_back(self.module, best)
         self._check_weights()
         # Not end_training(): it takes the process group down, and runs follow.
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+        with disk_errors(self.log.path):
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
 
     def _active(self, step: int) -> list[Objective]:
         """The objectives that score the step's source."""
@@ -517,6 +518,7 @@ class _Log:
         """Appends a line of what was measured after a step, by the main process."""
         if not self.accelerator.is_main_process:
             return
-        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **measured}) + "\n")
-        self.accelerator.log(dict(measured), step=step)
+        with disk_errors(self.path):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **measured}) + "\n")
+            self.accelerator.log(dict(measured), step=step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
@@ -26,14 +27,14 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             encoder_folder(source), **NO_CODE, **local_only(source)
         )
+        tokenizer("a")  # some damage shows only here
+        own = len(tokenizer) - len(set(tokenizer.all_special_ids))
     except Exception as error:  # of transformers, tokenizers and huggingface_hub, which fail in many ways
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
             f"beside the weights ({fault(source, error)})"
         ) from None
-    if len(tokenizer) <= len(
-        set(tokenizer.all_special_ids)
-    ):  # transformers makes an empty one where files are missing
+    if own < 1:  # transformers makes an empty one where files are missing
         raise InputError(
             f"{source}: no tokenizer there; expected tokenizer.json or the family's vocabulary files"
         )
@@ -120,9 +121,11 @@ def load_processor(source: str | Path) -> Any:
     Raises InputError if there is none.
     """
     try:
-        return AutoImageProcessor.from_pretrained(
+        processor = AutoImageProcessor.from_pretrained(
             source, backend="pil", **NO_CODE, **local_only(source)
         )
+        processor(Image.new("RGB", (8, 8)))  # some damage shows only here
+        return processor
     except Exception as error:  # as above
         raise InputError(
             f"{source}: no image processor there, preprocessor_config.json is missing or damaged "

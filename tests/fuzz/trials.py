@@ -27,7 +27,9 @@ from groundling.cli import READING, _unreadable
 from groundling.errors import InputError, in_one_line
 
 PATIENCE = 5
-"""Seconds for one reading of files that take milliseconds."""
+"""Seconds of computing for one reading of files that take milliseconds."""
+STUCK = 120
+"""Seconds without any word from a process that waits, for a pipe perhaps."""
 MEMORY = 6 << 30
 """Bytes that a process may have: a reader that asks for more gets a MemoryError in place of all there is."""
 
@@ -63,13 +65,13 @@ def impatient(seconds: float = PATIENCE) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 class Bench:
@@ -236,7 +238,7 @@ def run(
     for worker in list(workers):
         hand_on(worker)
     while workers:
-        ready = wait(list(workers), timeout=4 * PATIENCE)
+        ready = wait(list(workers), timeout=STUCK)
         for worker in ready or list(workers):
             try:
                 if not ready:
