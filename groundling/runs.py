@@ -22,6 +22,8 @@ from groundling.hashing import data_hash
 
 RESULT = "result.json"
 """What a run writes last of all."""
+MOST_STEPS = 10**12
+"""What no run has."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -183,7 +185,9 @@ def _log_line(text: str) -> dict[str, Any] | None:
         return None
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         return None
-    return line if all(type(value) in (int, float) for value in line.values()) else None
+    numbers = [value for value in line.values() if type(value) in (int, float)]
+    is_line = len(numbers) == len(line) and 0 <= line["step"] <= MOST_STEPS
+    return line if is_line else None
 
 
 @cache  # runs may be many and short: to look them up takes longer than a small step

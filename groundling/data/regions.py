@@ -119,7 +119,7 @@ _EXPECTED = {
     "boxes": "are not finite or outside 0..1",
     "confidence": "is not finite or outside 0..1",
     "features": "are not finite",
-    "classes": "are not finite, outside 0..1, or more than 1 together",
+    "classes": "are not finite or outside 0..1",
 }
 """What is wrong with a region, by array."""
 
@@ -132,8 +132,6 @@ def _wrong(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "iu":  # one class each
         return np.asarray(values < -1)
     good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # neither is true of NaN
-    if name == "classes":
-        good &= values.sum(1, np.float32, keepdims=True) <= MOST_TOGETHER
     return np.asarray(~good.all(axes))
 
 
@@ -148,6 +146,11 @@ def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None
             wrong = wrong & kept
         if wrong.any():
             return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
+        if name == "classes" and values.ndim == 2:
+            over = values.sum(1, np.float32) > MOST_TOGETHER
+            over &= True if kept is None else kept
+            if over.any():
+                return f"{name} of region {over.argmax()} add up to more than 1"
     return ""
 
 

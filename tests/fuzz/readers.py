@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from groundling.analysis import finished_runs, watched
 from groundling.analysis.grounded import Grounding, count_pieces, count_words, vocabulary_hash
 from groundling.analysis.retention import read_pairs
 from groundling.batch import Row
+from groundling.check.places import Flags
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.cli import main
 from groundling.config import Adapting, OwnFile
@@ -88,6 +89,8 @@ class Reader:
     """Whether `data check` knows the layout."""
     sealed: bool = False
     """Whether the files carry checksums, so that every change is damage."""
+    flags: Flags = field(default_factory=Flags)
+    """What `data check` is told of columns."""
     kept: tuple[str, ...] = ()
     """Endings of files that are not mutated: another reader's."""
 
@@ -207,7 +210,9 @@ def _texts(shelf: Shelf) -> dict[str, Reader]:
     columns = OwnFile(text="question", label="answer", image="photo")
     for ending, text in own.items():
         made[f"own {ending}"] = Reader(
-            written(f"a.{ending}", text), partial(_own, name=f"a.{ending}", columns=columns)
+            written(f"a.{ending}", text),
+            partial(_own, name=f"a.{ending}", columns=columns),
+            flags=Flags(own=columns),
         )
         made[f"rows to answer {ending}"] = Reader(
             written(f"a.{ending}", text),

@@ -138,7 +138,7 @@ class Bench:
 
     def _problems(self) -> list[str]:
         """What `data check` says: its problems, or that it takes the files for something else."""
-        report = check(self.place)
+        report = check(self.place, self.reader.flags)
         return [*report.problems, report.layout]
 
     def _may_differ(self, kind: Kind) -> bool:
