@@ -520,9 +520,13 @@ def test_e8_no_number_of_any_command_may_be_nan(name: str) -> None:
                 flag = one.name.replace("_", "-")
                 before = "--" if prefix.startswith("_") else f"--{prefix}."
                 told = f"^{before}{flag} = nan, expected |--{flag} needs |{one.name} is nan; "
+
+                def call(name: str = one.name) -> None:
+                    values[place] = changed(settings, **{name: nan})  # noqa: B023
+                    command.call(values)  # noqa: B023
+
                 with pytest.raises(InputError, match=told):
-                    values[place] = changed(settings, **{one.name: nan})
-                    command.call(values)
+                    call()
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,9 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
             file = str(image["filename"])
             name = image.get("cocoid", file)
             if not isinstance(name, int | str) or isinstance(name, bool):
-                raise TypeError(f"cocoid {json.dumps(name)[:40]} is neither a text nor a whole number")
+                raise TypeError(
+                    f"cocoid {json.dumps(name)[:40]} is neither a text nor a whole number"
+                )
             captions = [sentence["raw"] for sentence in image["sentences"]]
             for text in captions:
                 if not isinstance(text, str):

@@ -49,7 +49,13 @@ class Ranked:
         try:
             measure = content.get("measure", "accuracy")
             rows = [
-                (bool(one["active"]), str(one["attention"]), one["layer"], one["head"], one[measure])
+                (
+                    bool(one["active"]),
+                    str(one["attention"]),
+                    one["layer"],
+                    one["head"],
+                    one[measure],
+                )
                 for one in content["heads"]
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))

@@ -29,7 +29,9 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
         )
         tokenizer("a")  # some damage shows only here
         own = len(tokenizer) - len(set(tokenizer.all_special_ids))
-    except Exception as error:  # of transformers, tokenizers and huggingface_hub, which fail in many ways
+    except (
+        Exception
+    ) as error:  # of transformers, tokenizers and huggingface_hub, which fail in many ways
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
             f"beside the weights ({fault(source, error)})"

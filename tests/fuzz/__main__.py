@@ -25,7 +25,9 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=1000, help="mutations, evenly over the readers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reader", default="", help="this one alone")
-    parser.add_argument("--number", type=int, default=-1, help="this mutation alone, as a finding names it")
+    parser.add_argument(
+        "--number", type=int, default=-1, help="this mutation alone, as a finding names it"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--kills", type=int, default=0, help="kill commands so often, instead")
     parser.add_argument("--command", nargs="+", default=[], help="--kills: these alone")
@@ -63,10 +65,15 @@ def kill(count: int, seed: int, chosen: list[str]) -> int:
                 killers[name] = kills.Killer(name, offered[name], Path(folder) / "runs")
             trial = killers[name].killed(Random(f"{seed} {name} {number}"))
             found += bool(trial.finding)
-            print(f"{trial.command} ({trial.how}): {trial.finding or 'as if nobody had killed it'}", flush=True)
+            print(
+                f"{trial.command} ({trial.how}): {trial.finding or 'as if nobody had killed it'}",
+                flush=True,
+            )
         for killer in killers.values():
             if killer.unlike:
-                print(f"{killer.name}: not compared, for it differs by itself: {', '.join(killer.unlike)}")
+                print(
+                    f"{killer.name}: not compared, for it differs by itself: {', '.join(killer.unlike)}"
+                )
     print(f"{count:,} kills of {len(chosen)} commands: {found:,} findings")
     return int(bool(found))
 

@@ -21,12 +21,20 @@ import standins
 
 from groundling.cli import main
 
-EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree"}
+EVENTS = {
+    "os.rename",
+    "os.mkdir",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.truncate",
+    "shutil.rmtree",
+}
 """What Python tells of its file events, beside files that are opened for writing."""
 MAKES = os.O_WRONLY | os.O_RDWR
 SECONDS = re.compile(rb'"[a-z_ ]*(seconds|per_second|rate)[a-z_ ]*": *[0-9.e+-]+')
 """What differs between any two runs."""
-TRAINED = ["--cpu", "--batch", "4", "--save-every", "1", "--steps", "3"]
+TRAINED = "--cpu --batch 4 --save-every 1 --steps 3"
 
 
 class Ended(NamedTuple):
@@ -41,33 +49,28 @@ class Ended(NamedTuple):
 
 def commands(shelf: Path) -> dict[str, list[str]]:
     """Small runs of every kind of command that leaves a folder, by name, without their `--out`."""
-    student = str(shelf / "bert-base-uncased")
-    clip = str(shelf / "openai/clip-vit-base-patch32")
-    captions = str(shelf / "my_captions.tsv")
-    photos = str(shelf / "my_photos")
-    store = str(shelf / "store")
-    learned = ["--model", str(shelf / "learned")]
-    text = ["--text", str(shelf / "my_text.txt"), "--max-length", "32"]
-    sweep = str(shelf / "s.toml")
-    return {
-        "adapt, the control": ["adapt", "--student", student, "--arm", "mlm", *text, *TRAINED],
-        "adapt": ["adapt", "--student", student, "--teacher", clip, *text, *TRAINED],
-        "pretrain": ["pretrain", "--model", "visualbert", "--student", student]
-        + ["--regions", store, "--captions", captions, *TRAINED],
-        "finetune": ["finetune", "--model", student, "--task", "glue/rte", "--seeds", "2"]
-        + ["--data", str(shelf / "glue"), "--save-model", *TRAINED],
-        "teach": ["teach", "--captions", captions, "--images", photos, "--size", "16", "--patch", "8"]
-        + ["--vision", "16", "1", "--text", "16", "1", "--projection", "8", *TRAINED],
-        "regions": ["regions", photos, "--grid", "2", "--shard", "2", "--cpu"]
-        + ["--backbone", str(shelf / "microsoft/resnet-50")],
-        "regions of others": ["regions", "--shard", "2", "--cpu"]
-        + ["--imports", str(shelf / "trainval_resnet101_faster_rcnn_genome_36.tsv")],
-        "sweep": ["sweep", "--file", sweep],
-        "predict": ["predict", *learned, "--data", str(shelf / "glue"), "--cpu"],
-        "data world": ["data", "world", *standins.WORLD],
-        "data counts": ["data", "counts", "--captions", captions, "--tokenizer", student],
-        "ask": ["ask", "--model", student, "--data", str(shelf / "coda/annotations.jsonl")],
+    student = f"--student {shelf}/bert-base-uncased"
+    clip = f"{shelf}/openai/clip-vit-base-patch32"
+    text = f"--text {shelf}/my_text.txt --max-length 32"
+    captions = f"--captions {shelf}/my_captions.tsv"
+    small = "--size 16 --patch 8 --vision 16 1 --text 16 1 --projection 8"
+    others = f"{shelf}/trainval_resnet101_faster_rcnn_genome_36.tsv"
+    rte = f"--task glue/rte --data {shelf}/glue"
+    lines = {
+        "adapt, the control": f"adapt {student} --arm mlm {text} {TRAINED}",
+        "adapt": f"adapt {student} --teacher {clip} {text} {TRAINED}",
+        "pretrain": f"pretrain --model visualbert {student} --regions {shelf}/store {captions} {TRAINED}",
+        "finetune": f"finetune --model {shelf}/bert-base-uncased {rte} --seeds 2 --save-model {TRAINED}",
+        "teach": f"teach {captions} --images {shelf}/my_photos {small} {TRAINED}",
+        "regions": f"regions {shelf}/my_photos --grid 2 --shard 2 --cpu --backbone {shelf}/microsoft/resnet-50",
+        "regions of others": f"regions --shard 2 --cpu --imports {others}",
+        "predict": f"predict --model {shelf}/learned --data {shelf}/glue --cpu",
+        "data world": "data world " + " ".join(standins.WORLD),
+        "data counts": f"data counts {captions} --tokenizer {shelf}/bert-base-uncased",
+        "ask": f"ask --model {shelf}/bert-base-uncased --data {shelf}/coda/annotations.jsonl",
+        "sweep": f"sweep --file {shelf}/s.toml",
     }
+    return {name: line.split() for name, line in lines.items()}
 
 
 def stock(shelf: Path) -> None:
@@ -207,7 +210,9 @@ class Killer:
                 ended = run(self.arguments, self.out, kill_after=after)
                 how.append(f"after {after:.2f} of {self.seconds:.2f} s")
             if ended.status not in (0, -signal.SIGKILL):
-                return Trial(self.name, ", ".join(how), f"status {ended.status} where it is resumed")
+                return Trial(
+                    self.name, ", ".join(how), f"status {ended.status} where it is resumed"
+                )
         ended = run(self.arguments, self.out)
         if ended.status:
             return Trial(self.name, ", ".join(how), f"status {ended.status} after the kill")

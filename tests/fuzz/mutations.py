@@ -178,7 +178,26 @@ def lines_in_disorder(content: bytes, rng: Random) -> bytes:
     return b"\n".join(lines)
 
 
-ODD = ("\0", '"', "'", ",", "\t", "\\", "\x85", "\u2028", "\ud7ff", "é", "🐶", "\x1f", "&", "<", "(", "[", "{", "%")
+ODD = (
+    "\0",
+    '"',
+    "'",
+    ",",
+    "\t",
+    "\\",
+    "\x85",
+    "\u2028",
+    "\ud7ff",
+    "é",
+    "🐶",
+    "\x1f",
+    "&",
+    "<",
+    "(",
+    "[",
+    "{",
+    "%",
+)
 """Characters that separate, quote or end something somewhere."""
 
 
@@ -239,7 +258,17 @@ def another_path(content: bytes, rng: Random) -> bytes:
     return content
 
 
-PATHS = (b"../../../etc/passwd", b"/dev/zero", b".", b"..", b"", b"/", b"x" * 300, b"C:\\\\x.jpg", b"a/../b.jpg")
+PATHS = (
+    b"../../../etc/passwd",
+    b"/dev/zero",
+    b".",
+    b"..",
+    b"",
+    b"/",
+    b"x" * 300,
+    b"C:\\\\x.jpg",
+    b"a/../b.jpg",
+)
 
 AS_TEXT: dict[Change, Kind] = {
     byte_order_mark: Kind.SAME,
@@ -330,7 +359,9 @@ VALUES: tuple[object, ...] = (
 
 def _places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """All containers and keys of some JSON."""
-    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    keys = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
     for key in keys:
         found.append((value, key))
         _places(value[key], found)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,10 @@ import vcr_files
 import wordnets
 from homes import put, table
 from PIL import Image
-from transformers import BertForMaskedLM
 
 from groundling.analysis import finished_runs, watched
 from groundling.analysis.grounded import Grounding, count_pieces, count_words, vocabulary_hash
 from groundling.analysis.retention import read_pairs
-from groundling.batch import Row
 from groundling.check.places import Flags
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.cli import main
@@ -114,7 +113,9 @@ class Shelf:
         self.folder = folder
 
     def tasks(self) -> Path:
-        return self.once("tasks", lambda out: main(["data", "tasks", *WORLD_FLAGS, "--out", str(out)]))
+        return self.once(
+            "tasks", lambda out: main(["data", "tasks", *WORLD_FLAGS, "--out", str(out)])
+        )
 
     def world(self) -> Path:
         flags = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "8"]
@@ -202,7 +203,12 @@ def _texts(shelf: Shelf) -> dict[str, Reader]:
             written("a.txt", "\n".join(said) + "\n"), lambda place: lines(place / "a.txt")
         ),
         "similarity pairs": Reader(
-            written("a.tsv", "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(said, said[1:], strict=False)))),
+            written(
+                "a.tsv",
+                "".join(
+                    f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(pairwise(said))
+                ),
+            ),
             lambda place: read_pairs(place / "a.tsv"),
             checked=False,
         ),
@@ -240,17 +246,24 @@ def _own(place: Path, name: str, columns: OwnFile) -> object:
 
 
 def _captions(shelf: Shelf) -> dict[str, Reader]:
-    said = [("a dog", "1.jpg"), ("a dog again", "1.jpg"), ("two cats", "sub/2.png"), ("it, too", "3.gif")]
+    said = [
+        ("a dog", "1.jpg"),
+        ("a dog again", "1.jpg"),
+        ("two cats", "sub/2.png"),
+        ("it, too", "3.gif"),
+    ]
     objects = [{"caption": text, "image": file} for text, file in said]
     listed = [{"file_name": file, "text": text} for text, file in said]
-    coco = lambda place: homes.coco(place / "c.json", [(1, "1.jpg"), (2, "2.jpg")], [(1, "a dog"), (2, "a cat"), (1, "it")])
     files = {
-        "COCO": ("c.json", coco),
+        "COCO": ("c.json", _coco),
         "Karpathy": ("dataset_coco.json", copied(shelf.shop, "dataset_coco.json")),
         "Flickr8k": ("Flickr8k.token.txt", copied(shelf.shop, "Flickr8k.token.txt")),
         "Conceptual": ("cc_train.tsv", copied(shelf.shop, "cc_train.tsv")),
         "csv": ("c.csv", written("c.csv", table(("caption", "image"), *said))),
-        "tsv": ("c.tsv", written("c.tsv", "caption\timage\n" + "".join(f"{a}\t{b}\n" for a, b in said))),
+        "tsv": (
+            "c.tsv",
+            written("c.tsv", "caption\timage\n" + "".join(f"{a}\t{b}\n" for a, b in said)),
+        ),
         "jsonl": ("c.jsonl", written("c.jsonl", rows_of(*objects))),
         "json": ("c.json", written("c.json", json.dumps(objects))),
         "imagefolder jsonl": ("metadata.jsonl", written("metadata.jsonl", rows_of(*listed))),
@@ -260,7 +273,12 @@ def _captions(shelf: Shelf) -> dict[str, Reader]:
         ),
     }
     made = {
-        f"captions {name}": Reader(make, partial(_caption_file, name=file, splits=("train", "restval") if name == "Karpathy" else ()))
+        f"captions {name}": Reader(
+            make,
+            partial(
+                _caption_file, name=file, splits=("train", "restval") if name == "Karpathy" else ()
+            ),
+        )
         for name, (file, make) in files.items()
     }
     made["captions beside images"] = Reader(_sidecars, read_captions, kept=PIXELS)
@@ -271,8 +289,13 @@ def _captions(shelf: Shelf) -> dict[str, Reader]:
         ),
         checked=False,
     )
-    made["captions as text"] = Reader(coco, lambda place: caption_lines(place / "c.json"))
+    made["captions as text"] = Reader(_coco, lambda place: caption_lines(place / "c.json"))
     return made
+
+
+def _coco(place: Path) -> None:
+    images = [(1, "1.jpg"), (2, "2.jpg")]
+    homes.coco(place / "c.json", images, [(1, "a dog"), (2, "a cat"), (1, "it")])
 
 
 def _caption_file(place: Path, name: str, splits: tuple[str, ...]) -> object:
@@ -297,12 +320,14 @@ def _tasks(shelf: Shelf) -> dict[str, Reader]:
             copied(shelf.tasks, folder), partial(_task, name=name, splits=splits), kept=PIXELS
         )
     made["vcr"] = Reader(
-        lambda place: vcr_files.folder(place, 4, 4), partial(_task, name="vcr", splits=("train", "val"))
+        lambda place: vcr_files.folder(place, 4, 4),
+        partial(_task, name="vcr", splits=("train", "val")),
     )
     glue = {"rte": "RTE", "cola": "CoLA", "sts-b": "STS-B", "qqp": "QQP"}
     for name, folder in glue.items():
         made[f"glue/{name}"] = Reader(
-            partial(_glue, folder=folder), partial(_task, name=f"glue/{name}", splits=("train", "dev"))
+            partial(_glue, folder=folder),
+            partial(_task, name=f"glue/{name}", splits=("train", "dev")),
         )
     swag = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
     swag += 'A dog ran.,He,"barks, twice.",b,c,d,2\nA cat sat.,It,a,b,c,d,0\n'
@@ -310,7 +335,10 @@ def _tasks(shelf: Shelf) -> dict[str, Reader]:
         lambda place: [put(place / f"{split}.csv", swag) for split in ("train", "val")],
         partial(_task, name="swag", splits=("train", "val")),
     )
-    clear = table(("id", "excerpt", "target"), *[(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])])
+    clear = table(
+        ("id", "excerpt", "target"),
+        *[(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])],
+    )
     made["readability"] = Reader(
         written("train.csv", clear), partial(_task, name="readability", splits=("train", "dev"))
     )
@@ -320,18 +348,23 @@ def _tasks(shelf: Shelf) -> dict[str, Reader]:
         kept=PIXELS,
     )
     made["instances"] = Reader(
-        copied(shelf.tasks, "refcoco+/instances.json"), lambda place: annotated(place / "instances.json")
+        copied(shelf.tasks, "refcoco+/instances.json"),
+        lambda place: annotated(place / "instances.json"),
     )
     made["detections"] = Reader(
         _detections, lambda place: read_detections(place / "dets.json"), checked=False
     )
-    made["VCR's metadata"] = Reader(_metadata, lambda place: metadata(place / "1.json"), checked=False)
+    made["VCR's metadata"] = Reader(
+        _metadata, lambda place: metadata(place / "1.json"), checked=False
+    )
     made["partition"] = Reader(
         partial(_partition, shelf=shelf),
         lambda place: _chosen(read_manifest(place / "part.json")),
         checked=False,
     )
-    made["VCR's losses"] = Reader(_losses, lambda place: read_losses(place / "losses.jsonl"), checked=False)
+    made["VCR's losses"] = Reader(
+        _losses, lambda place: read_losses(place / "losses.jsonl"), checked=False
+    )
     return made
 
 
@@ -346,7 +379,8 @@ def _glue(place: Path, folder: str) -> None:
         "RTE": "index\tsentence1\tsentence2\tlabel\n"
         + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{'not_' * (n % 2)}entailment\n" for n in range(4)),
         "CoLA": "".join(f"x\t{n % 2}\t\t{said[n]}\n" for n in range(4)),
-        "STS-B": "sentence1\tsentence2\tscore\n" + "".join(f"{said[n]}\t{said[-n]}\t{n}\n" for n in range(4)),
+        "STS-B": "sentence1\tsentence2\tscore\n"
+        + "".join(f"{said[n]}\t{said[-n]}\t{n}\n" for n in range(4)),
         "QQP": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
         + "".join(f"{n}\t1\t2\t{said[n]}\t{said[-n]}\t{n % 2}\n" for n in range(4)),
     }
@@ -363,8 +397,14 @@ def _detections(place: Path) -> None:
 
 
 def _metadata(place: Path) -> None:
-    about = {"boxes": [[1, 1, 9, 9, 0.9], [2, 2, 9, 9, 0.8]], "segms": [[[[1, 1], [9, 1], [9, 9]]], []]}
-    put(place / "1.json", json.dumps(about | {"names": ["person", "dog"], "width": 16, "height": 16}))
+    about = {
+        "boxes": [[1, 1, 9, 9, 0.9], [2, 2, 9, 9, 0.8]],
+        "segms": [[[[1, 1], [9, 1], [9, 9]]], []],
+    }
+    put(
+        place / "1.json",
+        json.dumps(about | {"names": ["person", "dog"], "width": 16, "height": 16}),
+    )
 
 
 def _partition(place: Path, shelf: Shelf) -> None:
@@ -391,7 +431,9 @@ def _regions(shelf: Shelf) -> dict[str, Reader]:
         "region store": Reader(
             lambda place: standins.store(place, ["a", "b", "c"]), _store, sealed=True
         ),
-        "store of features": Reader(_shards, lambda place: _records(ShardStore(place)), checked=False),
+        "store of features": Reader(
+            _shards, lambda place: _records(ShardStore(place)), checked=False
+        ),
         "regions npz": Reader(copied(shelf.shop, "coco_train2014"), _imported),
         "regions json": Reader(_vlbert, _imported),
         "regions zip": Reader(
@@ -417,7 +459,8 @@ def _regions(shelf: Shelf) -> dict[str, Reader]:
         "names of imported images": Reader(
             copied(shelf.shop, "captions_train2014.json", "dataset_coco.json"),
             lambda place: [
-                sorted(ImageNames([str(path)]).files.items()) for path in sorted(place.glob("*.json"))
+                sorted(ImageNames([str(path)]).files.items())
+                for path in sorted(place.glob("*.json"))
             ],
             checked=False,
         ),
@@ -533,7 +576,9 @@ def _models(shelf: Shelf) -> dict[str, Reader]:
     )
     found["image processor"] = Reader(
         _processor,
-        lambda place: load_processor(place)(Image.linear_gradient("L").convert("RGB"))["pixel_values"],
+        lambda place: load_processor(place)(Image.linear_gradient("L").convert("RGB"))[
+            "pixel_values"
+        ],
         checked=False,
     )
     found["released weights"] = Reader(
@@ -630,15 +675,21 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
         "confidence": {"value": 7.5},
         "chance": {"value": 3.0},
     }
-    row = {kind: {"mean": 0.2, "low": 0.1, "high": 0.3} for kind in ("visual", "textual", "special")}
+    row = {
+        kind: {"mean": 0.2, "low": 0.1, "high": 0.3} for kind in ("visual", "textual", "special")
+    }
     model = {"model": "a", "layers": [0], "by_layer": [{"layer": 0, **row}], "uniform": row}
     model["by_head"] = {kind: [[0.2, 0.1]] for kind in row}
     sweep = 'seeds = 2\n[adapt]\nstudent = "x"\ntext = ["t.txt"]\nsteps = 3\n[tune]\nbatch = 8\nlr = 2e-5\n'
-    sweep += '[variants.a]\nmodel = "x"\n[variants.b]\narm = "mlm"\n[tasks."glue/rte"]\ndata = "glue"\n'
+    sweep += (
+        '[variants.a]\nmodel = "x"\n[variants.b]\narm = "mlm"\n[tasks."glue/rte"]\ndata = "glue"\n'
+    )
     return {
         "checkpoint": Reader(_checkpoint, _resumed, checked=False, sealed=True),
         "result": Reader(written("result.json", json.dumps(heads)), finished, checked=False),
-        "finished runs": Reader(_finished, lambda place: finished_runs.collect("a", place), checked=False),
+        "finished runs": Reader(
+            _finished, lambda place: finished_runs.collect("a", place), checked=False
+        ),
         "predictions": Reader(
             lambda place: _answers(place / "p.jsonl"),
             lambda place: read_predictions(place / "p.jsonl"),
@@ -649,7 +700,9 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
             lambda place: watched.means_by_epoch(place / "log.jsonl", ["loss"], 3),
             checked=False,
         ),
-        "figures of heads": Reader(written("result.json", json.dumps(heads)), _drawn, checked=False),
+        "figures of heads": Reader(
+            written("result.json", json.dumps(heads)), _drawn, checked=False
+        ),
         "figures of syntax": Reader(
             written(
                 "result.json",
@@ -661,8 +714,12 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
         "figures of modality": Reader(
             written("result.json", json.dumps({"models": [model]})), _drawn, checked=False
         ),
-        "ranked heads": Reader(written("result.json", json.dumps(heads)), Ranked.read, checked=False),
-        "sweep": Reader(written("s.toml", sweep), lambda place: read_sweep(place / "s.toml"), checked=False),
+        "ranked heads": Reader(
+            written("result.json", json.dumps(heads)), Ranked.read, checked=False
+        ),
+        "sweep": Reader(
+            written("s.toml", sweep), lambda place: read_sweep(place / "s.toml"), checked=False
+        ),
         "counts": Reader(_counts, _counted, checked=False),
     }
 
@@ -702,7 +759,13 @@ def _finished(place: Path) -> None:
 
 def _answers(path: Path) -> None:
     rows = [
-        {"id": f"rte-dev-{n}", "official": str(n), "prediction": n % 2, "label": 1, "outputs": [0.5, n]}
+        {
+            "id": f"rte-dev-{n}",
+            "official": str(n),
+            "prediction": n % 2,
+            "label": 1,
+            "outputs": [0.5, n],
+        }
         for n in range(4)
     ]
     put(path, rows_of(*rows))
@@ -734,33 +797,44 @@ def _counted(place: Path) -> object:
 
 def _probes(shelf: Shelf) -> dict[str, Reader]:
     nouns = {"a dog": [3, 1, 0], "a cat": [0, 2, 2]}
-    memory = [{"descriptor": "the color of", "item": f"a {n}", "label": n} for n in ("red", "black")]
+    memory = [
+        {"descriptor": "the color of", "item": f"a {n}", "label": n} for n in ("red", "black")
+    ]
     own = table(("good", "bad"), ("a red dog", "dog red a"), ("a cat", "cat a"))
     parses = "# text = They see dogs.\n1\tThey\tthey\tPRON\tPRP\t_\t2\tnsubj\t_\t_\n"
     parses += "2\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_\n3\tdogs\tdog\tNOUN\tNNS\t_\t2\tobj\t_\tSpaceAfter=No\n"
-    parses += "4\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n# image = 8\n1\tvin\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
+    parses += (
+        "4\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n# image = 8\n1\tvin\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
+    )
     return {
-        "CoDa": Reader(copied(shelf.shop, "coda"), lambda place: open_visual_facts(place / "annotations.jsonl")),
+        "CoDa": Reader(
+            copied(shelf.shop, "coda"), lambda place: open_visual_facts(place / "annotations.jsonl")
+        ),
         "Memory Colors": Reader(
             written("memory_colors.jsonl", rows_of(*memory)),
             lambda place: open_visual_facts(place / "memory_colors.jsonl"),
         ),
         "ViComTe": Reader(
-            written("distributions/color-dist.jsonl", rows_of({name: [*counts, *[0] * 9] for name, counts in nouns.items()})),
+            written(
+                "distributions/color-dist.jsonl",
+                rows_of({name: [*counts, *[0] * 9] for name, counts in nouns.items()}),
+            ),
             lambda place: open_visual_facts(place / "distributions/color-dist.jsonl"),
         ),
         "BLiMP": Reader(copied(shelf.shop, "blimp"), read_minimal_pairs),
         "EWoK": Reader(copied(shelf.shop, "ewok"), read_minimal_pairs),
-        "own pairs": Reader(written("p.csv", own), lambda place: read_minimal_pairs(place / "p.csv")),
+        "own pairs": Reader(
+            written("p.csv", own), lambda place: read_minimal_pairs(place / "p.csv")
+        ),
         "Winoground": Reader(
             copied(shelf.shop, "winoground"), read_winoground, checked=False, kept=PIXELS
         ),
         "CoNLL-U": Reader(
-            written("a.conllu", parses), lambda place: read_parses(place / "a.conllu"), checked=False
+            written("a.conllu", parses),
+            lambda place: read_parses(place / "a.conllu"),
+            checked=False,
         ),
-        "WordNet": Reader(
-            lambda place: wordnets.write(place), _looked_up, checked=False
-        ),
+        "WordNet": Reader(lambda place: wordnets.write(place), _looked_up, checked=False),
         "probes": Reader(
             partial(_probe_files, shelf=shelf),
             lambda place: _asked(place),
@@ -792,7 +866,11 @@ WORDS = ("dog", "sits", "red", "men")
 
 def _looked_up(place: Path) -> object:
     net = WordNet(place)
-    return [net.version, [net.read(word) for word in WORDS], [net.first(word, pos) for word in WORDS for pos in "nv"]]
+    return [
+        net.version,
+        [net.read(word) for word in WORDS],
+        [net.first(word, pos) for word in WORDS for pos in "nv"],
+    ]
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

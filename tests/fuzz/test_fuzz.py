@@ -1,4 +1,4 @@
-"""A few hundred damaged files, evenly over all readers; `python -m tests.fuzz --n 10000` tries as many as there is time.
+"""A few hundred damaged files, evenly over all readers; by hand, `python -m tests.fuzz --n 10000` tries any number.
 
 Each of the other tests is a class of findings of the fuzzer's, once mended.
 """
