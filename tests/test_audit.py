@@ -91,7 +91,8 @@ def test_e6_a_list_of_answers_that_fits_no_question_is_refused(tmp_path: Path) -
     said = {"question_id": 1, "answers": [{"answer": "yes"}] * 10}
     said |= {"answer_type": "yes/no", "question_type": "is it"}
     put(
-        tmp_path / "v2_OpenEnded_mscoco_train2014_questions.json", json.dumps({"questions": [asked]})
+        tmp_path / "v2_OpenEnded_mscoco_train2014_questions.json",
+        json.dumps({"questions": [asked]}),
     )
     put(tmp_path / "v2_mscoco_train2014_annotations.json", json.dumps({"annotations": [said]}))
     path = put(tmp_path / "trainval_label2ans.json", json.dumps(["yes", "no"]))
@@ -124,7 +125,7 @@ def test_e7_labels_that_are_neither_text_nor_number_are_refused(
 def test_e13_a_process_that_is_ended_from_outside_is_told() -> None:
     future: Future[None] = Future()
     future.set_exception(BrokenProcessPool())
-    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="^part 2: its process was"):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match=r"^part 2: its process was"):
         _result(Job("part 2", print, ()), future, pool)
 
 
@@ -144,7 +145,7 @@ def test_e13_damaged_pages_of_an_lmdb_do_not_end_the_process(tmp_path: Path) -> 
 
 def test_e14_a_zero_byte_is_no_text(tmp_path: Path) -> None:
     path = put(tmp_path / "a.txt", b"fine\n" + bytes(512))
-    with pytest.raises(InputError, match="a.txt, line 2: a zero byte; damaged"):
+    with pytest.raises(InputError, match=r"a.txt, line 2: a zero byte; damaged"):
         lines_of(path)
 
 
@@ -193,8 +194,6 @@ def test_e15_data_check_tells_what_commands_refuse(tmp_path: Path) -> None:
     path = tmp_path / "store/features-00000.npy"
     content = path.read_bytes()
     put(path, content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-    assert check(tmp_path / "store").problems == [
-        f"{path}: changed since it was written (SHA-256)"
-    ]
+    assert check(tmp_path / "store").problems == [f"{path}: changed since it was written (SHA-256)"]
     vcr_files.folder(tmp_path / "vcr")
     assert check(tmp_path / "vcr").ok

@@ -67,7 +67,6 @@ def commands(shelf: Path) -> dict[str, list[str]]:
         "predict": f"predict --model {shelf}/learned --data {shelf}/glue --cpu",
         "data world": "data world " + " ".join(standins.WORLD),
         "data counts": f"data counts {captions} --tokenizer {shelf}/bert-base-uncased",
-        "ask": f"ask --model {shelf}/bert-base-uncased --data {shelf}/coda/annotations.jsonl",
         "sweep": f"sweep --file {shelf}/s.toml",
     }
     return {name: line.split() for name, line in lines.items()}

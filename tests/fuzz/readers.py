@@ -205,9 +205,7 @@ def _texts(shelf: Shelf) -> dict[str, Reader]:
         "similarity pairs": Reader(
             written(
                 "a.tsv",
-                "".join(
-                    f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(pairwise(said))
-                ),
+                "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(pairwise(said))),
             ),
             lambda place: read_pairs(place / "a.tsv"),
             checked=False,

@@ -11,7 +11,7 @@ import readers
 import trials
 
 SEED = 16
-EACH = 4
+EACH = 3
 """Mutations of every reader."""
 
 
