@@ -486,7 +486,7 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
             *("processes", "least_arcs", "line_points"),
             *("patch", "projection", "vocabulary", "size", "vision", "text", "draws", "best"),
-            *("per_page", "held", "train", "most"),
+            *("held", "train", "most"),
         ),
     ),
     ("at least 3, for a start, a piece and an end", lambda value: value >= 3, ("window",)),

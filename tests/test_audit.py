@@ -125,7 +125,10 @@ def test_e7_labels_that_are_neither_text_nor_number_are_refused(
 def test_e13_a_process_that_is_ended_from_outside_is_told() -> None:
     future: Future[None] = Future()
     future.set_exception(BrokenProcessPool())
-    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match=r"^part 2: its process was"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(InputError, match=r"^part 2: its process was"),
+    ):
         _result(Job("part 2", print, ()), future, pool)
 
 
