@@ -7,6 +7,7 @@ file every setting is called by its own name alone (`configured` and `changed` d
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -489,15 +490,26 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             *("batch", "accumulate", "save_every", "log_every"),
             *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
             *("processes", "least_arcs", "line_points"),
+            *("patch", "projection", "vocabulary", "size", "vision", "text", "draws", "best"),
+            *("held", "train", "most"),
         ),
     ),
+    ("at least 3, for a start, a piece and an end", lambda value: value >= 3, ("window",)),
     (
         "more than 0",
         lambda value: 0 < value < math.inf,
-        ("epochs", "epsilon", "temperature", "td_temperature"),
+        ("epochs", "epsilon", "temperature", "td_temperature", "scale"),
     ),
-    ("0 to 1", lambda value: 0 <= value <= 1, ("warmup", "mask_rate", "active")),
-    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("betas", "momentum", "head_share")),
+    (
+        "0 to 1",
+        lambda value: 0 <= value <= 1,
+        ("warmup", "mask_rate", "active", "overlap", "stated"),
+    ),
+    (
+        "at least 0 and below 1",
+        lambda value: 0 <= value < 1,
+        ("betas", "momentum", "head_share", "shift"),
+    ),
     (
         "at least 0",
         lambda value: 0 <= value < math.inf,
@@ -508,26 +520,33 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
             "retain",
             *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
             *("most_examples", "explained", "most_regions", "budget"),
-            *("eval_every", "patience"),
+            *("eval_every", "patience", "threshold", "least", "side", "long_side", "max_length"),
+            *("max_texts", "most_pairs", "top", "seconds_per_step"),
         ),
     ),
     ("at least 0, or -1 for what fits", lambda value: value >= -1, ("workers",)),
     ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
 )
-"""What numbers settings may be: in words, as a test, and which settings, of training, objectives and teachers."""
+"""What numbers settings may be: in words, as a test, and which settings, of any command."""
+
+NUMERIC = re.compile(r"(tuple\[)?(int|float)\b")
+"""Types of settings that are numbers; the same name may stand for something else in another command."""
 
 
-def check_numbers(config: object) -> None:
-    """Raises InputError naming the flag of a number that is out of its range, in whichever group it stands."""
+def check_numbers(config: object, prefix: str = "") -> None:
+    """Raises InputError naming the flag of a number that is out of its range, in whichever group it stands.
+
+    Of numbers without a range of their own, NaN and infinity are none. `prefix` stands before the flag's name.
+    """
     expected = {name: (words, fits) for words, fits, names in EXPECTED for name in names}
     for group, one in flat(config):
-        value = vars(group)[one.name]
-        if one.name not in expected:
+        if not NUMERIC.match(str(one.type)):
             continue
-        words, fits = expected[one.name]
+        value = vars(group)[one.name]
+        words, fits = expected.get(one.name, ("a finite number", math.isfinite))
         every = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(number, (int, float)) and fits(number) for number in every):
-            raise InputError(f"--{_flag(one.name)} = {_spelt(value)}, expected {words}")
+            raise InputError(f"--{prefix}{_flag(one.name)} = {_spelt(value)}, expected {words}")
 
 
 def check_training(config: TrainConfig) -> None:

@@ -10,6 +10,10 @@ MOST_QUOTED = 160
 class InputError(ValueError):
     """Something given by the user is wrong: one line that names the file, line or field, and what was expected."""
 
+    def __str__(self) -> str:
+        """The message; line ends and control characters of the names that it quotes are spaces."""
+        return "".join(one if one.isprintable() else " " for one in super().__str__())
+
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, at most 160 characters; its type's name if it says nothing."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +25,9 @@ MOST = 16
 """Processes that one process can keep busy with texts."""
 
 T = TypeVar("T")
+
+
+ENDED = "was ended from outside, for want of memory perhaps; the same command resumes"
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ def side_by_side(
                     yield from (one.result() for one in done)
             for future in as_completed(running):
                 yield future.result()
+        except BrokenProcessPool:
+            raise InputError(f"a process {ENDED}") from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -125,6 +131,8 @@ def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:
 def _result(job: Job, future: Future[Any], pool: ProcessPoolExecutor) -> Any:
     try:
         return future.result()
+    except BrokenProcessPool:
+        raise InputError(f"{job.name}: its process {ENDED}") from None
     except InputError as error:
         pool.shutdown(wait=False, cancel_futures=True)
         raise InputError(f"{job.name}: {error}") from None

@@ -22,6 +22,8 @@ from groundling.hashing import data_hash
 
 RESULT = "result.json"
 """What a run writes last of all."""
+MOST_STEPS = 10**12
+"""What no run has."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -151,6 +153,41 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError):
         raise InputError(f"{path}: nested too deep, or a number of too many digits") from None
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's `log.jsonl`, each with its `step`; none if there is no file.
+
+    A last line that a kill cut off is none. Raises InputError, naming the line, for anything else that is no such line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; delete the file") from None
+    told = text.split("\n")
+    lines = []
+    for number, one in enumerate(told, 1):
+        line = _log_line(one)
+        if line is not None:
+            lines.append(line)
+        elif number < len(told):
+            raise InputError(f"{path}, line {number}: not a line of a log; delete the line")
+    return lines
+
+
+def _log_line(text: str) -> dict[str, Any] | None:
+    """A line of a log, None for anything else."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    numbers = [value for value in line.values() if type(value) in (int, float)]
+    is_line = len(numbers) == len(line) and 0 <= line["step"] <= MOST_STEPS
+    return line if is_line else None
 
 
 @cache  # runs may be many and short: to look them up takes longer than a small step

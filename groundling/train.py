@@ -34,7 +34,7 @@ from groundling.models.recomputing import recomputing
 from groundling.objectives import Objective
 from groundling.optimizers import clip_each, optimizer_of, set_rates
 from groundling.progress import Progress
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, read_log
 from groundling.teachers import Doubt, Teacher, said
 
 MOST_WORKERS = 4
@@ -195,8 +195,9 @@ class _Training:
             self.checkpoints.bring_back(self.module, best)
         self._check_weights()
         # Not end_training(): it takes the process group down, and runs follow.
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+        with disk_errors(self.log.path):
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
 
     def _active(self, step: int) -> list[Objective]:
         """The objectives that score the step's source."""
@@ -547,9 +548,7 @@ class _Log:
         if accelerator.is_main_process:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-                whole = [line for line in lines if line.endswith("}")]
-                kept = [line for line in whole if json.loads(line)["step"] <= step]
+                kept = [json.dumps(line) for line in read_log(path) if line["step"] <= step]
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         accelerator.init_trackers("tensorboard")
 
@@ -607,6 +606,7 @@ class _Log:
         """Appends a line of what was measured after a step, by the main process."""
         if not self.accelerator.is_main_process:
             return
-        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **measured}) + "\n")
-        self.accelerator.log(dict(measured), step=step)
+        with disk_errors(self.path):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **measured}) + "\n")
+            self.accelerator.log(dict(measured), step=step)

@@ -38,8 +38,9 @@ from transformers import AutoModel, BertTokenizer
 from groundling import checkpoint
 from groundling.batch import Example
 from groundling.checkpoint import Counters
-from groundling.cli import main
+from groundling.cli import COMMANDS, main
 from groundling.config import (
+    NUMERIC,
     AdaptConfig,
     Attending,
     FinetuneConfig,
@@ -47,6 +48,7 @@ from groundling.config import (
     changed,
     check_numbers,
     configured,
+    flat,
 )
 from groundling.data.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples
@@ -515,6 +517,48 @@ def test_numbers_out_of_range_are_told_by_their_flag(kind: Any) -> None:
                 check_numbers(configured(kind, **{name: value}))
             flag = f"--{name.replace('_', '-')} = {value}, expected "
             assert str(told.value).startswith(flag)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_e8_no_number_of_any_command_may_be_nan(name: str) -> None:
+    command = COMMANDS[name]
+    for place, (prefix, settings) in enumerate(command.settings.items()):
+        for _, one in flat(settings):
+            if NUMERIC.match(str(one.type)):
+                values: list[Any] = [*command.settings.values(), "runs/none"]
+                flag = one.name.replace("_", "-")
+                before = "--" if prefix.startswith("_") else f"--{prefix}."
+                told = f"^{before}{flag} = nan, expected |--{flag} needs |{one.name} is nan; "
+
+                def call(name: str = one.name) -> None:
+                    values[place] = changed(settings, **{name: nan})  # noqa: B023
+                    command.call(values)  # noqa: B023
+
+                with pytest.raises(InputError, match=told):
+                    call()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["teach", "--window", "2"],
+        ["teach", "--patch", "0"],
+        ["teach", "--shift", "1.5"],
+        ["teach", "--text", "64", "-1"],
+        ["finetune", "--max-length", "-1"],
+        ["regions", "--overlap", "1.5"],
+        ["regions", "--most", "0"],
+        ["similarity", "--draws", "0"],
+        ["quickstart", "--scale", "0.0"],
+        ["compare", "--adapt.max-texts", "-1"],
+    ],
+)
+def test_e8_e13_ranges_are_told_before_anything_starts(
+    arguments: list[str], tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    told = refusal(*arguments, "--out", tmp_path / "out")
+    assert told.startswith(f"groundling: {arguments[1]} = {' '.join(arguments[2:])}, expected ")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

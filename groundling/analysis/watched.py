@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
+
+from groundling.runs import read_log
 
 
 def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, list[float]]:
     """Mean of each term in every epoch of `log.jsonl`, where it was logged at all.
 
-    A line counts by the steps it covers, and belongs to the epoch in which it ends, of `epoch` steps each.
+    A line counts by the steps it covers, and belongs to the epoch in which it ends, of `epoch` steps each. Raises
+    InputError as `read_log`.
     """
     sums: dict[str, dict[int, tuple[float, int]]] = {term: {} for term in terms}
     before = 0
-    for text in log.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
+    for line in read_log(log):
         steps = line["step"] - before
         before = line["step"]
         number = ceil(round(before / epoch, 6))

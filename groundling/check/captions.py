@@ -64,7 +64,7 @@ def captions(place: Place, report: Report) -> Match | None:
             _file(path, place, contents, report)
         except InputError as error:
             report.error(error)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             report.problems.append(f"{path}: {UNREADABLE}")
     if not contents.names:
         return None

@@ -141,7 +141,7 @@ def _look(layout: Layout, place: Place, report: Report) -> list[str]:
         match = layout.look(place, report)
     except InputError as error:
         report.error(error)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         what = f"{layout.name} with a field that is missing or of another type ({error!r})"
         report.problems.append(f"{place.folder}: {what}")
     else:

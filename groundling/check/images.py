@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
-from groundling.data.image_files import is_picture, teach_pillow
+from groundling.data.image_files import is_picture
+from groundling.data.pictures import read_picture
 from groundling.data.samples import thinned
+from groundling.errors import InputError
 
 DECODED = 2000
 """Images of a place that are decoded; of more, an evenly spaced sample."""
@@ -48,13 +48,10 @@ def try_images(
 
 
 def _decodes(path: Path) -> bool:
+    """Whether commands can read an image, asked of their own reader."""
     try:
-        teach_pillow(path.name)
-        with Image.open(path) as image:
-            # Fast for JPEG; `verify` would be faster, but takes one that is cut short for whole.
-            image.draft("RGB", (64, 64))
-            image.load()
-    except Exception:  # Pillow's readers raise whatever broken bytes make them stumble over
+        read_picture(path, coarse=True)
+    except InputError:
         return False
     return True
 

@@ -29,10 +29,17 @@ DISTRIBUTIONS = "*-dist.jsonl"
 def minimal_pairs(place: Place, report: Report) -> Match | None:
     """Files that `groundling pairs` reads, in the folder and below it."""
     kinds: dict[tuple[Path, str], list[Path]] = {}
+    unknown: list[Path] = []
     for path in _files(place, ENDINGS):
         name = _kind(path, PAIRS)
         if name:
             kinds.setdefault((path.parent, name), []).append(path)
+        elif path.suffix == ".jsonl" and not _kind(path, FACTS):
+            unknown.append(path)
+    for path in unknown:  # the command reads every file of a folder that has pairs in some
+        beside = [key for key in kinds if key[0] == path.parent]
+        if len(beside) == 1:
+            kinds[beside[0]].append(path)
     for (folder, name), paths in kinds.items():
         read = report.readable(partial(read_minimal_pairs, path) for path in paths)
         pairs = [pair for of_file in read for pair in of_file]

@@ -25,7 +25,7 @@ def region_store(place: Place, report: Report) -> Match | None:
         return None
     report.saw(place.folder)
     store = RegionStore(place.folder)
-    report.problems.extend(store.faults())
+    report.problems.extend(store.faults(verify=True))
     counts = []
     for name, count in store.manifest["counts"].items():
         counts.append(f"{count:,} {name.replace('_', ' ')}")

@@ -89,7 +89,12 @@ def _vcr_metadata(folder: Path, file: Path, report: Report) -> None:
 def nlvr2_lines(place: Place, report: Report) -> Match | None:
     """Lines of NLVR2, and its lists of subsets."""
     wanted: Wanted = {}
-    for file in place.with_fields(".json", "identifier", "sentence"):
+    files = place.with_fields(".json", "identifier", "sentence")
+    if files:  # the other splits are NLVR2's, too, whatever they begin with
+        splits = (nlvr2.NLVR2.train, *nlvr2.NLVR2.dev)
+        named = [place.folder / f"{split}.json" for split in splits]
+        files += [file for file in named if file in place.heads and file not in files]
+    for file in files:
         examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
         wanted[file] = [image for example in examples for image in example.images]
         ids: list[str] = []

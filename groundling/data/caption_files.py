@@ -223,6 +223,11 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
         try:
             split = str(image["split"])
             file = str(image["filename"])
+            name = image.get("cocoid", file)
+            if not isinstance(name, int | str) or isinstance(name, bool):
+                raise TypeError(
+                    f"cocoid {json.dumps(name)[:40]} is neither a text nor a whole number"
+                )
             captions = [sentence["raw"] for sentence in image["sentences"]]
             for text in captions:
                 if not isinstance(text, str):
@@ -234,7 +239,7 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
         reading.splits[split] += 1
         if splits is None or split in splits:
             for caption in captions:
-                reading.row(where, str(image.get("cocoid", file)), file, caption)
+                reading.row(where, str(name), file, caption)
     reading.about = ", ".join(f"{split}: {count:,}" for split, count in reading.splits.items())
     unknown = [split for split in splits or () if split not in reading.splits]
     if unknown or splits == () or splits == []:

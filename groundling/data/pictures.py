@@ -23,13 +23,20 @@ Picture = Path | Image.Image
 """A file, or a picture of Pillow's."""
 
 
-def read_picture(picture: Picture) -> Image.Image:
-    """A picture as an RGB image, turned as its EXIF says; raises InputError, without the file's name."""
+def read_picture(picture: Picture, coarse: bool = False) -> Image.Image:
+    """A picture as an RGB image, turned as its EXIF says; `coarse`: a JPEG in an eighth of its size, for it is quicker.
+
+    Raises InputError, without the file's name.
+    """
     try:
         if isinstance(picture, Image.Image):
             return _in_rgb(picture)
+        if picture.exists() and not picture.is_file():  # a pipe would never end
+            raise InputError("is no ordinary file")
         teach_pillow(picture.name)
         with Image.open(picture) as image:
+            if coarse:
+                image.draft("RGB", (1, 1))
             return _in_rgb(image)
     except InputError:
         raise

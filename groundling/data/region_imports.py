@@ -12,6 +12,8 @@ import importlib
 import io
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +27,7 @@ from groundling.data.image_files import stem
 from groundling.data.regions import BACKGROUND, Found, Item, first_fault, inside
 from groundling.data.several_stores import are_stores, joined
 from groundling.data.tables import lines_of, read_json_lines
-from groundling.errors import InputError, first_line
+from groundling.errors import MOST_QUOTED, InputError, first_line
 from groundling.runs import read_json
 
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
@@ -431,12 +433,12 @@ def _uniter(name: str, entry: Arrays) -> Found:
 
 def _lmdb(path: Path) -> Iterator[Item]:
     lmdb = _need("lmdb")
+    _refuse_damaged(path)
     try:
         with (
             lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
             base.begin() as view,
         ):
-            _refuse_truncated(path / "data.mdb", base)
             first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
             if view.get(b"keys") is not None or first[:1] == b"\x80":
                 raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
@@ -448,14 +450,31 @@ def _lmdb(path: Path) -> Iterator[Item]:
         raise InputError(f"{path}: not a readable LMDB ({error})") from None
 
 
-def _refuse_truncated(file: Path, base: Any) -> None:
-    """Raises InputError if pages are missing: to read one ends the process (SIGBUS), and nothing can catch that."""
-    expected = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
-    there = file.stat().st_size
-    if there < expected:
-        raise InputError(
-            f"{file}: cut off, {there:,} of at least {expected:,} bytes; copy it again"
-        )
+_WALK = """
+import lmdb, sys
+with lmdb.open(sys.argv[1], readonly=True, lock=False) as base, base.begin(buffers=True) as view:
+    size = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
+    there = int(sys.argv[2])
+    if there < size:
+        sys.exit(f"cut off, {there:,} of at least {size:,} bytes")
+    for number, (key, value) in enumerate(view.cursor(), 1):
+        bytes(key), bytes(value[:1]), bytes(value[-1:])
+        if number > base.stat()["entries"]:
+            sys.exit("its pages lead in a circle")
+"""
+"""Touches both ends of every value of an LMDB, and so every page that leads there."""
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Raises InputError if an LMDB is damaged: to read such a page ends the process, here one that is made for it."""
+    file = path / "data.mdb"
+    size = str(file.stat().st_size)
+    walk = [sys.executable, "-c", _WALK, str(path), size]
+    ended = subprocess.run(walk, capture_output=True, text=True, errors="replace", check=False)
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:]
+        reason = last[0][:MOST_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
+        raise InputError(f"{file}: {reason}; copy it again")
 
 
 def _value(name: str, read: Callable[[], bytes]) -> Found:

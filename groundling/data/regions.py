@@ -36,6 +36,8 @@ from groundling.progress import Progress
 SLACK = 0.01
 """Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
 ROUNDING = 1e-3
+MOST_TOGETHER = 1.05
+"""What a region's shares of all classes may add up to: thousands of halves, each rounded."""
 """By how much a share may leave 0..1, as half precision rounds."""
 RULES = {
     "coordinates": "x1, y1, x2, y2 as shares of the image's width and height; origin at the top left, y downwards",
@@ -144,6 +146,11 @@ def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None
             wrong = wrong & kept
         if wrong.any():
             return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
+        if name == "classes" and values.ndim == 2:
+            over = values.sum(1, np.float32) > MOST_TOGETHER
+            over &= True if kept is None else kept
+            if over.any():
+                return f"{name} of region {over.argmax()} add up to more than 1"
     return ""
 
 
@@ -537,14 +544,15 @@ class RegionStore:
             whole[:1] = True
         read = {"boxes": np.array(views["boxes"]), "confidence": np.array(views["confidence"])}
         read["features"] = _single(features)
-        fault = first_fault(read)
+        classes = self._distribution(views.get("classes"), image_id)
+        fault = first_fault(read if classes is None else {**read, "classes": classes})
         if fault:  # of a store from before imports were checked, or damaged since
             raise InputError(f"{self.folder}: image {image_id!r}: {fault}; `groundling data check`")
         return RegionRow(
             **read,
             image=np.zeros(len(features), np.int64),
             whole=whole,
-            classes=self._distribution(views.get("classes"), image_id),
+            classes=classes,
             cover=None if self.features else _unpacked(views.get("cover")),
         )
 

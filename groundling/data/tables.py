@@ -13,7 +13,11 @@ from groundling.errors import InputError
 
 
 def read_text(path: str | Path) -> str:
-    """A UTF-8 file (a byte-order mark is dropped); raises InputError if it is missing, empty or not UTF-8."""
+    """A UTF-8 file (a byte-order mark is dropped).
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8, or has zero bytes, which no text has.
+    """
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -28,6 +32,9 @@ def read_text(path: str | Path) -> str:
         raise InputError(
             f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file"
         ) from None
+    if "\0" in text:  # UTF-16, a binary file, or what a file system leaves after the power failed
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path}, line {line}: a zero byte; damaged, or not a text in UTF-8")
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text

@@ -41,6 +41,9 @@ COLUMNS = 3
 SPREAD = 0.35
 """How far dots of one layer stand apart, in layers."""
 
+MOST_HEADS = 1000
+"""Of a layer, far more than any model has: each gets a place."""
+
 Told = Mapping[str, Any]
 
 
@@ -57,7 +60,7 @@ def figures_of(result: Told) -> dict[str, Figure]:
         if "models" in result:
             return _of_modality(result)
         return {"heads": accuracies({"": result})}
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(
             f"no result of `groundling heads`, `syntax` or `modality` ({type(error).__name__}: {error})"
         ) from None
@@ -128,6 +131,9 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
     found = [head[_measure(told)] for told in panels.values() for head in told["heads"]]
     if not all(0 <= share <= 100 for share in (*rules, *found)):
         raise ValueError("expected accuracies of 0 to 100")
+    heads = [head["head"] for told in panels.values() for head in told["heads"]]
+    if not all(0 <= head < MOST_HEADS for head in heads):
+        raise ValueError(f"expected numbers of heads from 0 to {MOST_HEADS - 1}")
     figure, axes = _panels(len(panels))
     for one, (title, told) in zip(axes, panels.items(), strict=True):
         _dots(one, told["heads"], _measure(told))

@@ -49,11 +49,18 @@ class Ranked:
         try:
             measure = content.get("measure", "accuracy")
             rows = [
-                (bool(one["active"]), one["attention"], one["layer"], one["head"], one[measure])
+                (
+                    bool(one["active"]),
+                    str(one["attention"]),
+                    one["layer"],
+                    one["head"],
+                    one[measure],
+                )
                 for one in content["heads"]
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
-            heads = [(str(row[1]), int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
+            heads = [(row[1], int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
+            as_told = {row[1:4] for row in rows}
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
@@ -64,7 +71,7 @@ class Ranked:
             )
         places = {(name, layer, head) for name, layer, head, _ in heads}
         if (
-            not places == {row[1:4] for row in rows}
+            not places == as_told
             or len(places) < len(heads)
             or any(layer < 0 or head < 0 for _, layer, head in places)
         ):

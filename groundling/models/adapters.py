@@ -200,7 +200,10 @@ def load_adapter(source: str | Path) -> ClipAdapter:
     known = [value in kind for value, kind in zip(settings.values(), kinds, strict=True)]
     if not (all(known) and isinstance(fields.get("clip"), str)):
         raise InputError(f"{path}: does not say what adapter it is, and of which CLIP; damaged")
-    base = load_base(fields["clip"])
+    try:
+        base = load_base(fields["clip"])
+    except InputError as error:
+        raise InputError(f"{path}: its CLIP cannot be loaded: {error}") from None
     if base.weights != fields.get("weights"):
         raise InputError(
             f"{path}: the adapter was trained over another model than {base.source} is now; its weights differ"

@@ -198,7 +198,9 @@ LOADED: dict[str, Any] = {
 def load_clip_looks(source: str | Path) -> ClipLooks:
     """The towers that a CLIP folder has; raises InputError if it lacks the tokenizer or image processor of one."""
     kind = model_type(source)
-    model = load_weights(LOADED[kind], source, use_safetensors=True)
+    if kind not in LOADED:
+        raise InputError(f"{source}: no CLIP there; config.json names none, or is missing")
+    model = load_weights(LOADED[kind], source)
     text = model.text_model if kind == "clip" else model
     image = model.vision_model if kind == "clip" else model
     reads = isinstance(text, CLIPTextModel)

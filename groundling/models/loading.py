@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
@@ -13,6 +13,10 @@ from groundling.errors import InputError
 from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
 
+MOST_LAYERS = 1000
+"""Layers, or heads, of any model's configuration."""
+MOST_NUMBER = 2**31 - 1
+"""Any other number there."""
 NO_CODE = {"trust_remote_code": False}
 """Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
 
@@ -23,14 +27,16 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             encoder_folder(source), **NO_CODE, **local_only(source)
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        tokenizer("a")  # some damage shows only here
+        own = len(tokenizer) - len(set(tokenizer.all_special_ids))
+    except (
+        Exception
+    ) as error:  # of transformers, tokenizers and huggingface_hub, which fail in many ways
         raise InputError(
             f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
             f"beside the weights ({fault(source, error)})"
         ) from None
-    if len(tokenizer) <= len(
-        set(tokenizer.all_special_ids)
-    ):  # transformers makes an empty one where files are missing
+    if own < 1:  # transformers makes an empty one where files are missing
         raise InputError(
             f"{source}: no tokenizer there; expected tokenizer.json or the family's vocabulary files"
         )
@@ -43,9 +49,23 @@ def load_config(source: str | Path) -> Any:
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
     try:
-        return AutoConfig.from_pretrained(place, **NO_CODE, **local_only(source))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        config = AutoConfig.from_pretrained(place, **NO_CODE, **local_only(source))
+    except Exception as error:  # as above
         raise InputError(f"{source}: no model found there ({fault(source, error)})") from None
+    _refuse_giants(source, config.to_dict())
+    return config
+
+
+def _refuse_giants(source: str | Path, values: dict[Any, Any]) -> None:
+    """Raises InputError for sizes that no model has: to build one would take hours, or all memory there is."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _refuse_giants(source, value)
+        most = MOST_LAYERS if str(name).endswith(("_layers", "_heads")) else MOST_NUMBER
+        if isinstance(value, int) and value > most:
+            raise InputError(
+                f"{source}: config.json says {name} = {str(value)[:20]}, expected at most {most:,}; is it damaged?"
+            )
 
 
 def model_type(source: str | Path) -> str:
@@ -58,15 +78,20 @@ def model_type(source: str | Path) -> str:
     return str(load_config(source).model_type)
 
 
-def load_weights(kind: Any, source: str | Path, **options: Any) -> Any:
-    """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out."""
+def load_weights(kind: Any, source: str | Path) -> Any:
+    """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out.
+
+    Pickled ones are never opened.
+    """
+    load_config(source)
+    place = encoder_folder(source)
+    _refuse_pickles(Path(place))
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:
-        place = encoder_folder(source)
-        options = {**options, **NO_CODE, **local_only(source)}
+        options = {**NO_CODE, **local_only(source), "use_safetensors": True}
         model, report = kind.from_pretrained(place, output_loading_info=True, **options)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+    except Exception as error:  # as above
         raise InputError(
             f"{source}: the weights could not be loaded ({fault(source, error)})"
         ) from None
@@ -93,16 +118,28 @@ def _check_finite(model: Any, source: str | Path) -> None:
             )
 
 
+def _refuse_pickles(folder: Path) -> None:
+    """Raises InputError for a folder whose weights are only there as pickles, by their name."""
+    pickled = sorted(folder.glob("pytorch_model*.bin"))
+    if pickled and not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"{pickled[0]}: a pickle, which is never opened; load it once with transformers where you trust it, and "
+            "`save_pretrained` writes safetensors"
+        )
+
+
 def load_processor(source: str | Path) -> Any:
     """The image processor beside a model's weights, always on Pillow: torchvision would give other pixels.
 
     Raises InputError if there is none.
     """
     try:
-        return AutoImageProcessor.from_pretrained(
+        processor = AutoImageProcessor.from_pretrained(
             source, backend="pil", **NO_CODE, **local_only(source)
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        processor(Image.new("RGB", (8, 8)))  # some damage shows only here
+        return processor
+    except Exception as error:  # as above
         raise InputError(
             f"{source}: no image processor there, preprocessor_config.json is missing or damaged "
             f"({fault(source, error)})"

@@ -179,7 +179,7 @@ SLACK = 1e-3
 
 def load_vilt(source: str | Path) -> Vilt:
     """A ViLT of transformers, with or without its heads; raises InputError if its folder is not whole."""
-    model = load_weights(ViltModel, source, use_safetensors=True)
+    model = load_weights(ViltModel, source)
     return Vilt(model, load_tokenizer(source), load_processor(source)).eval()
 
 

@@ -243,8 +243,10 @@ def _version(content: bytes) -> str:
 def _exceptions(path: Path) -> dict[str, list[str]]:
     """Lemmas by form."""
     out = {}
-    for line in _bytes(path).decode("latin-1").splitlines():
-        form, *lemmas = line.split()
+    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
+        form, *lemmas = line.split() or [""]
+        if not lemmas:
+            raise InputError(f"{path}, line {number}: expected a form and its lemmas")
         out[form] = lemmas
     return out
 

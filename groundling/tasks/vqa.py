@@ -349,6 +349,11 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     labelled = any(question.scores is not None for question in asked)
     form = form_of(folder) if labelled else Answer(())
     targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
+    if labelled and not any(len(pairs) for pairs in targets if pairs is not None):
+        raise InputError(
+            f"{_answer_file(Path(folder))}: holds no answer that people gave to the {len(asked):,} questions of "
+            f"{split}; is it another data set's?"
+        )
     width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
     examples = []
     for question, pairs in zip(asked, targets, strict=True):

@@ -1,0 +1,925 @@
+"""Every reader of a file that a user gives: how to write a small valid one, and how the library reads it.
+
+What `read` returns is all that a command would learn from the files: two readings are compared by it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import standins
+import torch
+import toys
+import vcr_files
+import wordnets
+from homes import put, table
+from PIL import Image
+
+from groundling.analysis import finished_runs, watched
+from groundling.analysis.grounded import Grounding, count_pieces, count_words, vocabulary_hash
+from groundling.analysis.retention import read_pairs
+from groundling.check.places import Flags
+from groundling.checkpoint import Checkpoints, Counters
+from groundling.cli import main
+from groundling.config import Adapting, OwnFile
+from groundling.data.caption_samples import decode
+from groundling.data.captions import caption_lines, keep_listed, read_captions
+from groundling.data.conllu import read_parses
+from groundling.data.corpora import lines
+from groundling.data.detections import read_detections
+from groundling.data.minimal_pairs import read_minimal_pairs
+from groundling.data.own_rows import texts_in, whole_rows
+from groundling.data.region_imports import ImageNames, import_regions
+from groundling.data.regions import RegionStore
+from groundling.data.shards import Record, ShardStore, ShardWriter
+from groundling.data.vcr_objects import metadata
+from groundling.data.visual_facts import open_visual_facts
+from groundling.data.winoground import read_winoground
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.forms import Classify
+from groundling.grounding.figures import figures_of
+from groundling.joins.visualbert import visualbert
+from groundling.looking.ranked import Ranked
+from groundling.models.adapters import ClipAdapter, load_base
+from groundling.models.clip import clip_text, load_two_towers
+from groundling.models.clip_looks import load_clip_looks
+from groundling.models.crossmodal import CrossModal
+from groundling.models.heads import LMHead
+from groundling.models.loading import load_processor, load_tokenizer
+from groundling.models.released_weights import read_weights
+from groundling.models.saved_heads import LM_HEAD, load_head, save_heads
+from groundling.models.text import load_text_encoder
+from groundling.models.weights import weights_sha256
+from groundling.predicting.description import Described, described
+from groundling.recipes.sweeping.file import read_sweep
+from groundling.runs import finished, read_json
+from groundling.shift.masks import read_losses
+from groundling.shift.partitions import manifest, read_manifest, write_manifest
+from groundling.shift.predictions import read_predictions
+from groundling.shift.wordnet import WordNet
+from groundling.students import load_student
+from groundling.tasks import Task
+from groundling.tasks.attribute import read_nouns
+from groundling.tasks.flickr_entities import captions as entity_captions
+from groundling.tasks.probes import questions_in
+from groundling.tasks.table import own_task
+from groundling.vision.detect import annotated
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader and its files."""
+
+    make: Callable[[Path], object]
+    """Writes valid files to a new folder."""
+    read: Callable[[Path], object]
+    """All that is read of them; raises InputError."""
+    checked: bool = True
+    """Whether `data check` knows the layout."""
+    sealed: bool = False
+    """Whether the files carry checksums, so that every change is damage."""
+    flags: Flags = field(default_factory=Flags)
+    """What `data check` is told of columns."""
+    kept: tuple[str, ...] = ()
+    """Endings of files that are not mutated: another reader's."""
+
+
+TASK_SPLITS = {
+    "vqa": ("vqa", ("train", "val")),
+    "nlvr2": ("nlvr2", ("train", "dev")),
+    "snli-ve": ("snli_ve", ("train", "dev")),
+    "refcoco+": ("refcoco+", ("train", "val")),
+    "flickr30k": ("flickr30k", ("train", "val")),
+}
+"""By task: its folder of a rendered world's, and splits."""
+WORLD_FLAGS = ["--train", "24", "--held", "24", "--world.scenes", "0", "--world.dev-scenes", "0"]
+PIXELS = (".png", ".jpg")
+
+
+class Shelf:
+    """What takes more than a moment to make, made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def tasks(self) -> Path:
+        return self.once(
+            "tasks", lambda out: main(["data", "tasks", *WORLD_FLAGS, "--out", str(out)])
+        )
+
+    def world(self) -> Path:
+        flags = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "8"]
+        flags += ["--dev-scenes", "4", "--sentences", "60", "--dev-sentences", "8"]
+        return self.once("world", lambda out: main(["data", "world", *flags, "--out", str(out)]))
+
+    def shop(self) -> Path:
+        return self.once("shop", _shop)
+
+    def once(self, name: str, make: Callable[[Path], object]) -> Path:
+        place = self.folder / name
+        if not place.exists():
+            make(place)
+        return place
+
+
+def _shop(place: Path) -> None:
+    """The stand-ins of documents that more than one reader begins with."""
+    for make in (
+        standins.texts,
+        standins.looks,
+        standins.glue,
+        standins.own_images,
+        standins.pairs,
+        standins.flickr8k,
+        standins.coco,
+        standins.others_regions,
+    ):
+        make(place)
+
+
+def readers(shelf: Shelf) -> dict[str, Reader]:
+    """All readers by name."""
+    return {
+        **_texts(shelf),
+        **_captions(shelf),
+        **_tasks(shelf),
+        **_regions(shelf),
+        **_models(shelf),
+        **_runs(shelf),
+        **_probes(shelf),
+        **_pictures(shelf),
+    }
+
+
+def copied(source: Callable[[], Path], *names: str) -> Callable[[Path], None]:
+    """Puts some files or folders of a shelf, named by paths below it, into a folder."""
+
+    def make(place: Path) -> None:
+        for name in names:
+            path = source() / name
+            if path.is_dir():
+                shutil.copytree(path, place, dirs_exist_ok=True)
+            else:
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, place / path.name)
+
+    return make
+
+
+def written(name: str, text: str | bytes) -> Callable[[Path], object]:
+    return lambda place: put(place / name, text)
+
+
+def rows_of(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# -- texts and tables --------------------------------------------------------------------------------------------------
+
+
+def _texts(shelf: Shelf) -> dict[str, Reader]:
+    said = toys.sentences()[:6]
+    questions = [(f"is it {text} ?", f"{n}.jpg", "yn"[n % 2], n / 4) for n, text in enumerate(said)]
+    head = ("question", "photo", "answer", "score")
+    objects = [dict(zip(head, row, strict=True)) for row in questions]
+    own = {
+        "csv": table(head, *questions),
+        "tsv": "".join("\t".join(map(str, row)) + "\n" for row in (head, *questions)),
+        "json": json.dumps(objects),
+        "jsonl": rows_of(*objects),
+    }
+    made: dict[str, Reader] = {
+        "text": Reader(
+            written("a.txt", "\n".join(said) + "\n"), lambda place: lines(place / "a.txt")
+        ),
+        "similarity pairs": Reader(
+            written(
+                "a.tsv",
+                "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(pairwise(said))),
+            ),
+            lambda place: read_pairs(place / "a.tsv"),
+            checked=False,
+        ),
+    }
+    columns = OwnFile(text="question", label="answer", image="photo")
+    for ending, text in own.items():
+        made[f"own {ending}"] = Reader(
+            written(f"a.{ending}", text),
+            partial(_own, name=f"a.{ending}", columns=columns),
+            flags=Flags(own=columns),
+        )
+        made[f"rows to answer {ending}"] = Reader(
+            written(f"a.{ending}", text),
+            partial(_asked_rows, name=f"a.{ending}"),
+            checked=False,
+        )
+    return made
+
+
+def _asked_rows(place: Path, name: str) -> object:
+    """What `predict` reads of each row; it hands the other columns on."""
+    header, rows = whole_rows(place / name, ("question", "photo"))
+    try:
+        return [header, [texts_in(row, ("question", "photo")) for _, row in rows]]
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _own(place: Path, name: str, columns: OwnFile) -> object:
+    task = own_task(place / name, columns)
+    return [task.form, *(task.read(place / name, split) for split in ("train", "dev"))]
+
+
+# -- captions ----------------------------------------------------------------------------------------------------------
+
+
+def _captions(shelf: Shelf) -> dict[str, Reader]:
+    said = [
+        ("a dog", "1.jpg"),
+        ("a dog again", "1.jpg"),
+        ("two cats", "sub/2.png"),
+        ("it, too", "3.gif"),
+    ]
+    objects = [{"caption": text, "image": file} for text, file in said]
+    listed = [{"file_name": file, "text": text} for text, file in said]
+    files = {
+        "COCO": ("c.json", _coco),
+        "Karpathy": ("dataset_coco.json", copied(shelf.shop, "dataset_coco.json")),
+        "Flickr8k": ("Flickr8k.token.txt", copied(shelf.shop, "Flickr8k.token.txt")),
+        "Conceptual": ("cc_train.tsv", copied(shelf.shop, "cc_train.tsv")),
+        "csv": ("c.csv", written("c.csv", table(("caption", "image"), *said))),
+        "tsv": (
+            "c.tsv",
+            written("c.tsv", "caption\timage\n" + "".join(f"{a}\t{b}\n" for a, b in said)),
+        ),
+        "jsonl": ("c.jsonl", written("c.jsonl", rows_of(*objects))),
+        "json": ("c.json", written("c.json", json.dumps(objects))),
+        "imagefolder jsonl": ("metadata.jsonl", written("metadata.jsonl", rows_of(*listed))),
+        "imagefolder csv": (
+            "metadata.csv",
+            written("metadata.csv", table(("file_name", "text"), *[(b, a) for a, b in said])),
+        ),
+    }
+    made = {
+        f"captions {name}": Reader(
+            make,
+            partial(
+                _caption_file, name=file, splits=("train", "restval") if name == "Karpathy" else ()
+            ),
+        )
+        for name, (file, make) in files.items()
+    }
+    made["captions beside images"] = Reader(_sidecars, read_captions, kept=PIXELS)
+    made["list of images"] = Reader(
+        copied(shelf.shop, "flickr8k/Flickr8k.token.txt", "flickr8k/Flickr_8k.trainImages.txt"),
+        lambda place: keep_listed(
+            read_captions(place / "Flickr8k.token.txt"), place / "Flickr_8k.trainImages.txt"
+        ),
+        checked=False,
+    )
+    made["captions as text"] = Reader(_coco, lambda place: caption_lines(place / "c.json"))
+    return made
+
+
+def _coco(place: Path) -> None:
+    images = [(1, "1.jpg"), (2, "2.jpg")]
+    homes.coco(place / "c.json", images, [(1, "a dog"), (2, "a cat"), (1, "it")])
+
+
+def _caption_file(place: Path, name: str, splits: tuple[str, ...]) -> object:
+    return read_captions(place / name, splits)
+
+
+def _sidecars(place: Path) -> None:
+    for number in range(3):
+        homes.picture(place / f"{number}.jpg")
+        if number:
+            put(place / f"{number}.txt", f"a dog number {number}\n")
+    put(place / "0.json", json.dumps({"caption": "a cat"}))
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def _tasks(shelf: Shelf) -> dict[str, Reader]:
+    made = {}
+    for name, (folder, splits) in TASK_SPLITS.items():
+        made[name] = Reader(
+            copied(shelf.tasks, folder), partial(_task, name=name, splits=splits), kept=PIXELS
+        )
+    made["vcr"] = Reader(
+        lambda place: vcr_files.folder(place, 4, 4),
+        partial(_task, name="vcr", splits=("train", "val")),
+    )
+    glue = {"rte": "RTE", "cola": "CoLA", "sts-b": "STS-B", "qqp": "QQP"}
+    for name, folder in glue.items():
+        made[f"glue/{name}"] = Reader(
+            partial(_glue, folder=folder),
+            partial(_task, name=f"glue/{name}", splits=("train", "dev")),
+        )
+    swag = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+    swag += 'A dog ran.,He,"barks, twice.",b,c,d,2\nA cat sat.,It,a,b,c,d,0\n'
+    made["swag"] = Reader(
+        lambda place: [put(place / f"{split}.csv", swag) for split in ("train", "val")],
+        partial(_task, name="swag", splits=("train", "val")),
+    )
+    clear = table(
+        ("id", "excerpt", "target"),
+        *[(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])],
+    )
+    made["readability"] = Reader(
+        written("train.csv", clear), partial(_task, name="readability", splits=("train", "dev"))
+    )
+    made["entities' captions"] = Reader(
+        copied(shelf.tasks, "flickr30k"),
+        lambda place: list(entity_captions(place, "train")),
+        kept=PIXELS,
+    )
+    made["instances"] = Reader(
+        copied(shelf.tasks, "refcoco+/instances.json"),
+        lambda place: annotated(place / "instances.json"),
+    )
+    made["detections"] = Reader(
+        _detections, lambda place: read_detections(place / "dets.json"), checked=False
+    )
+    made["VCR's metadata"] = Reader(
+        _metadata, lambda place: metadata(place / "1.json"), checked=False
+    )
+    made["partition"] = Reader(
+        partial(_partition, shelf=shelf),
+        lambda place: _chosen(read_manifest(place / "part.json")),
+        checked=False,
+    )
+    made["VCR's losses"] = Reader(
+        _losses, lambda place: read_losses(place / "losses.jsonl"), checked=False
+    )
+    return made
+
+
+def _task(place: Path, name: str, splits: tuple[str, ...]) -> object:
+    task = named("tasks", Task, name).at(place)
+    return [task.form, *(task.read(place, split) for split in splits)]
+
+
+def _glue(place: Path, folder: str) -> None:
+    said = toys.sentences()
+    rows = {
+        "RTE": "index\tsentence1\tsentence2\tlabel\n"
+        + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{'not_' * (n % 2)}entailment\n" for n in range(4)),
+        "CoLA": "".join(f"x\t{n % 2}\t\t{said[n]}\n" for n in range(4)),
+        "STS-B": "sentence1\tsentence2\tscore\n"
+        + "".join(f"{said[n]}\t{said[-n]}\t{n}\n" for n in range(4)),
+        "QQP": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+        + "".join(f"{n}\t1\t2\t{said[n]}\t{said[-n]}\t{n % 2}\n" for n in range(4)),
+    }
+    for split in ("train", "dev"):
+        put(place / folder / f"{split}.tsv", rows[folder])
+
+
+def _detections(place: Path) -> None:
+    found = [
+        {"image_id": n, "box": [1, 1, 5, 6], "score": 0.5, "category_id": 1, "category_name": "dog"}
+        for n in range(4)
+    ]
+    put(place / "dets.json", json.dumps(found))
+
+
+def _metadata(place: Path) -> None:
+    about = {
+        "boxes": [[1, 1, 9, 9, 0.9], [2, 2, 9, 9, 0.8]],
+        "segms": [[[[1, 1], [9, 1], [9, 9]]], []],
+    }
+    put(
+        place / "1.json",
+        json.dumps(about | {"names": ["person", "dog"], "width": 16, "height": 16}),
+    )
+
+
+def _partition(place: Path, shelf: Shelf) -> None:
+    source = shelf.once("vcr files", vcr_files.folder)
+    place.mkdir(parents=True)
+    write_manifest(place / "part.json", manifest(named("tasks", Task, "vcr"), source, 1, 0))
+
+
+def _chosen(content: dict[str, Any]) -> object:
+    """What a command takes of a partition."""
+    return [content["ids"], content["task"], content["files"]]
+
+
+def _losses(place: Path) -> None:
+    rows = [{"annot_id": f"val-{n}", "answer_losses": [[0.5, 1.0]] * 4} for n in range(3)]
+    put(place / "losses.jsonl", rows_of(*rows))
+
+
+# -- regions -----------------------------------------------------------------------------------------------------------
+
+
+def _regions(shelf: Shelf) -> dict[str, Reader]:
+    made = {
+        "region store": Reader(
+            lambda place: standins.store(place, ["a", "b", "c"]), _store, sealed=True
+        ),
+        "store of features": Reader(
+            _shards, lambda place: _records(ShardStore(place)), checked=False
+        ),
+        "regions npz": Reader(copied(shelf.shop, "coco_train2014"), _imported),
+        "regions json": Reader(_vlbert, _imported),
+        "regions zip": Reader(
+            copied(shelf.shop, "trainval2014_resnet101_faster_rcnn_genome.zip"),
+            lambda place: _imported(place / "trainval2014_resnet101_faster_rcnn_genome.zip"),
+            checked=False,
+        ),
+        "regions tsv": Reader(
+            copied(shelf.shop, "trainval_resnet101_faster_rcnn_genome_36.tsv"),
+            lambda place: _imported(place / "trainval_resnet101_faster_rcnn_genome_36.tsv"),
+        ),
+        "regions LXMERT": Reader(
+            lambda place: put(place / "a_obj36.tsv", standins._lxmert("a") + standins._lxmert("b")),
+            lambda place: _imported(place / "a_obj36.tsv"),
+        ),
+        "regions hdf5 by image": Reader(_volta, lambda place: _imported(place / "a.h5")),
+        "regions hdf5 by row": Reader(
+            _ban,
+            lambda place: _imported(place / "a.hdf5", str(place / "ids.txt")),
+            checked=False,  # which knows no --ids
+        ),
+        "regions lmdb": Reader(_lmdb, _imported),
+        "names of imported images": Reader(
+            copied(shelf.shop, "captions_train2014.json", "dataset_coco.json"),
+            lambda place: [
+                sorted(ImageNames([str(path)]).files.items())
+                for path in sorted(place.glob("*.json"))
+            ],
+            checked=False,
+        ),
+    }
+    return made
+
+
+def _store(place: Path) -> object:
+    store = RegionStore(place)
+    rows = {name: [store[name], store.size(name), store.count(name)] for name in store}
+    return [rows, store.width, store.classes, store.identity]
+
+
+def _shards(place: Path) -> None:
+    writer = ShardWriter(place)
+    for number in writer.pending(2):
+        arrays = {"words": np.arange(6, dtype=np.float16).reshape(3, 2) + number}
+        writer.write(number, [Record(f"{number}-{n}", arrays, {}) for n in range(2)])
+    writer.close({"teacher": "none"})
+
+
+def _records(store: ShardStore) -> object:
+    return [store.at(number) for number in range(len(store))]
+
+
+def _imported(place: Path, ids: str | None = None) -> object:
+    """Every image; an image that is skipped is told by every command that imports."""
+    facts, items = import_regions(place, ids)
+    images: list[object] = [{name: value for name, value in facts.items() if name != "source"}]
+    faults = []
+    for name, read in items:
+        try:
+            images.append(read())
+        except InputError as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        raise InputError(f"{place}: {faults[0]}")
+    return images
+
+
+def _vlbert(place: Path) -> None:
+    boxes = np.array([[0, 0, 8, 8], [4, 4, 16, 16]], "<f4")
+    for number in range(3):
+        features = np.random.default_rng(number).normal(size=(2, 8)).astype("<f4")
+        entry = {"image_w": 16, "image_h": 16, "num_boxes": 2}
+        entry |= {"boxes": standins._base64(boxes), "features": standins._base64(features)}
+        put(place / f"{number}.json", json.dumps(entry))
+
+
+def _volta(place: Path) -> None:
+    import h5py
+
+    place.mkdir(parents=True)
+    with h5py.File(place / "a.h5", "w") as file:
+        for name in ("a", "b"):
+            group = file.create_group(name)
+            group["num_boxes"], group["img_w"], group["img_h"] = 2, 16, 16
+            group["boxes"] = np.array([[0, 0, 8, 8], [4, 4, 16, 16]], np.float32)
+            group["features"] = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
+
+
+def _ban(place: Path) -> None:
+    import h5py
+
+    put(place / "ids.txt", "a\nb\n")
+    boxes = np.array([[[0, 0, 8, 8], [4, 4, 16, 16]]] * 2, np.float32)
+    with h5py.File(place / "a.hdf5", "w") as file:
+        file["image_features"] = np.random.default_rng(0).normal(size=(2, 2, 8)).astype(np.float32)
+        file["image_bb"] = boxes
+        file["spatial_features"] = np.concatenate([boxes, boxes[:, :, :2]], 2) / 16
+
+
+def _lmdb(place: Path) -> None:
+    import io
+
+    import lmdb
+
+    place.mkdir(parents=True)
+    boxes = np.array([[0, 0, 0.5, 0.5, 0.5, 0.5], [0.25, 0.25, 1, 1, 0.75, 0.75]], np.float32)
+    with lmdb.open(str(place), map_size=1 << 22) as base, base.begin(write=True) as view:
+        for name in ("a", "b", "c"):
+            features = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float16)
+            packed = io.BytesIO()
+            np.savez(packed, features=features, norm_bb=boxes, conf=np.float32([0.9, 0.8]))
+            view.put(f"{name}.npz".encode(), packed.getvalue())
+    (place / "lock.mdb").unlink()
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def _models(shelf: Shelf) -> dict[str, Reader]:
+    made = {
+        "text encoder": (homes.student, load_student),
+        "sentence encoder": (homes.sentence_encoder, load_student),
+        "newer sentence encoder": (partial(homes.sentence_encoder, layout=6), load_student),
+        "CLIP": (homes.seeing_clip, _both_towers),
+        "CLIP with looks": (homes.seeing_clip, load_clip_looks),
+        "ViLT": (homes.vilt, load_student),
+        "VisualBERT": (_single_stream, load_student),
+        "XDBERT": (_crossmodal, load_student),
+        "adapter": (partial(_adapter, shelf=shelf), load_student),
+        "encoder with a head": (_with_head, _head),
+    }
+    found = {
+        name: Reader(make, partial(_weighed, load=load), checked=False)
+        for name, (make, load) in made.items()
+    }
+    found["tokenizer"] = Reader(
+        lambda place: homes.home(place, None, homes.words()),
+        lambda place: _cut(load_tokenizer(place)),
+        checked=False,
+    )
+    found["image processor"] = Reader(
+        _processor,
+        lambda place: load_processor(place)(Image.linear_gradient("L").convert("RGB"))[
+            "pixel_values"
+        ],
+        checked=False,
+    )
+    found["released weights"] = Reader(
+        _released,
+        lambda place: {
+            path.name: {name: value for name, value in read_weights(path).items()}
+            for path in sorted(place.iterdir())
+        },
+        checked=False,
+    )
+    found["what a model answers"] = Reader(_describe, described, checked=False)
+    return found
+
+
+def _weighed(place: Path, load: Callable[[Path], Any]) -> object:
+    model = load(place)
+    if not isinstance(model, torch.nn.Module):
+        return model
+    cut = getattr(model, "tokenizer", None)
+    return [weights_sha256(model), cut and _cut(cut)]
+
+
+def _cut(tokenizer: Any) -> object:
+    return [tokenizer(text)["input_ids"] for text in toys.sentences()[:3]]
+
+
+def _both_towers(place: Path) -> object:
+    towers, _ = load_two_towers(place)
+    return weights_sha256(towers)
+
+
+def _single_stream(place: Path) -> None:
+    torch.manual_seed(0)
+    visualbert(toys.bert(len(homes.words())), homes.words(), 8).export(place)
+
+
+def _crossmodal(place: Path) -> None:
+    torch.manual_seed(0)
+    text = load_text_encoder(homes.student(place.with_name(f"{place.name}-start")))
+    clip = clip_text(toys.clip(homes.pieces()))
+    CrossModal(text, clip, 1, homes.pieces()).export(place)
+
+
+def _adapter(place: Path, shelf: Shelf) -> None:
+    clip = shelf.once("clip", homes.seeing_clip)
+    torch.manual_seed(0)
+    ClipAdapter(load_base(str(clip)), Adapting(adapter="mlp")).export(place)
+
+
+def _with_head(place: Path) -> None:
+    homes.student(place)
+    text = load_text_encoder(place)
+    save_heads(place, {LM_HEAD: LMHead(text.sizes.text, text.sizes.word_table)})
+
+
+def _head(place: Path) -> object:
+    text = load_text_encoder(place)
+    head = LMHead(text.sizes.text, text.sizes.word_table)
+    for parameter in head.parameters():
+        torch.nn.init.zeros_(parameter)
+    return [load_head(place, head, LM_HEAD), weights_sha256(head)]
+
+
+def _processor(place: Path) -> None:
+    homes.seeing_clip(place)
+    for path in place.iterdir():
+        if path.name not in ("preprocessor_config.json", "config.json"):
+            path.unlink()
+
+
+def _released(place: Path) -> None:
+    place.mkdir(parents=True)
+    weights = {"a.weight": torch.ones(3, 2), "a.bias": torch.zeros(3)}
+    torch.save(weights, place / "pytorch_model.bin")
+    from safetensors.torch import save_file
+
+    save_file(weights, place / "model.safetensors")
+
+
+def _describe(place: Path) -> None:
+    place.mkdir(parents=True)
+    Described("glue/rte", Classify(("no", "yes"))).write(place)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def _runs(shelf: Shelf) -> dict[str, Reader]:
+    heads = {
+        "heads": [
+            {"attention": "self", "layer": n, "head": n, "accuracy": 10.0 * n, "active": True}
+            for n in range(3)
+        ],
+        "confidence": {"value": 7.5},
+        "chance": {"value": 3.0},
+    }
+    row = {
+        kind: {"mean": 0.2, "low": 0.1, "high": 0.3} for kind in ("visual", "textual", "special")
+    }
+    model = {"model": "a", "layers": [0], "by_layer": [{"layer": 0, **row}], "uniform": row}
+    model["by_head"] = {kind: [[0.2, 0.1]] for kind in row}
+    sweep = 'seeds = 2\n[adapt]\nstudent = "x"\ntext = ["t.txt"]\nsteps = 3\n[tune]\nbatch = 8\nlr = 2e-5\n'
+    sweep += (
+        '[variants.a]\nmodel = "x"\n[variants.b]\narm = "mlm"\n[tasks."glue/rte"]\ndata = "glue"\n'
+    )
+    return {
+        "checkpoint": Reader(_checkpoint, _resumed, checked=False, sealed=True),
+        "result": Reader(written("result.json", json.dumps(heads)), finished, checked=False),
+        "finished runs": Reader(
+            _finished, lambda place: finished_runs.collect("a", place), checked=False
+        ),
+        "predictions": Reader(
+            lambda place: _answers(place / "p.jsonl"),
+            lambda place: read_predictions(place / "p.jsonl"),
+            checked=False,
+        ),
+        "log": Reader(
+            written("log.jsonl", rows_of(*[{"step": n, "loss": 1 / n} for n in (2, 4, 6)])),
+            lambda place: watched.means_by_epoch(place / "log.jsonl", ["loss"], 3),
+            checked=False,
+        ),
+        "figures of heads": Reader(
+            written("result.json", json.dumps(heads)), _drawn, checked=False
+        ),
+        "figures of syntax": Reader(
+            written(
+                "result.json",
+                json.dumps({"relations": [{"relation": "det", "phrase_is": "head", **heads}]}),
+            ),
+            _drawn,
+            checked=False,
+        ),
+        "figures of modality": Reader(
+            written("result.json", json.dumps({"models": [model]})), _drawn, checked=False
+        ),
+        "ranked heads": Reader(
+            written("result.json", json.dumps(heads)), Ranked.read, checked=False
+        ),
+        "sweep": Reader(
+            written("s.toml", sweep), lambda place: read_sweep(place / "s.toml"), checked=False
+        ),
+        "counts": Reader(_counts, _counted, checked=False),
+    }
+
+
+def _checkpoint(place: Path) -> None:
+    module, optimizer = _trained()
+    states = Checkpoints(place)
+    for step in (1, 2):
+        module(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        states.save(module, optimizer, Counters(step=step))
+
+
+def _trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(2, 2)
+    return module, torch.optim.AdamW(module.parameters())
+
+
+def _resumed(place: Path) -> object:
+    """A state, either of the two: the older one is told by a note."""
+    module, optimizer = _trained()
+    counters = Checkpoints(place).restore(module, optimizer)
+    if counters is None or counters.step != 2:
+        raise InputError("note: the newest state is not taken")
+    return [counters, weights_sha256(module), optimizer.state_dict()]
+
+
+def _finished(place: Path) -> None:
+    for seed in range(2):
+        about = {"task": "glue/rte", "seed": seed, "metrics": ["accuracy"], "splits": ["dev"]}
+        about |= {"scores": {"dev": {"accuracy": 0.5}}, "best": {"dev": {"accuracy": 0.5}}}
+        put(place / f"seed-{seed}/result.json", json.dumps(about))
+        put(place / f"seed-{seed}/log.jsonl", rows_of({"step": 1, "loss": 0.5}))
+        _answers(place / f"seed-{seed}/predictions_dev.jsonl")
+
+
+def _answers(path: Path) -> None:
+    rows = [
+        {
+            "id": f"rte-dev-{n}",
+            "official": str(n),
+            "prediction": n % 2,
+            "label": 1,
+            "outputs": [0.5, n],
+        }
+        for n in range(4)
+    ]
+    put(path, rows_of(*rows))
+
+
+def _drawn(place: Path) -> object:
+    """As the command, which names the file."""
+    content = read_json(place / "result.json")
+    try:
+        return sorted(figures_of(content))
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _counts(place: Path) -> None:
+    said = toys.sentences()[:8]
+    about = {"tokenizer": {"source": "x", "vocabulary_sha256": vocabulary_hash(homes.words())}}
+    content = {"provenance": about, "pieces": count_pieces(said, homes.words())}
+    put(place / "counts.json", json.dumps(content | {"words": count_words(said)}))
+
+
+def _counted(place: Path) -> object:
+    read = Grounding.read(place / "counts.json", homes.words(), 1)
+    return [dict(read.pieces), dict(read.words), read.ratio(toys.sentences()[0], None)]
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+def _probes(shelf: Shelf) -> dict[str, Reader]:
+    nouns = {"a dog": [3, 1, 0], "a cat": [0, 2, 2]}
+    memory = [
+        {"descriptor": "the color of", "item": f"a {n}", "label": n} for n in ("red", "black")
+    ]
+    own = table(("good", "bad"), ("a red dog", "dog red a"), ("a cat", "cat a"))
+    parses = "# text = They see dogs.\n1\tThey\tthey\tPRON\tPRP\t_\t2\tnsubj\t_\t_\n"
+    parses += "2\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_\n3\tdogs\tdog\tNOUN\tNNS\t_\t2\tobj\t_\tSpaceAfter=No\n"
+    parses += (
+        "4\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n# image = 8\n1\tvin\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
+    )
+    return {
+        "CoDa": Reader(
+            copied(shelf.shop, "coda"), lambda place: open_visual_facts(place / "annotations.jsonl")
+        ),
+        "Memory Colors": Reader(
+            written("memory_colors.jsonl", rows_of(*memory)),
+            lambda place: open_visual_facts(place / "memory_colors.jsonl"),
+        ),
+        "ViComTe": Reader(
+            written(
+                "distributions/color-dist.jsonl",
+                rows_of({name: [*counts, *[0] * 9] for name, counts in nouns.items()}),
+            ),
+            lambda place: open_visual_facts(place / "distributions/color-dist.jsonl"),
+        ),
+        "BLiMP": Reader(copied(shelf.shop, "blimp"), read_minimal_pairs),
+        "EWoK": Reader(copied(shelf.shop, "ewok"), read_minimal_pairs),
+        "own pairs": Reader(
+            written("p.csv", own), lambda place: read_minimal_pairs(place / "p.csv")
+        ),
+        "Winoground": Reader(
+            copied(shelf.shop, "winoground"), read_winoground, checked=False, kept=PIXELS
+        ),
+        "CoNLL-U": Reader(
+            written("a.conllu", parses),
+            lambda place: read_parses(place / "a.conllu"),
+            checked=False,
+        ),
+        "WordNet": Reader(lambda place: wordnets.write(place), _looked_up, checked=False),
+        "probes": Reader(
+            partial(_probe_files, shelf=shelf),
+            lambda place: _asked(place),
+            checked=False,
+        ),
+    }
+
+
+def _probe_files(place: Path, shelf: Shelf) -> None:
+    """The first lines of a world's, so that every split still has some."""
+    for path in sorted((shelf.world() / "probes").iterdir()):
+        told = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        put(place / path.name, "".join(told if path.stem == "attribute" else told[:12]))
+
+
+def _asked(place: Path) -> object:
+    above = place.with_name(f"{place.name}-world")
+    above.mkdir(exist_ok=True)
+    link = above / "probes"
+    if not link.exists():
+        link.symlink_to(place)
+    tasks = questions_in(above)
+    found: list[object] = [read_nouns(above)] if (place / "attribute.tsv").exists() else []
+    return found + [task.read(above, split) for task in tasks for split in ("train", "dev")]
+
+
+WORDS = ("dog", "sits", "red", "men")
+
+
+def _looked_up(place: Path) -> object:
+    net = WordNet(place)
+    return [
+        net.version,
+        [net.read(word) for word in WORDS],
+        [net.first(word, pos) for word in WORDS for pos in "nv"],
+    ]
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def _pictures(shelf: Shelf) -> dict[str, Reader]:
+    def make(place: Path, ending: str, mode: str) -> None:
+        place.mkdir(parents=True)
+        pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), dtype=np.uint8)
+        image = Image.fromarray(pixels)
+        if mode == "I;16":
+            image = Image.fromarray(np.arange(108, dtype=np.uint16).reshape(12, 9) * 600)
+        elif mode != "RGB":
+            image = image.convert(mode)
+        exif = image.getexif()
+        exif[0x0112] = 6  # turned
+        options = {"exif": exif} if ending in ("jpg", "png", "webp") else {}
+        image.save(place / f"a.{ending}", **options)
+
+    kinds = {"jpg": "RGB", "png": "RGB", "gif": "P", "bmp": "RGB", "webp": "RGB"}
+    made = {
+        f"picture {ending}": Reader(
+            partial(make, ending=ending, mode=mode),
+            lambda place, name=f"a.{ending}": decode(place / name, 8),
+        )
+        for ending, mode in kinds.items()
+    }
+    made["picture of 16 bits"] = Reader(
+        partial(make, ending="png", mode="I;16"), lambda place: decode(place / "a.png", 8)
+    )
+    return made
+
+
+def told(value: object) -> object:
+    """A reading as something that can be compared and pickled: arrays as bytes, objects as what they hold."""
+    if isinstance(value, np.ndarray):
+        return (str(value.dtype), value.shape, value.tobytes())
+    if isinstance(value, torch.Tensor):
+        return told(value.detach().numpy())
+    if isinstance(value, str | bytes | int | type(None) | Path):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, dict):
+        return tuple((told(key), told(one)) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(told(one) for one in value)
+    if isinstance(value, set | frozenset):
+        return tuple(sorted(map(repr, value)))
+    if isinstance(value, Iterable) and not hasattr(value, "__dict__"):
+        return tuple(told(one) for one in value)
+    if hasattr(value, "__dict__"):
+        return (type(value).__name__, told(vars(value)))
+    return repr(value)

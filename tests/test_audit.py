@@ -1,0 +1,202 @@
+"""What audits found (E1, E5 to E15) and the fuzzer after them, as far as no other file has a test of that name."""
+
+import json
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import standins
+import torch
+import vcr_files
+from homes import put, table
+from PIL import Image
+from safetensors.torch import load_file
+
+from groundling.check.folder import check
+from groundling.config import OwnFile
+from groundling.data.caption_samples import decode
+from groundling.data.captions import read_captions
+from groundling.data.pictures import read_picture
+from groundling.data.region_imports import import_regions
+from groundling.data.regions import first_fault
+from groundling.data.tables import lines_of
+from groundling.errors import InputError
+from groundling.find import named
+from groundling.grounding.figures import figures_of
+from groundling.jobs import Job, _result
+from groundling.models.loading import load_config
+from groundling.models.text import load_text_encoder
+from groundling.runs import read_log
+from groundling.tasks import Task
+from groundling.tasks.table import own_task
+
+
+def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path: Path) -> None:
+    shades = np.arange(96, dtype=np.uint16).reshape(8, 12) * 600
+    Image.fromarray(shades).save(tmp_path / "a.png")
+    read = np.asarray(read_picture(tmp_path / "a.png"))
+    assert np.array_equal(read[..., 0], shades >> 8)
+    homes.noise(tmp_path / "b.png", (9, 12))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    homes.noise(tmp_path / "turned.png", (9, 12), exif=exif)
+    turned = np.rot90(np.asarray(read_picture(tmp_path / "b.png")), -1)
+    assert np.array_equal(np.asarray(read_picture(tmp_path / "turned.png")), turned)
+    assert not np.array_equal(decode(tmp_path / "turned.png", 8), decode(tmp_path / "b.png", 8))
+
+
+def test_e1_e15_data_check_reads_pictures_as_commands_do(tmp_path: Path) -> None:
+    Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "x.tiff")
+    (tmp_path / "x.tiff").rename(tmp_path / "x.jpg")
+    homes.picture(tmp_path / "fine.jpg")
+    assert "x.jpg: does not decode as an image" in check(tmp_path).problems[0]
+    with pytest.raises(InputError, match="its pixels are fractions"):
+        read_picture(tmp_path / "x.jpg")
+
+
+def test_e13_a_pipe_among_pictures_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    homes.picture(tmp_path / "fine.jpg")
+    with pytest.raises(InputError, match="is no ordinary file"):
+        read_picture(tmp_path / "x.jpg")
+    assert "x.jpg: does not decode as an image" in check(tmp_path).problems[0]
+
+
+def test_e5_class_shares_that_add_up_to_more_than_one_are_told() -> None:
+    shares = np.full((2, 4), 0.25, np.float32)
+    assert first_fault({"classes": shares}) == ""
+    shares[1] = 0.5
+    assert first_fault({"classes": shares}) == "classes of region 1 add up to more than 1"
+
+
+@pytest.mark.parametrize("name", ["CoLA/train.tsv", "Flickr8k.token.txt", "train.txt"])
+def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> None:
+    line = {"CoLA/train.tsv": "x\t1\t\tIt rains.", "train.txt": "1000092795"}
+    path = put(tmp_path / name, "\r".join([line.get(name, "1.jpg#0\tA dog.")] * 3))
+    reads = {
+        "CoLA/train.tsv": lambda: named("tasks", Task, "glue/cola").read(tmp_path, "train"),
+        "Flickr8k.token.txt": lambda: read_captions(path),
+        "train.txt": lambda: named("tasks", Task, "flickr30k").read(tmp_path, "train"),
+    }
+    with pytest.raises(InputError, match="lines end in carriage returns alone"):
+        reads[name]()
+
+
+def test_e6_a_list_of_answers_that_fits_no_question_is_refused(tmp_path: Path) -> None:
+    asked = {"question_id": 1, "image_id": 1, "question": "is it red ?"}
+    said = {"question_id": 1, "answers": [{"answer": "yes"}] * 10}
+    said |= {"answer_type": "yes/no", "question_type": "is it"}
+    put(
+        tmp_path / "v2_OpenEnded_mscoco_train2014_questions.json",
+        json.dumps({"questions": [asked]}),
+    )
+    put(tmp_path / "v2_mscoco_train2014_annotations.json", json.dumps({"annotations": [said]}))
+    path = put(tmp_path / "trainval_label2ans.json", json.dumps(["yes", "no"]))
+    task = named("tasks", Task, "vqa")
+    assert len(task.at(tmp_path).read(tmp_path, "train")) == 1
+    put(path, json.dumps(["Ja", "Nein"]))
+    with pytest.raises(InputError, match=r"label2ans.json: holds no answer that people gave"):
+        task.at(tmp_path).read(tmp_path, "train")
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_e7_two_columns_of_one_name_are_refused(ending: str, tmp_path: Path) -> None:
+    rows = [("text", "y", "y"), ("a dog", "yes", "no"), ("a cat", "no", "yes")]
+    text = table(*rows) if ending == "csv" else "".join("\t".join(row) + "\n" for row in rows)
+    path = put(tmp_path / f"a.{ending}", text)
+    with pytest.raises(InputError, match="2 columns are called 'y'; rename all but one"):
+        own_task(path, OwnFile(text="text", label="y"))
+
+
+@pytest.mark.parametrize("label", [True, ["yes"], {"is": "yes"}, None, float("nan")])
+def test_e7_labels_that_are_neither_text_nor_number_are_refused(
+    label: object, tmp_path: Path
+) -> None:
+    rows = [{"text": "a dog", "y": "no"}, {"text": "a cat", "y": label}]
+    path = put(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"a.jsonl, line 2: (no )?field 'y'"):
+        own_task(path, OwnFile(text="text", label="y"))
+
+
+def test_e13_a_process_that_is_ended_from_outside_is_told() -> None:
+    future: Future[None] = Future()
+    future.set_exception(BrokenProcessPool())
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(InputError, match=r"^part 2: its process was"),
+    ):
+        _result(Job("part 2", print, ()), future, pool)
+
+
+def test_e13_damaged_pages_of_an_lmdb_do_not_end_the_process(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path), map_size=1 << 22) as base, base.begin(write=True) as view:
+        for number in range(300):
+            view.put(f"{number}".encode(), bytes(40))
+    path = tmp_path / "data.mdb"
+    content = bytearray(path.read_bytes())
+    for page in range(2, len(content) // 4096):
+        content[page * 4096 + 16 : page * 4096 + 400] = b"\xff" * 384  # where the nodes are
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"data.mdb: .*; copy it again"):
+        list(import_regions(tmp_path)[1])
+
+
+def test_e14_a_zero_byte_is_no_text(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", b"fine\n" + bytes(512))
+    with pytest.raises(InputError, match=r"a.txt, line 2: a zero byte; damaged"):
+        lines_of(path)
+
+
+def test_e14_a_message_is_one_line_whatever_it_quotes() -> None:
+    assert str(InputError("a\nb\x1b[31m\tc")) == "a b [31m c"
+
+
+def test_e14_a_log_is_read_but_for_a_last_line_that_a_kill_cut_off(tmp_path: Path) -> None:
+    path = put(tmp_path / "log.jsonl", '{"step": 1, "loss": NaN}\n{"step": 2, "lo')
+    assert [line["step"] for line in read_log(path)] == [1]
+    for damage in ("[1]", "{}", '{"step": "1"}', '{"step": 1, "loss": []}', "[" * 10**5):
+        put(path, f'{damage}\n{{"step": 2}}\n')
+        with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line of a log"):
+            read_log(path)
+
+
+def test_e14_heads_without_end_are_not_drawn() -> None:
+    head = {"attention": "self", "layer": 0, "head": 10**12, "accuracy": 1.0, "active": True}
+    with pytest.raises(InputError, match="expected numbers of heads from 0 to 999"):
+        figures_of({"heads": [head], "chance": {"value": 1.0}})
+
+
+def test_e14_sizes_that_no_model_has_are_told_before_one_is_built(tmp_path: Path) -> None:
+    folder = homes.student(tmp_path / "student")
+    about = json.loads((folder / "config.json").read_text())
+    for name in ("num_hidden_layers", "hidden_size"):
+        put(folder / "config.json", json.dumps(about | {name: 10**12}))
+        with pytest.raises(InputError, match=f"config.json says {name} = 1000000000000, expected"):
+            load_config(folder)
+
+
+def test_e11_pickled_weights_are_never_opened(tmp_path: Path) -> None:
+    folder = homes.student(tmp_path / "student")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"pytorch_model.bin: a pickle, which is never opened"):
+        load_text_encoder(folder)
+
+
+def test_e15_data_check_tells_what_commands_refuse(tmp_path: Path) -> None:
+    standins.pairs(tmp_path)
+    path = tmp_path / "blimp/wh_island.jsonl"
+    put(path, "{" + path.read_text())
+    assert f"{path}, line 1: not valid JSON" in check(tmp_path / "blimp").problems[0]
+    standins.store(tmp_path / "store", ["a", "b"])
+    path = tmp_path / "store/features-00000.npy"
+    content = path.read_bytes()
+    put(path, content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    assert check(tmp_path / "store").problems == [f"{path}: changed since it was written (SHA-256)"]
+    vcr_files.folder(tmp_path / "vcr")
+    assert check(tmp_path / "vcr").ok
