@@ -308,23 +308,17 @@ def out_of(name: str) -> tuple[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a mistake of the user's is one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in {"-h", "--help"}:
-        print(_usage(COMMANDS))
-        return 0
-    if words[0] == "--version":
-        print(__version__)
-        return 0
     name, rest = _command(words)
-    if not name:
-        return _no_command(words)
     try:
-        return _run(name, rest)
+        status = _run(name, rest) if name else _no_command(words)
+        sys.stdout.flush()  # a closed pipe, as of `groundling --help | head`, is met here and not at the end
+        return status
     except InputError as error:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         stopped = "stopped; nothing is written"
-        if COMMANDS[name].out and not COMMANDS[name].file:
+        if name and COMMANDS[name].out and not COMMANDS[name].file:
             stopped = "stopped; the same command resumes from the last checkpoint"
         print(f"groundling: {stopped}", file=sys.stderr)
         return 130
@@ -383,7 +377,13 @@ def _command(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _no_command(words: Sequence[str]) -> int:
-    """What to say where no command is named; help, if that is what was asked for."""
+    """What to say where no command is named; help or the version, if that is what was asked for."""
+    if not words or words[0] in {"-h", "--help"}:
+        print(_usage(COMMANDS))
+        return 0
+    if words[0] == "--version":
+        print(__version__)
+        return 0
     family = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
     asked = any(word in {"-h", "--help"} for word in words)
     if family:

@@ -126,7 +126,7 @@ def _detector() -> hf.PreTrainedModel:
 
 
 def texts(folder: Path) -> None:
-    for name in ("my_text.txt", "wiki.train.raw", "wiki.test.raw", "wiki.txt"):
+    for name in ("my_text.txt", "wiki.train.raw", "wiki.test.raw", "wiki.valid.tokens", "wiki.txt"):
         homes.text(folder / name, 24)
     put(folder / "other_text.txt", "\n".join(toys.sentences()[24:40]) + "\n")
     homes.text(folder / "sentences.txt", 205)

@@ -677,7 +677,7 @@ def test_e14_what_no_reader_expected_is_one_line_that_names_the_file(
     refusal: Callable[..., str],
 ) -> None:
     file = put(tmp_path / "damaged", b"\xff")
-    monkeypatch.setattr(adapting, "corpus", lambda *_: list(read(file)))
+    monkeypatch.setattr(adapting, "corpus_samples", lambda *_: list(read(file)))
     line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
     assert line.startswith(f"groundling: {file}: cannot be read")
 

@@ -333,8 +333,9 @@ def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(tmp_path / "w")]) == 0
 
 
-def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "groundling", "finetune", "--help"]
+@pytest.mark.parametrize("words", [["finetune", "--help"], ["--help"]])
+def test_a_reader_that_stops_reading_is_no_error(words: list[str]) -> None:
+    command = [sys.executable, "-m", "groundling", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         said = process.stderr.read()

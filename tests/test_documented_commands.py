@@ -62,8 +62,6 @@ NOT_RUN = {
         "results.md",
         "groundling quickstart --seed 0 --out runs/quickstart-0",
     ): "renders 32,000 images; test_quickstart.py has fewer",
-    ("results.md", "groundling quickstart --seed 1 --out runs/quickstart-1"): "the same",
-    ("results.md", "groundling quickstart --seed 2 --out runs/quickstart-2"): "the same",
     ("results.md", "groundling quickstart --seed 0 --out runs/quickstart"): "a stand-in is there",
     ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
     (

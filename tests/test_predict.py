@@ -121,12 +121,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cut_val(folder: Path) -> None:
     """LXMERT's lists, by which VQA's val is cut in two."""
+    answer = json.loads((folder / "trainval_label2ans.json").read_text())[0]
     questions = json.loads((folder / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())
     listed = [
         {
             "answer_type": "other",
             "img_id": f"COCO_val2014_{one['image_id']:012d}",
-            "label": {},
+            "label": {answer: 1.0},
             "question_id": one["question_id"],
             "question_type": "what",
             "sent": one["question"],

@@ -176,7 +176,7 @@ def test_teach_reports_retrieval(taught: tuple[Path, dict]) -> None:
     found = taught[1]["retrieval"]
     ways = [f"{way}_r@{k}" for way in ("text_to_image", "image_to_text") for k in (1, 5, 10)]
     assert list(found) == ["images", "captions", *ways, "mean_recall"]
-    assert found["mean_recall"] == pytest.approx(sum(found[way] for way in ways) / 6)
+    assert found["mean_recall"] == pytest.approx(sum(found[way] for way in ways) / 6, abs=0.01)
     assert (found["images"], found["captions"]) == (10, 20)
     for way in ("text_to_image", "image_to_text"):
         assert 0 <= found[f"{way}_r@1"] <= found[f"{way}_r@5"] <= found[f"{way}_r@10"] <= 100

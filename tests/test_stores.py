@@ -195,7 +195,10 @@ def test_a_changed_manifest_is_another_run(
         ),
         (("train={}/train",), "no store for the split of vqa 'val'"),
         (("train={}/train", "val={}/vit"), "vit: made by vit, but the model was trained with"),
-        (("train={}/val", "val={}/val"), "lacks 12 images, the first is 'COCO_train2014_0"),
+        (
+            ("train={}/val", "val={}/val"),
+            "12 of 12 images are not in this region store, the first is 'COCO_train2014_0",
+        ),
         (("{}/train", "{}/gone"), "gone: no region store"),
     ],
 )

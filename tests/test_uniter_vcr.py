@@ -521,9 +521,9 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         "--step-mix 2 1: expected a number above 0 for each of uniter's kinds of steps here: masked_lm, "
         "regress_regions, masked_regions or hard_regions"
     )
-    for wrong in (0.0, float("nan"), float("inf")):
-        told = refusal(step_mix=(1.0, wrong, 1.0))
-        assert f"--step-mix 1 {wrong:g} 1: expected a number above 0" in told
+    assert "--step-mix 1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
+    for wrong in (float("nan"), float("inf")):
+        assert "expected a finite number" in refusal(step_mix=(1.0, wrong, 1.0))
     assert "--caption-splits train: a task's own texts have none" in refusal(
         caption_splits=("train",)
     )

@@ -138,8 +138,8 @@ class _Shelf:
             _name_persons(self.world / DATA["vcr"])
             if "vqa" in self.names:
                 _cut_val(self.world / DATA["vqa"])
-        if kind == "captions":
-            return self.captions(name)
+        if kind in ("captions", "text"):
+            return self.of_its_own(kind, name)
         if kind in DATA:
             return self.world / DATA[kind]
         if kind in TEXT_TASKS:
@@ -160,10 +160,11 @@ class _Shelf:
             raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
         return makers[kind]()
 
-    def captions(self, name: str) -> Path:
-        """A file for each name, since several of them may be read together."""
-        path = self.folder / f"{slug(name)}.json"
-        shutil.copyfile(self.world / DATA["captions"], path)
+    def of_its_own(self, kind: str, name: str) -> Path:
+        """A file for each name, since several of them may be read together, or one be held out from the other."""
+        source = self.world / DATA[kind]
+        path = self.folder / f"{slug(name)}{source.suffix}"
+        shutil.copyfile(source, path)
         return path
 
     def bert(self) -> Path:
