@@ -127,7 +127,8 @@ def check_folders(what: Sweep) -> None:
             if folders.count(slug(name)) > 1:
                 raise InputError(f"two {kind} would share the folder {slug(name)}; rename {name!r}")
     for table in what.tables:
-        _check_inside("tables", table.name)
+        if table.name or len(what.tables) > 1:  # a file without tables has one of no name
+            _check_inside("tables", table.name)
     _check_joints(what.variants)
 
 
