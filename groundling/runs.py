@@ -24,6 +24,8 @@ RESULT = "result.json"
 """What a run writes last of all."""
 MOST_STEPS = 10**12
 """What no run has."""
+LONGEST = 2**63
+"""Whole numbers of a log stay below."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder names."""
 
@@ -187,6 +189,8 @@ def _log_line(text: str) -> dict[str, Any] | None:
         return None
     numbers = [value for value in line.values() if type(value) in (int, float)]
     is_line = len(numbers) == len(line) and 0 <= line["step"] <= MOST_STEPS
+    # JSON's whole numbers may be longer than any float.
+    is_line = is_line and all(type(n) is float or abs(n) < LONGEST for n in numbers)
     return line if is_line else None
 
 

@@ -28,7 +28,8 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.grounding.figures import figures_of
 from groundling.jobs import Job, _result
-from groundling.models.loading import load_config
+from groundling.models.loading import load_config, load_processor
+from groundling.models.single_stream import described_join
 from groundling.models.text import load_text_encoder
 from groundling.runs import read_log
 from groundling.tasks import Task
@@ -200,3 +201,26 @@ def test_e15_data_check_tells_what_commands_refuse(tmp_path: Path) -> None:
     assert check(tmp_path / "store").problems == [f"{path}: changed since it was written (SHA-256)"]
     vcr_files.folder(tmp_path / "vcr")
     assert check(tmp_path / "vcr").ok
+
+
+def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) -> None:
+    log = put(tmp_path / "log.jsonl", '{"step": 1, "loss": 1' + "0" * 400 + "}\n")
+    with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line of a log"):
+        read_log(log)
+
+
+def test_e14_what_a_model_folder_says_of_pixels_and_regions_is_looked_at(tmp_path: Path) -> None:
+    folder = homes.seeing_clip(tmp_path / "clip")
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": 0.5}))
+    with pytest.raises(
+        InputError,
+        match=r"clip: no image processor there, preprocessor_config.json is missing or damaged",
+    ):
+        load_processor(folder)
+    put(
+        tmp_path / "join.json",
+        '{"kind": "uniter", "early": true, "options": {}, "regions_from": [[]]}',
+    )
+    with pytest.raises(InputError, match="'regions_from' is no object"):
+        described_join(tmp_path)

@@ -138,6 +138,11 @@ def load_processor(source: str | Path) -> Any:
             source, backend="pil", **NO_CODE, **local_only(source)
         )
         processor(Image.new("RGB", (8, 8)))  # some damage shows only here
+        if (
+            processor.do_normalize
+            and not len(processor.image_mean) == len(processor.image_std) == 3
+        ):
+            raise ValueError("image_mean and image_std: expected three numbers each")
         return processor
     except Exception as error:  # as above
         raise InputError(

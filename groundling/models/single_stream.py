@@ -219,6 +219,8 @@ def described_join(folder: str | Path) -> dict[str, Any]:
     for name, expected in wanted.items():
         if not isinstance(described.get(name), expected):
             raise _unreadable(folder, f"{name!r} is missing")
+    if not isinstance(described.get("regions_from") or {}, dict):
+        raise _unreadable(folder, "'regions_from' is no object")
     return described
 
 

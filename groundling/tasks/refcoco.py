@@ -188,6 +188,8 @@ def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, Insta
     notes = {}
     try:
         for image in content["images"]:
+            if type(image["id"]) is not int:
+                raise TypeError(f"image id {image['id']!r} is no whole number")
             sizes[image["id"]] = (int(image["width"]), int(image["height"]))
         for note in content["annotations"]:
             notes[note["id"]] = Instance(note["image_id"], corners_of(note["bbox"]))
