@@ -29,7 +29,7 @@ def picture(path: Path) -> Path:
 
 def coco(path: Path, images: list[tuple[int, str]], captions: list[tuple[int, int, str]]) -> Path:
     content = {
-        "images": [{"id": i, "file_name": name} for i, name in images],
+        "images": [{"id": i, "file_name": name, "width": 16, "height": 16} for i, name in images],
         "annotations": [
             {"id": i, "image_id": image, "caption": text} for i, image, text in captions
         ],
@@ -260,12 +260,17 @@ def test_conceptual_captions(tmp_path: Path) -> None:
 
 def test_images_that_a_file_of_boxes_lists_are_looked_for(tmp_path: Path) -> None:  # E15
     picture(tmp_path / "images" / "1.jpg")
-    listed = [{"id": n, "file_name": f"{n}.jpg"} for n in (1, 2)]
+    sizes = {"width": 16, "height": 16}
+    listed = [{"id": n, "file_name": f"{n}.jpg", **sizes} for n in (1, 2)]
     boxes = {"images": listed, "annotations": [], "categories": [{"id": 7, "name": "cup"}]}
     path = put(tmp_path / "instances.json", json.dumps(boxes))
     report = check(tmp_path)
     one(report, f"{path}, image 2.jpg: not in {tmp_path}/images")
     assert report.lines[-1] == f"{tmp_path}/images: 1 images; 1 tried, evenly spaced"
+    del listed[0]["width"]  # `regions --boxes` refuses it
+    picture(tmp_path / "images" / "2.jpg")
+    put(path, json.dumps(boxes))
+    one(check(tmp_path), f"{path}, image 1: width and height are missing, or no whole numbers")
 
 
 @pytest.mark.parametrize("missing", ["annotations", "images"])

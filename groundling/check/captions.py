@@ -187,6 +187,12 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
         if note["category_id"] not in categories or len(note["bbox"]) != 4:
             bad.append(at)
     report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
+    sizeless = [
+        f"image {image['id']}"
+        for image in content["images"]
+        if type(image.get("width")) is not int or type(image.get("height")) is not int
+    ]
+    report.problem(path, "width and height are missing, or no whole numbers", sizeless)
     report.problem(path, OUTSIDE, _outside(notes, content["images"]))
     about = f"{len(notes):,} boxes in {len(categories):,} categories"
     report.fact(path, f"{about}; {len(files):,} images listed")
