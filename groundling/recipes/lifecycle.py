@@ -63,6 +63,8 @@ class Run:
         """What the run wrote when it finished earlier, which is told; None if it has not."""
         result = finished(self.folder)
         if result is not None:
+            if self.state.is_main_process:  # a kill behind the result leaves them
+                Checkpoints(self.folder / "checkpoints").clear()
             self.say_finished([self.folder / name for name in self.makes])
         return result
 
