@@ -189,7 +189,11 @@ def swap(old: str, new: str) -> Callable[[str], str]:
             r"attribute.tsv, line 2: split 'training', expected train",
         ),
         (swap("see dog", "see cat"), r"line 2: the sentence 'see cat here' lacks 'dog'"),
-        (swap("cat|train|red|see cat", "dog|train|red|see dog"), r"the noun 'dog' is there twice"),
+        (
+            swap("cat|train|red|see cat", "dog|train|red|see dog"),
+            r"attribute.tsv, line \d+: the noun 'dog' is there twice",
+        ),
+        (swap("dog|train|red|", "dog|train||"), r"attribute.tsv, line 2: no value of 'colour'"),
         (swap("|dev|", "|test|"), r"no noun of split dev"),
         (
             swap("blue", "red"),

@@ -146,16 +146,22 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
             f"{path}, line 1: no attribute; expected a column beside {', '.join(FIXED)}"
         )
     rows = []
+    seen: set[str] = set()
     for line, row in read_tsv(path, (*FIXED, *asked)):
         where = f"{path}, line {line}"
         if row["split"] not in SPLITS:
             raise InputError(f"{where}: split {row['split']!r}, expected {', '.join(SPLITS)}")
         if not _words_of(row["sentence"], row["noun"]):
             raise InputError(f"{where}: the sentence {row['sentence']!r} lacks {row['noun']!r}")
+        if row["noun"] in seen:
+            raise InputError(f"{where}: the noun {row['noun']!r} is there twice")
+        for column in asked:
+            if not row[column].strip():
+                raise InputError(
+                    f"{where}: no value of {column!r}; give one, or name other columns with --columns"
+                )
+        seen.add(row["noun"])
         rows.append(row)
-    twice = [noun for noun, count in Counter(row["noun"] for row in rows).items() if count > 1]
-    if twice:
-        raise InputError(f"{path}: the noun {twice[0]!r} is there twice")
     for split in SPLITS:
         if all(row["split"] != split for row in rows):
             raise InputError(
