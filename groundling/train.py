@@ -324,6 +324,8 @@ class _Training:
             seconds = counters.seconds
             counters.last = self.log.write(done, lr=rate, norm=float(norm), seconds=seconds)
             progress.tell(counters.last)
+        if saving:
+            self._check_weights()
         if exam is not None:
             self._examine(exam, progress)
         if saving:
@@ -363,7 +365,6 @@ class _Training:
 
     def _save(self) -> None:
         """Write a checkpoint from the main process, and let the others wait for it."""
-        self._check_weights()
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
         dropped, left_out = self.cut.expand(2).tolist()

@@ -190,6 +190,29 @@ def test_other_content_form_length_or_tokenizer_is_another_store(
     assert len(list(place.iterdir())) == 5
 
 
+@pytest.mark.parametrize("space", ["\x0b", "\x0c", "\x1c", "\x1f", "\x85"])
+def test_parts_cut_at_space_that_bert_drops_have_pieces_of_their_own(
+    space: str, bert_tokenizer
+) -> None:
+    engine = backend(bert_tokenizer)
+    for pieces in range(1, 8):
+        parts = corpora.fitting_encoded([f"a dog{space}s runs home " * 5], engine, pieces)
+        for part, found in parts:
+            own = engine.encode(part, add_special_tokens=False)
+            assert found is None or list(found.ids) == own.ids
+
+
+def test_equal_content_that_is_read_in_another_way_is_another_store(
+    bert_tokenizer, tmp_path: Path
+) -> None:
+    rows = '{"image": "1.jpg", "caption": "a dog runs"}\n{"image": "2.jpg", "caption": "a cat"}\n'
+    place = tmp_path / "texts"
+    captions = read(put(tmp_path / "c.jsonl", rows), place, bert_tokenizer)
+    plain = read(put(tmp_path / "c.txt", rows), place, bert_tokenizer)
+    assert captions.get([1])[0].example.text == "a cat"
+    assert plain.get([0])[0].example.text.startswith('{"image"')
+
+
 @pytest.mark.parametrize("form", ["lines", "blocks"])
 def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
     form: str, bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

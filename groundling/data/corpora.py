@@ -26,6 +26,8 @@ CHUNK = 2000
 """Texts tokenised at a time."""
 MOST_WORDS = 1 << 19
 """Different words whose pieces are remembered."""
+JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+"""Space that BERT's own tokenizer drops, so that the words around it are one to it, but not by themselves."""
 EVERYTHING = Wanted()
 """All captions of files without splits, in columns that nobody has named."""
 
@@ -225,9 +227,10 @@ def fitting_encoded(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Ite
             if len(encoding) <= pieces:
                 yield text, encoding
             else:
-                known = counts_in(text, encoding, engine) if slices else counts
+                certain = slices and not JOINING.search(text)
+                known = counts_in(text, encoding, engine) if certain else counts
                 parts = blocks([text], engine, pieces, known)
-                yield from _sliced(parts, text, encoding, slices)
+                yield from _sliced(parts, text, encoding, certain)
 
 
 def _sliced(parts: Iterable[str], text: str, encoding: Encoding, slices: bool) -> Iterator[Encoded]:

@@ -37,6 +37,7 @@ from groundling.data.corpora import (
     full_blocks,
     texts_in,
 )
+from groundling.data.plain_text import PACKED
 from groundling.data.shards import (
     Facts,
     Index,
@@ -110,7 +111,8 @@ def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> S
         InputError: the file cannot be read.
     """
     path = Path(path)
-    key = {"sha256": data_hash(path), "wanted": asdict(wanted), **making.key()}
+    content = {"sha256": data_hash(path), "ending": _ending(path)}
+    key = {**content, "wanted": asdict(wanted), **making.key()}
     folder = place / _digest(json.dumps(key, sort_keys=True))[:32]
     state = PartialState()
     part = _part(folder, state)
@@ -131,6 +133,15 @@ def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> S
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+
+def _ending(path: Path) -> str:
+    """What of a file's name says how it is read: equal content may be a table's rows or lines of text."""
+    if path.is_dir():
+        return ""
+    if path.name.endswith("token.txt"):
+        return "token.txt"
+    return "".join(path.suffixes[-2:] if path.suffix in PACKED else path.suffixes[-1:])
 
 
 def _manifest(folder: Path) -> Path:

@@ -108,6 +108,16 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     assert homes.log_of(out) == lines
 
 
+def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    task = Supervised(student().sizes, form=Classify(("no", "yes")))
+    exam = replace(scripted([], keep="best"), every=0.1)
+    with pytest.raises(InputError, match="step 1: weights of .* are no numbers any more"):
+        train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, exam=exam)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
