@@ -247,7 +247,7 @@ class _Training:
         All from batches as they were before they went to the device, which is not waited for.
         """
         hosts = [batch.host for batch in batches]
-        counts = _counted([*active, self.inner], hosts)
+        counts = counted([*active, self.inner], hosts)
         answered = [sum(one.answered(batch) for batch in hosts) for one in active]
         pieces = sum(batch.dropped for batch in hosts)
         regions = sum(batch.left_out for batch in hosts)
@@ -481,7 +481,7 @@ def _check_names(objectives: Sequence[Objective]) -> None:
         )
 
 
-def _counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]) -> dict[str, int]:
+def counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]) -> dict[str, int]:
     """Items of every term over all micro-batches of this process; InputError if two count the same term."""
     counts: dict[str, int] = {}
     for one in counting:

@@ -126,9 +126,8 @@ def _not_taken(told: Captions, place: Place) -> list[str]:
     lines = [f"{told.path}; if it holds {told.reading.about}, {how}", *told.faults, *told.notes]
     folders = place.image_folders or _holder(place, inside_out=False)
     if folders and not told.faults:
-        base = folders[0] if len(folders) == 1 else place.folder
         try:
-            found = find_images(told.images, base, told.path)
+            found = find_images(told.images, _base(place, folders), told.path)
         except InputError as error:
             lines.append(str(error))
         else:
@@ -254,9 +253,14 @@ def _holder(place: Place, inside_out: bool) -> list[Path]:
     return holders if len(holders) < 2 else [place.folder]
 
 
+def _base(place: Place, folders: Sequence[Path]) -> Path:
+    """From where captions call their images: their folder, or of several the place."""
+    return folders[0] if len(folders) == 1 else place.folder
+
+
 def _try(place: Place, folders: list[Path], contents: _Contents, report: Report) -> None:
     """Look for the images in one folder, or in all of several, such as COCO's train2014 and val2014."""
-    base = folders[0] if len(folders) == 1 else place.folder
+    base = _base(place, folders)
     there: set[Path] = set()
     for path, told in contents.captioned.items():
         try:

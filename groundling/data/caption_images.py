@@ -62,7 +62,7 @@ def find_images(
         unread = "".join(f"{line}; " for line in unread_images(folder))
         fault = (
             f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0].file}; "
-            f"{_but_for_capitals([one.file for one in missing], names)}{unread}add them to {folder} or pass "
+            f"{names.but_for_capitals([one.file for one in missing])}{unread}add them to {folder} or pass "
             "--skip-missing"
         )
     return Present(there, missing, fault, _in_other_form(found, where))
@@ -110,15 +110,6 @@ def _refuse_two_of_one(place: Mapping[str, str], where: str) -> None:
         if earlier != name:
             faults.append(f"{where}: {earlier} and {name} both mean the image {file}; mend one")
     refuse(faults)
-
-
-def _but_for_capitals(missing: Sequence[str], names: Names) -> str:
-    """How many names would be found if capitals did not count, in words; empty if none would."""
-    alike = [(name, fitting[0]) for name in missing if (fitting := names.differing_in_case(name))]
-    if not alike:
-        return ""
-    name, file = alike[0]
-    return f"{len(alike)} differ in capitals alone, such as {name} from {file}; "
 
 
 def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:

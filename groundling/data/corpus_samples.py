@@ -35,11 +35,9 @@ class Each(Sequence[T], Generic[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> T | list[T]:
         places = range(self.length)[index]
-        return (
-            [self.call(place) for place in places]
-            if isinstance(places, range)
-            else self.call(places)
-        )
+        if isinstance(places, range):
+            return [self.call(place) for place in places]
+        return self.call(places)
 
 
 class CorpusSamples:

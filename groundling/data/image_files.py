@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,6 +97,14 @@ class Names:
         wanted = _plain(wanted).casefold()
         near = self.by_last.get(_key(wanted), [])
         return [name for name in near if _means(wanted, one_form(name).casefold())]
+
+    def but_for_capitals(self, missing: Sequence[str]) -> str:
+        """How many names would be found if capitals did not count, in words; empty if none would."""
+        alike = [(name, found[0]) for name in missing if (found := self.differing_in_case(name))]
+        if not alike:
+            return ""
+        name, file = alike[0]
+        return f"{len(alike)} differ in capitals alone, such as {name} from {file}; "
 
 
 def _plain(wanted: str) -> str:

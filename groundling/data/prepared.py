@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -85,8 +85,8 @@ class Making:
 
     def key(self) -> Facts:
         """What a store depends on beside its file."""
-        named = {name: _digest(getattr(self, name)) for name in ("engine", "clip")}
-        return {**asdict(self), **named, "tokenizers": tokenizers.__version__, "format": FORMAT}
+        short = replace(self, engine=_digest(self.engine), clip=_digest(self.clip))
+        return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
 
 
 def place_of_stores(run: Path) -> Path:

@@ -166,10 +166,7 @@ def _adapted(
         result["learned"] = _learned(model, objectives, texts, held, training.seed)
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
-    if retention:
-        report = retention.report(text)
-        say_notes([retention.line(report)])
-        result["retention"] = report
+    result |= _retained(retention, text)
     result |= {"notes": notes} if notes else {}
 
     def save(folder: Path) -> None:
@@ -301,6 +298,15 @@ def _into_teachers_space(text: TextEncoder, config: AdaptConfig) -> Distilling:
 def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:
     """Whether the student is a sentence encoder whose vectors are to stay where they are."""
     return bool(config.retain) and text.sentence is not None and not arm.joint
+
+
+def _retained(retention: Retention | None, text: TextEncoder) -> dict[str, Any]:
+    """`retention` of a result, which is said, too; nothing where nobody asked for it."""
+    if retention is None:
+        return {}
+    report = retention.report(text)
+    say_notes([retention.line(report)])
+    return {"retention": report}
 
 
 def _retain_note(config: AdaptConfig) -> str:

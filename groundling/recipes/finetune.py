@@ -36,7 +36,7 @@ from groundling.recipes.finetuning.samples import (
     sizes_with_classes,
 )
 from groundling.recipes.held_out import flattery
-from groundling.recipes.lifecycle import Run, say_notes, write_result
+from groundling.recipes.lifecycle import Run, ended, say_notes, write_result
 from groundling.recipes.regions_of import Shelf, manifests
 from groundling.recipes.teaching import (
     Classroom,
@@ -51,7 +51,6 @@ from groundling.recipes.teaching import (
     watched_terms,
     with_teachers,
 )
-from groundling.runs import finished
 from groundling.shift.beside import with_others
 from groundling.students import design_of
 from groundling.tasks import Task
@@ -87,7 +86,7 @@ def finetune(
     for seed in range(training.seed, training.seed + config.seeds):
         folder = run.folder / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
-        done = finished(folder)
+        done = ended(folder)
         if done is None:
             splits = splits or read_splits(task, config)
             student = student_of(config, seed, task, shelf)

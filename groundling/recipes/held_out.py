@@ -24,7 +24,7 @@ from groundling.objectives import Objective, in_order
 from groundling.progress import followed
 from groundling.recipes.lifecycle import say_notes
 from groundling.teachers import Teacher, said
-from groundling.train import Step
+from groundling.train import Step, counted
 
 AFTER = -1
 """In an epoch's place in keys: masks and pairs that no epoch of training has."""
@@ -172,7 +172,7 @@ class HeldOut:
                 batch, doubts = said(teacher, batch)
                 for doubt in doubts:
                     doubt.settle(float(doubt.number))
-            counts = {term: n for one in active for term, n in one.count(batch).items()}
+            counts = counted(active, [batch.host])
             for term, value in step(batch, [one.name for one in active]).terms.items():
                 share.sums[term] += float(value)
                 # What nobody counts is a mean over passes, each of which is counted once.

@@ -61,10 +61,8 @@ class Run:
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """What the run wrote when it finished earlier, which is told; None if it has not."""
-        result = finished(self.folder)
+        result = ended(self.folder)
         if result is not None:
-            if self.state.is_main_process:  # a kill behind the result leaves them
-                Checkpoints(self.folder / "checkpoints").clear()
             self.say_finished([self.folder / name for name in self.makes])
         return result
 
@@ -103,6 +101,14 @@ class Run:
             )
         write_result(self.folder, result, save)
         return result
+
+
+def ended(folder: Path) -> dict[str, Any] | None:
+    """What a run in a folder wrote when it finished, without checkpoints that a kill behind it left; else None."""
+    result = finished(folder)
+    if result is not None and PartialState().is_main_process:
+        Checkpoints(folder / "checkpoints").clear()
+    return result
 
 
 def write_result(

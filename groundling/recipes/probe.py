@@ -14,8 +14,7 @@ from groundling.batch import Example
 from groundling.config import FinetuneConfig, ProbeConfig, TrainConfig, need
 from groundling.errors import InputError
 from groundling.recipes.finetune import one_run
-from groundling.recipes.lifecycle import Run
-from groundling.runs import finished
+from groundling.recipes.lifecycle import Run, ended
 from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.attribute import (
@@ -115,7 +114,7 @@ def _tuned(
     for seed in seeds:
         own = folder / task.name.removeprefix("world/") / f"seed-{seed}"
         own.mkdir(parents=True, exist_ok=True)
-        done = finished(own)
+        done = ended(own)
         if done is None:
             student = load_student(config.model, config.kind)
             done = one_run(student, task, splits, replace(training, seed=seed), own, tuning)

@@ -115,13 +115,7 @@ def check_images(samples: Samples, store: SeveralStores) -> None:
     lacking = [image for image in asked if image not in store]
     if not lacking:
         return
-    names = Names(store)
-    alike = [(image, fit[0]) for image in lacking if (fit := names.differing_in_case(image))]
-    hint = (
-        f"{len(alike)} differ in capitals alone, such as {' from '.join(alike[0])}; "
-        if alike
-        else ""
-    )
+    hint = Names(store).but_for_capitals(lacking)
     raise InputError(
         f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
         f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or take their rows out"

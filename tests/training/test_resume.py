@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import homes
 import pytest
 import torch
 import toys
@@ -15,6 +16,7 @@ from groundling.config import TrainConfig
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
+from groundling.recipes.lifecycle import ended
 from groundling.train import MicroStep, Once, Step, train
 
 STEPS = 14
@@ -109,3 +111,11 @@ def test_killed_four_times_bit_equal(start, tmp_path):
     assert not [name for name in one if not torch.equal(one[name], other[name])]
     assert [line["step"] for line in log(out)] == list(range(1, STEPS + 1))
     assert log(whole) == log(out)
+
+
+def test_checkpoints_that_a_kill_behind_the_result_left_are_cleared(tmp_path: Path) -> None:
+    state = homes.put(tmp_path / "checkpoints/step-000000002/counters.json", "{}")
+    assert ended(tmp_path) is None and state.exists()  # it is resumed from there
+    homes.put(tmp_path / "result.json", '{"steps": 2}')
+    assert ended(tmp_path) == {"steps": 2}
+    assert not (tmp_path / "checkpoints").exists()
