@@ -2,9 +2,6 @@
 
 import json
 import os
-import socket
-import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +12,6 @@ import toys
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Example, collate
@@ -145,42 +141,20 @@ def read(out: Path) -> None:
 
 def _rank(folder: str) -> None:
     assert os.environ["LOCAL_WORLD_SIZE"] == "1"
-    try:
-        PartialState(cpu=True)  # as every run begins
-        keep(Path(folder) / "kept")
-        adapt(Path(folder) / "adapt")
-        contrast(Path(folder) / "contrast")
-        tokens(Path(folder) / "tokens")
-        read(Path(folder) / "read")
-        assert torch.distributed.get_world_size() == 2
-        torch.distributed.destroy_process_group()
-    except BaseException:
-        (Path(folder) / f"error-{os.environ['RANK']}").write_text(traceback.format_exc())
-        raise
+    PartialState(cpu=True)  # as every run begins
+    keep(Path(folder) / "kept")
+    adapt(Path(folder) / "adapt")
+    contrast(Path(folder) / "contrast")
+    tokens(Path(folder) / "tokens")
+    read(Path(folder) / "read")
+    assert torch.distributed.get_world_size() == 2
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def two(processes, tmp_path_factory) -> Path:
-    """What two machines of one process each leave behind, which find each other by torchrun's own rendezvous."""
+def two(two_machines, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = LaunchConfig(
-        min_nodes=2,
-        max_nodes=2,
-        nproc_per_node=1,
-        run_id="two",
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"127.0.0.1:{port}",
-        max_restarts=0,
-        monitor_interval=0.1,
-        start_method="forkserver",
-    )
-    with ThreadPoolExecutor(2) as machines:
-        ran = [machines.submit(elastic_launch(config, _rank), str(folder)) for _ in range(2)]
-    errors = [file.read_text() for file in folder.glob("error-*")]
-    assert [machine.exception() for machine in ran] == [None, None], "\n".join(errors)
+    two_machines(_rank, str(folder))
     return folder
 
 
