@@ -23,6 +23,7 @@ from groundling.data import corpora, lexicon, plain_text, prepared
 from groundling.data.corpora import corpus, full_blocks
 from groundling.data.corpus_samples import CorpusSamples, corpus_samples
 from groundling.data.lexicon import Lexicon
+from groundling.data.plain_text import plain_lines
 from groundling.data.prepared import clear_stores, place_of_stores
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
 from groundling.data.weighted_files import weighted_files
@@ -372,6 +373,20 @@ def test_machines_share_the_work_where_they_share_the_folder(
     shards = {number for _, number in written}
     assert {rank for rank, _ in written} == {0, 2}
     assert len(written) == len(shards) * (1 if shared else 2)
+
+
+def test_a_file_of_one_line_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["x" * 90, *toys.sentences()[0].split() * 9, "naïve", "y" * 70]
+    path = put(tmp_path / "t.txt", "\ufeff" + " ".join(words))
+    monkeypatch.setattr(plain_text, "READ", 7)
+    monkeypatch.setattr(plain_text, "LONGEST", 40)
+    parts = list(plain_lines(path))
+    assert " ".join(parts).split() == words
+    assert 5 < len(parts) < 30
+    put(path, "one\n" + "\n".join(words) + "\nlast")  # ends of lines come first
+    assert list(plain_lines(path)) == ["one", *words, "last"]
 
 
 @pytest.mark.parametrize("limit", [0, 20])
