@@ -1,4 +1,4 @@
-"""Tokenised corpora: the same samples as from texts at once, opened without reading them again, and mended."""
+"""Tokenised corpora: the same samples as from texts at once, opened without reading them again, and mended (D1)."""
 
 import copy
 import gzip
