@@ -19,7 +19,7 @@ from groundling.data.shards import ShardStore
 T = TypeVar("T")
 
 PIECES = 2
-"""The column of a store's `ends` where those of the text's pieces are; bytes, raw words and the CLIP side have others."""
+"""The column of a store's `ends` where those of the text's pieces are; bytes, words and the CLIP side have others."""
 
 
 class Each(Sequence[T], Generic[T]):
