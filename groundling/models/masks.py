@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
@@ -42,6 +43,12 @@ def _unasked(*arguments: Any, **options: Any) -> Tensor | None:
 def mask_of(tokens: Tokens, batch: Batch) -> Tensor | None:
     """What an encoder is told of texts' padding: (N, T) long, None on an accelerator if there is none."""
     before = None if batch.origin is None else batch.origin.text
-    if before is not None and bool(before.mask.all()):
+    if before is not None and _is_full(before):
         return None
     return tokens.mask.long()
+
+
+@torch.compiler.disable
+def _is_full(tokens: Tokens) -> bool:
+    """Whether no text is padded; a compiled pass cannot depend on it and is to be told without a warning."""
+    return bool(tokens.mask.all())
