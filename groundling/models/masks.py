@@ -48,7 +48,8 @@ def mask_of(tokens: Tokens, batch: Batch) -> Tensor | None:
     return tokens.mask.long()
 
 
-@torch.compiler.disable
+# It asks what the batch holds, on which no compiled pass may depend.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _is_full(tokens: Tokens) -> bool:
-    """Whether no text is padded; a compiled pass cannot depend on it and is to be told without a warning."""
+    """Whether no text is padded."""
     return bool(tokens.mask.all())
