@@ -1,9 +1,19 @@
-"""The adaptation step of XDBERT against the paper's way of computing it, in one run: tokens per second, peak memory.
+"""Adaptation steps against the paper's way and transformers' own class, in one run: tokens per second, memory, MFU.
 
-Plain way: 512 + 9 x 77 positions per text whatever its length, eager attention, vocabulary logits at every position.
-Here: padded to need, bucketed by length, fused attention, logits at scored positions only. Same model, same texts.
+Over texts read with CLIP (XDBERT's three objectives), same model, same texts:
+- plain: the paper's way, 512 + 9 x 77 positions per text whatever its length, eager attention, vocabulary logits at
+  every position;
+- here: padded to need, bucketed by length, fused attention, logits at scored positions only.
+Over texts alone (masked LM):
+- transformers: `BertForMaskedLM` with its fused attention, padded to need, logits at every position;
+- alone: the same encoder and objective here.
 
-python benchmarks/adaptation_step.py [--texts FILE] [--layers 4 --width 256]
+On a GPU in bf16. MFU is 6 x weights x the places they are applied to + 12 x layers x width x places^2 of attention, of
+what the texts need (padding and unscored logits aside), over seconds x --peak-tflops, which a known card tells itself.
+
+python benchmarks/adaptation_step.py [--layers 4 --width 256]
+python benchmarks/adaptation_step.py --form blocks --base --batch 32 --steps 20    # BERT-base, on a GPU
+python benchmarks/adaptation_step.py --form lines --base --batch 128 --steps 20
 """
 
 from __future__ import annotations
@@ -14,12 +24,20 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import BertConfig, BertModel, CLIPTextConfig, CLIPTextModelWithProjection
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    CLIPTextConfig,
+    CLIPTextModelWithProjection,
+)
 from transformers.utils import logging as hf_logging
 
 from groundling.batch import Batch, Row, Sample, collate
@@ -27,12 +45,19 @@ from groundling.keyed import generator
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import Attention, CrossModal
 from groundling.models.text import TextEncoder
+from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 
 VOCABULARY, CLIP_VOCABULARY = 30522, 49408
 WINDOW, WINDOWS, LENGTH = 77, 9, 512
+WAYS = ("plain", "here", "transformers", "alone")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TABLES = {"masked_lm": VOCABULARY, "clip_tokens": CLIP_VOCABULARY}
+"""Rows of the table that an objective guesses from."""
+PEAKS = {"H100": 989, "H200": 989, "A100": 312, "L40": 181, "A10G": 70}
+"""Dense bf16 TFLOPS by a word of the card's name, as makers' sheets have them."""
 
 
 class Tokenizer:
@@ -45,12 +70,14 @@ class Tokenizer:
         return VOCABULARY
 
 
-def texts(number: int, longest: int) -> list[Sample]:
-    """Texts of random pieces whose lengths are spread like sentences' and paragraphs' (log-normal, median 60)."""
+def texts(number: int, form: str) -> list[Sample]:
+    """Random pieces: blocks of 512, or lengths spread like sentences' and paragraphs' (log-normal, median 60)."""
     samples = []
     for i in range(number):
         rng = generator("benchmark", i)
-        length = int(np.clip(rng.lognormal(np.log(60), 0.8), 8, longest - 2))
+        length = LENGTH - 2
+        if form == "lines":
+            length = int(np.clip(rng.lognormal(np.log(60), 0.8), 8, length))
         ids = np.concatenate([[101], rng.integers(1000, VOCABULARY, length), [102]])
         special = np.zeros(length + 2, bool)
         special[[0, -1]] = True
@@ -132,32 +159,73 @@ def eager(
     return self.norm(states + F.dropout(self.out(mixed), self.dropout, self.training))
 
 
-def steps(way: str, options: argparse.Namespace) -> Iterator[float]:
-    """Seconds of each training step after the first, which warms up."""
+Loss = Callable[[Batch], Tensor]
+
+
+def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, list[Objective]]:
+    """How a way makes a loss of a batch, all that trains, and the objectives that corrupt and count."""
     torch.manual_seed(0)
     implementation = "eager" if way == "plain" else "sdpa"
     width, heads = options.width, options.width // 64
-    bert = BertModel(
-        BertConfig(hidden_size=width, num_hidden_layers=options.layers, num_attention_heads=heads,
-                   intermediate_size=4 * width, attn_implementation=implementation),
-        add_pooling_layer=False,
+    config = BertConfig(
+        hidden_size=width, num_hidden_layers=options.layers, num_attention_heads=heads,
+        intermediate_size=4 * width, attn_implementation=implementation,
     )  # fmt: skip
+    text = TextEncoder(BertModel(config, add_pooling_layer=False), Tokenizer())  # type: ignore[arg-type]
+    if way in ("transformers", "alone"):
+        alone: list[Objective] = [MaskedLM(text.sizes)]
+        if way == "alone":
+            return partial(scored, text, alone), nn.ModuleList([text, *alone]), alone
+        theirs = BertForMaskedLM(config)
+        return partial(their_loss, theirs), nn.ModuleList([theirs]), alone
     tower = CLIPTextModelWithProjection(
         CLIPTextConfig(hidden_size=width, num_hidden_layers=options.layers, num_attention_heads=heads,
                        intermediate_size=4 * width, projection_dim=width, attn_implementation=implementation)
     )  # fmt: skip
-    model = CrossModal(TextEncoder(bert, Tokenizer()), clip_text(tower))  # type: ignore[arg-type]
+    model = CrossModal(text, clip_text(tower))
     objectives = [Match(model.sizes), MaskedLM(model.sizes, joint=True), ClipTokens(model.sizes)]
-    parameters = [*model.parameters(), *(p for o in objectives for p in o.parameters())]
-    optimizer = torch.optim.AdamW([p for p in parameters if p.requires_grad], lr=1e-4)
-    if way == "plain":
-        Attention.forward = eager  # type: ignore[method-assign]
-    samples = texts(options.batch * (options.steps + 1), LENGTH)
-    if way == "here":  # bucketing by length, as `Plan` does within its pools
+    everything = nn.ModuleList([model, *objectives])
+    if way == "here":
+        return partial(scored, model, objectives), everything, objectives
+    Attention.forward = eager  # type: ignore[method-assign]
+    return (
+        lambda batch: every_position(objectives, model(batch), batch).sum(),
+        everything,
+        objectives,
+    )
+
+
+def scored(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tensor:
+    """The sum of terms as `train` makes it."""
+    encoded = model(batch)
+    counts = {term: n for one in objectives for term, n in one.count(batch.host).items()}
+    terms = [(term, v) for one in objectives for term, v in one(encoded, batch).items()]
+    return torch.stack([value / max(1, counts[term]) for term, value in terms]).sum()
+
+
+def their_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """What transformers' class makes of a batch."""
+    assert batch.text is not None
+    loss: Tensor = model(
+        input_ids=batch.text.ids,
+        attention_mask=batch.text.mask.long(),
+        token_type_ids=batch.text.types,
+        labels=batch.labels["masked_lm"],
+    ).loss
+    return loss
+
+
+def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, float]]:
+    """Seconds, real text pieces and FLOPs of each training step after the first, which warms up."""
+    loss_of, everything, objectives = built(way, options)
+    everything.to(DEVICE).train()
+    parameters = [one for one in everything.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=DEVICE.type == "cuda")
+    samples = texts(options.batch * (options.steps + 1), options.form)
+    order = np.arange(options.steps + 1)
+    if way in ("here", "alone"):  # bucketing by length, as `Plan` does within its pools
         samples.sort(key=lambda s: len(s.text.ids) if s.text else 0)
         order = generator("benchmark", "order").permutation(options.steps + 1)
-    else:
-        order = np.arange(options.steps + 1)
     for n, at in enumerate(order):
         some = samples[at * options.batch : (at + 1) * options.batch]
         for objective in objectives:
@@ -165,24 +233,47 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[float]:
                 objective.corrupt(s, generator("corrupt", s.id), lambda: samples[0]) for s in some
             ]
         batch = collate(some)
-        batch = padded(batch) if way == "plain" else batch
-        started = time.perf_counter()
-        encoded = model(batch)
-        if way == "plain":
-            loss = every_position(objectives, encoded, batch)
-        else:
-            loss = torch.stack(
-                [
-                    v / max(1, o.count(batch)[t])
-                    for o in objectives
-                    for t, v in o(encoded, batch).items()
-                ]
-            )
-        loss.sum().backward()
+        pieces, work = needed(batch, objectives, options)
+        batch = (padded(batch) if way == "plain" else batch).to(DEVICE)
+        started = now()
+        with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
+            loss = loss_of(batch)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if n:
-            yield time.perf_counter() - started
+            yield now() - started, pieces, work
+
+
+def now() -> float:
+    """Seconds; those of the processor where it computes, which a busy machine changes less."""
+    if DEVICE.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def needed(
+    batch: Batch, objectives: list[Objective], options: argparse.Namespace
+) -> tuple[int, float]:
+    """Real text pieces, and FLOPs that a step cannot do without: 6 x weights x their places + attention."""
+    assert batch.text is not None
+    width, layers = options.width, options.layers
+    layer = 12 * width**2  # weights: four of attention, eight of its feed-forward block
+    text = batch.text.mask.sum(1)
+    pieces = int(text.sum())
+    weights, pairs = layers * layer * pieces, layers * int((text**2).sum())
+    for objective in objectives:
+        scored_places = sum(objective.count(batch).values())
+        weights += scored_places * width * (width + TABLES.get(objective.name, 0))
+    if batch.clip is not None and len(objectives) > 1:
+        clip, windows = batch.clip.key_mask.sum(1), batch.clip.mask.sum(1)
+        weights += (layers * layer + width**2) * int(clip.sum())
+        pairs += layers * int((windows**2).sum())
+        # Two cross-modal layers: each side reads the other and itself, so has another four weights of attention.
+        weights += 2 * (layer + 4 * width**2) * (pieces + int(clip.sum()))
+        pairs += 2 * int((text**2 + clip**2 + 2 * text * clip).sum())
+    return pieces, float(6 * weights + 12 * width * pairs)
 
 
 def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Tensor:
@@ -199,41 +290,64 @@ def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Ten
     )
 
 
+def measured(way: str, options: argparse.Namespace) -> dict[str, float]:
+    """Real text pieces a second, peak of memory in MiB, and the share of the card's peak that was of use."""
+    torch.set_num_threads(options.threads)
+    rows = list(steps(way, options))
+    seconds, pieces, work = (sum(column) for column in zip(*rows, strict=True))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if DEVICE.type == "cuda":
+        peak = torch.cuda.max_memory_allocated()
+    found = {"tokens_per_second": pieces / seconds, "peak_mib": peak / 2**20}
+    card = torch.cuda.get_device_name() if DEVICE.type == "cuda" else ""
+    tflops = options.peak_tflops or next((PEAKS[name] for name in PEAKS if name in card), 0)
+    return {**found, "mfu": work / seconds / tflops / 1e12} if tflops else found
+
+
 def main() -> None:
-    """Run both ways, each in its own process, and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--way", choices=["plain", "here"], help="run one way only and print its figures as JSON"
+    """Run every way in its own process, and print the ratios."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    for name, default in (
+        ("--batch", 8),
+        ("--steps", 6),
+        ("--layers", 4),
+        ("--width", 256),
+        ("--threads", 1),
+    ):
+        parser.add_argument(name, type=int, default=default)
+    parser.add_argument("--base", action="store_true", help="12 layers of width 768")
+    parser.add_argument("--form", choices=["lines", "blocks"], default="lines")
+    parser.add_argument(
+        "--peak-tflops", type=float, help="dense peak of the device, for MFU; known cards need none"
+    )
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--way", choices=WAYS, help="run one way and print its figures as JSON")
     options = parser.parse_args()
+    if options.base:
+        options.layers, options.width = 12, 768
     hf_logging.set_verbosity_error()
     if options.way:
-        torch.set_num_threads(options.threads)
-        seconds = sum(steps(options.way, options))
-        samples = texts(options.batch * (options.steps + 1), LENGTH)
-        pieces = (
-            sum(len(s.text.ids) for s in samples if s.text) * options.steps / (options.steps + 1)
-        )
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"tokens_per_second": pieces / seconds, "peak_mib": peak}))
+        print(json.dumps(measured(options.way, options)))
         return
     found = {}
-    for way in ("plain", "here"):
-        command = [sys.executable, __file__, "--way", way, *sys.argv[1:]]
-        found[way] = json.loads(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        )
-        print(
-            f"{way:6} {found[way]['tokens_per_second']:8.0f} real text pieces/s, peak {found[way]['peak_mib']:6.0f} MiB"
-        )
-    speed = found["here"]["tokens_per_second"] / found["plain"]["tokens_per_second"]
-    memory = found["here"]["peak_mib"] / found["plain"]["peak_mib"]
-    print(f"here is {speed:.1f} times as fast, with {memory:.2f} of the memory")
+    for way in options.ways:
+        command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found[way] = json.loads(said.splitlines()[-1])
+        used = f", MFU {found[way]['mfu']:.1%}" if "mfu" in found[way] else ""
+        print(f"{way:12} {found[way]['tokens_per_second']:8.0f} real text pieces/s, "
+              f"peak {found[way]['peak_mib']:6.0f} MiB{used}", flush=True)  # fmt: skip
+    for ours, theirs in (("here", "plain"), ("alone", "transformers")):
+        if ours in found and theirs in found:
+            speed, memory = (
+                found[ours][figure] / found[theirs][figure]
+                for figure in ("tokens_per_second", "peak_mib")
+            )
+            print(
+                f"{ours} is {speed:.1f} times as fast as {theirs}, with {memory:.2f} of the memory"
+            )
 
 
 if __name__ == "__main__":

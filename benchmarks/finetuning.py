@@ -5,7 +5,11 @@ seed runs all ways one after the other, each in a process of its own; what is co
 ends with the dev score, so that set-up, checkpoints, evaluation and the exported model count. Seconds are those of the
 processor, which a busy machine changes less than the clock's.
 
-python benchmarks/finetuning.py MODEL RTE_FOLDER [--seeds 2 --epochs 3 --most 0]
+Of the training alone, by the clock: pieces a second, padding aside, and on a GPU MFU, which is 6 x the layers' weights
+x pieces + 12 x layers x width x pieces^2 of each pair of texts, over seconds x --peak-tflops.
+
+python benchmarks/finetuning.py MODEL RTE_FOLDER --cpu [--seeds 2 --epochs 3 --most 0]
+python benchmarks/finetuning.py BERT_BASE RTE_FOLDER --precision bf16 --threads 8 --peak-tflops 989    # on a GPU
 """
 
 from __future__ import annotations
@@ -40,7 +44,25 @@ def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     began = _now()
     result = finetune(config, training, folder)
     seconds = _now() - began
-    return {"seconds": seconds, "accuracy": result["median"]["dev"]["accuracy"]}
+    training_seconds = json.loads((folder / f"seed-{options.seed}" / "result.json").read_text())[
+        "seconds"
+    ]
+    return {
+        "seconds": seconds,
+        "training": training_seconds,
+        "accuracy": result["median"]["dev"]["accuracy"],
+    }
+
+
+def read_rows(
+    options: argparse.Namespace, split: str, most: int
+) -> tuple[list[dict[str, str]], list[list[str]]]:
+    """Rows of a split, evenly thinned to `most` of them, and their first and second texts."""
+    with (Path(options.data) / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    if most:
+        read = [read[place * len(read) // most] for place in range(min(most, len(read)))]
+    return read, [[row["sentence1"] for row in read], [row["sentence2"] for row in read]]
 
 
 def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -62,11 +84,7 @@ def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     padding = False if grouped else "max_length"
 
     def rows(split: str, most: int) -> list[dict[str, object]]:
-        with (Path(options.data) / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
-            read = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-        if most:
-            read = [read[place * len(read) // most] for place in range(min(most, len(read)))]
-        texts = [[row["sentence1"] for row in read], [row["sentence2"] for row in read]]
+        read, texts = read_rows(options, split, most)
         made = tokenizer(*texts, truncation=True, max_length=options.max_length, padding=padding)
         labels = [LABELS.index(row["label"]) for row in read]
         names = made.keys()
@@ -89,10 +107,28 @@ def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=lambda said: {"accuracy": (said[0].argmax(-1) == said[1]).mean()},
     )
-    run.train()
+    trained = run.train().metrics
     score = run.evaluate()["eval_accuracy"]
     run.save_model(str(folder / "model"))
-    return {"seconds": _now() - began, "accuracy": float(score)}
+    return {
+        "seconds": _now() - began,
+        "training": trained["train_runtime"],
+        "accuracy": float(score),
+    }
+
+
+def work(options: argparse.Namespace) -> tuple[float, float]:
+    """Pieces that are trained on, and the FLOPs they need."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    tokenizer, config = (one.from_pretrained(options.model) for one in (AutoTokenizer, AutoConfig))
+    _, texts = read_rows(options, "train", options.most)
+    rows = tokenizer(*texts, truncation=True, max_length=options.max_length)["input_ids"]
+    pieces, pairs = sum(len(row) for row in rows), sum(len(row) ** 2 for row in rows)
+    width, layers = config.hidden_size, config.num_hidden_layers
+    weights = layers * (4 * width**2 + 2 * width * config.intermediate_size)
+    flops = 6 * weights * pieces + 12 * layers * width * pairs
+    return options.epochs * pieces, float(options.epochs * flops)
 
 
 def _now() -> float:
@@ -129,6 +165,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--peak-tflops", type=float, help="dense peak of the device, for MFU")
     parser.add_argument("--way", choices=WAYS, help="run one way for one seed")
     options = parser.parse_args()
     if options.way:
@@ -146,6 +183,13 @@ def main() -> None:
         ratios = [theirs["seconds"] / ours["seconds"] for theirs, ours in pairs]
         spelt = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"here is {statistics.median(ratios):.2f} times as fast as {way} ({spelt})")
+    pieces, flops = work(options)
+    for way in WAYS:
+        seconds = statistics.median(run["training"] for run in found[way])
+        used = ""
+        if options.peak_tflops:
+            used = f", MFU {flops / seconds / options.peak_tflops / 1e12:.1%}"
+        print(f"{way}: trains on {pieces / seconds:.0f} pieces/s of the clock{used}")
     for way in WAYS:
         scores = [run["accuracy"] for run in found[way]]
         print(f"{way}: dev accuracy {statistics.mean(scores):.3f}, {scores}")

@@ -27,6 +27,10 @@ from groundling.tasks import Task
 
 MANY = 100
 """More outputs than this are not kept: VQA's 3,129 for its 214,354 questions would fill 20 GB."""
+AT_ONCE = {"cpu": 16}
+"""Samples of a batch by the kind of device: a processor is quickest where a layer's states stay in its caches."""
+USUALLY = 64
+"""Samples of a batch on any other."""
 LIKELY = 20
 """So many of the most likely of them are kept, with their probabilities, which ensembles average."""
 
@@ -106,10 +110,15 @@ class _Answer(NamedTuple):
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 64
+    model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 0
 ) -> Scores:
-    """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels."""
+    """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels.
+
+    `batch` samples at once; 0: as many as suit the device.
+    """
     state = PartialState()
+    device = _device(model, objective)
+    batch = batch or AT_ONCE.get(device.type, USUALLY)
     training = model.training
     model.eval()
     objective.eval()
@@ -118,7 +127,7 @@ def evaluate(
     starts = range(state.process_index * batch, len(order), batch * state.num_processes)
     for start in followed(starts, f"evaluating {task.name}", "batch"):
         chosen = [int(index) for index in order[start : start + batch]]
-        answers += _answers(model, objective, chosen, samples.get(chosen, ()))
+        answers += _answers(model, objective, device, chosen, samples.get(chosen, ()))
     model.train(training)
     objective.train(training)
     every = sorted(gather_object(answers) if state.num_processes > 1 else answers)
@@ -136,12 +145,19 @@ def evaluate(
     return Scores(ids, outputs, predictions, labels, metrics, officials, likely, dropped, left_out)
 
 
+def _device(model: nn.Module, objective: Supervised) -> torch.device:
+    """Where they are; of an adapter over frozen features the head may be all there is."""
+    return next(chain(model.parameters(), objective.parameters())).device
+
+
 def _answers(
-    model: nn.Module, objective: Supervised, indices: Sequence[int], samples: Sequence[Sample]
+    model: nn.Module,
+    objective: Supervised,
+    device: torch.device,
+    indices: Sequence[int],
+    samples: Sequence[Sample],
 ) -> list[_Answer]:
     """A batch's answers."""
-    # Of an adapter over frozen features the head may be all there is.
-    device = next(chain(model.parameters(), objective.parameters())).device
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.form.predict(outputs)

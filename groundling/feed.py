@@ -421,12 +421,16 @@ NEAR = 64
 
 
 class Neighbours:
-    """Which samples are about as long as each: its neighbours in the order of lengths, a hundredth of all at most."""
+    """Which samples are about as long as each: its neighbours in the order of lengths, a hundredth of all at most.
+
+    Of one length, any are neighbours, not those that stand side by side in a text.
+    """
 
     def __init__(self, samples: Samples) -> None:
         """The order is of `samples.lengths`, so that nothing need be converted for it."""
         self.samples = samples
-        self.order = np.argsort(samples.lengths, kind="stable")
+        mixed = generator("near").permutation(len(samples))
+        self.order = mixed[np.argsort(samples.lengths[mixed], kind="stable")]
         self.place = np.empty(len(self.order), np.int64)
         self.place[self.order] = np.arange(len(self.order))
         self.reach = 1 + min(NEAR, len(self.order) // 100)

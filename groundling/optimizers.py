@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW, Optimizer
 
 from groundling.config import TrainConfig
@@ -35,20 +34,31 @@ class BertAdam(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient; `closure` is not read."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._move(parameter, parameter.grad, group)
+            moved: list[Tensor] = [one for one in group["params"] if one.grad is not None]
+            if all(one.is_cpu for one in moved):
+                # One by one each stays in the caches, and no second copy of all of them is needed.
+                for one in moved:
+                    self._move([one], group)
+            else:
+                self._move(moved, group)
 
-    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+    def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move parameters that have gradients, by a kernel for many of them where there are such."""
+        for one in parameters:
+            if not self.state[one]:
+                self.state[one]["exp_avg"] = torch.zeros_like(one)
+                self.state[one]["exp_avg_sq"] = torch.zeros_like(one)
+        gradients = _gradients(parameters)
+        means = [self.state[one]["exp_avg"] for one in parameters]
+        squares = [self.state[one]["exp_avg_sq"] for one in parameters]
         first, second = group["betas"]
-        mean = state["exp_avg"].lerp_(gradient, 1 - first)
-        square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-group["lr"])
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        divisors = torch._foreach_sqrt(squares)
+        torch._foreach_add_(divisors, group["eps"])
+        torch._foreach_addcdiv_(parameters, means, divisors, value=-group["lr"])
 
 
 def optimizer_of(module: nn.Module, config: TrainConfig) -> Optimizer:
@@ -113,6 +123,15 @@ def _rate(step: int, steps: int, config: TrainConfig, epoch: float, head: bool) 
 
 def clip_each(module: nn.Module, largest: float) -> None:
     """Clip every parameter's gradient by itself (uclanlp/visualbert, visualbert/pytorch_pretrained_bert)."""
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            clip_grad_norm_([parameter], largest)
+    gradients = _gradients(module.parameters())
+    if not gradients:
+        return
+    norms = torch.stack(torch._foreach_norm(gradients))
+    # As torch.nn.utils.clip_grad_norm_ does with each of them.
+    shares = (largest / (norms + 1e-6)).clamp(max=1)
+    torch._foreach_mul_(gradients, shares.unbind())
+
+
+def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients of those that have one."""
+    return [one.grad for one in parameters if one.grad is not None]

@@ -121,10 +121,11 @@ def test_told_by_length_is_the_area_under_the_curve() -> None:
 def test_neighbours_are_of_about_the_same_length(samples) -> None:
     near = Neighbours(samples)
     rng = generator(0, "near")
-    ranks = np.argsort(np.argsort(samples.lengths, kind="stable"))
+    ordered = np.sort(samples.lengths)
+    assert np.array_equal(samples.lengths[near.order], ordered)
     for index in range(len(samples)):
         drawn = {near.draw(index, rng) for _ in range(12)}
-        assert max(abs(ranks[index] - ranks[one]) for one in drawn) <= 2 * near.reach
+        assert max(abs(near.place[index] - near.place[one]) for one in drawn) <= 2 * near.reach
     assert near.reach == 1 + len(samples) // 100
 
 

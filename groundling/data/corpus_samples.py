@@ -16,6 +16,9 @@ from groundling.data.prepared import Making, prepared
 from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_of, thinned
 from groundling.data.shards import ShardStore
 
+PIECES = 2
+"""The column of a store's `ends` where those of the text's pieces are; bytes, words and the CLIP side have others."""
+
 
 class CorpusSamples:
     """Samples of the texts of several files, in order, with the ids `file:number`."""
@@ -55,9 +58,9 @@ class CorpusSamples:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(len(self),) characters of every text."""
-        every = [store.views(number)["characters"] for store, number in self._shards]
-        lengths = np.concatenate(every)
+        """(len(self),) pieces of every text, special ones left out."""
+        ends = (store.views(number)["ends"][:, PIECES] for store, number in self._shards)
+        lengths = np.concatenate([np.diff(some, prepend=0).astype(np.int32) for some in ends])
         return lengths if self._places is None else lengths[self._places]
 
     @cached_property
@@ -92,7 +95,7 @@ class CorpusSamples:
         starts = arrays["ends"][here - 1] if here else np.zeros_like(stops)
         name = self._id(index)
         text = arrays["text"][starts[0] : stops[0]].tobytes().decode()
-        row, dropped = self.text.row_of(_part(arrays, "pieces", starts[2], stops[2]))
+        row, dropped = self.text.row_of(_part(arrays, "pieces", starts[PIECES], stops[PIECES]))
         clip = None
         if self.clip is not None:
             clip, left_out = self.clip.row_of(_part(arrays, "clip", starts[3], stops[3]))

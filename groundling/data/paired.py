@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.batch import Example, RegionRow, Sample, needed
 from groundling.data.captions import Captioned
-from groundling.data.samples import Samples, TextInput, TextSamples, longest, one_row
+from groundling.data.samples import Samples, TextInput, TextSamples, lengths_of, longest, one_row
 from groundling.errors import InputError
 
 
@@ -104,7 +104,8 @@ class RegionSamples:
             )
         # Regions first: both sides are padded, and an image's regions differ more in number than its texts' pieces.
         counts = [sum(self._count(image) for image in images) for images in samples.images]
-        self.lengths = 1000 * np.array(counts) + samples.lengths
+        lengths = samples.lengths
+        self.lengths = (1 + lengths.max(initial=0)) * np.array(counts) + lengths
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -348,7 +349,7 @@ class CaptionTexts:
                 self.places.append((place, number))
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
-        self.lengths = TextSamples(firsts, text).lengths
+        self.lengths = lengths_of(firsts, text.engine)
 
     def __len__(self) -> int:
         return len(self.ids)

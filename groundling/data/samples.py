@@ -429,13 +429,18 @@ class TextSamples:
         self.keep = keep
         self.ids = [example.id for example in examples]
         self.images = [example.images for example in examples]
-        self.lengths = np.array([_characters(example) for example in examples])
         place: dict[object, int] = {}
         self.first = [place.setdefault(_key(e), number) for number, e in enumerate(examples)]
         self.kept: dict[int, Sample] = {}
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(len(self),), see `lengths_of`."""
+        side = self.text or self.clip
+        return lengths_of(self.examples, None if side is None else side.engine)
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -524,10 +529,14 @@ class DrawnTexts:
         firsts = [examples[0] for examples in versions]
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
-        self.lengths = np.array([_characters(example) for example in firsts])
 
     def __len__(self) -> int:
         return len(self.versions)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(len(self),) of the first version of each, see `lengths_of`."""
+        return lengths_of([examples[0] for examples in self.versions], self.text.engine)
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -578,10 +587,28 @@ def one_row(pieces: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(pieces), pieces, np.zeros_like(pieces)], 1)
 
 
-def _characters(example: Example) -> int:
-    """How long an example is: characters are close enough, and every choice is padded to the longest."""
-    seconds = example.choices or (example.pair or "",)
-    return len(example.text) + max(len(second) for second in seconds)
+def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndarray:
+    """Pieces (N,) that `engine` makes of every example's texts, characters where there is none; special ones left out.
+
+    Every choice is padded to the longest, which counts. Characters told batches' padding badly: with batches of 32
+    pieces leave .02 of RTE and .01 of MRPC padding, characters .17 and .33.
+    """
+    counted: list[int] = []
+    for start in range(0, len(examples), AT_ONCE):
+        some = examples[start : start + AT_ONCE]
+        seconds = [one.choices or texts_of(one)[1:] for one in some]
+        every = [
+            text for one, more in zip(some, seconds, strict=True) for text in (one.text, *more)
+        ]
+        sizes = map(len, every if engine is None else _encoded(every, engine))
+        counted += [next(sizes) + max((next(sizes) for _ in more), default=0) for more in seconds]
+    return np.array(counted, np.int64)
+
+
+def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
+    """Pieces without special ones, and without their places, which take long."""
+    encodings: list[Encoding] = engine.encode_batch_fast(texts, add_special_tokens=False)
+    return encodings
 
 
 def _key(example: Example) -> object:

@@ -139,6 +139,8 @@ class VLBertJoin(Join):
         return torch.where(tokens.region >= 0, tokens.region, first)
 
 
+# It asks what the batch holds, on which no compiled pass may depend.
+@torch.compiler.disable
 def _check_whole(batch: Batch) -> None:
     """Raises InputError if a row has regions, but not the whole image as one."""
     regions = needed(batch.regions, "regions", "a VL-BERT")

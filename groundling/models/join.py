@@ -126,6 +126,8 @@ class Join(nn.Module):
             features = features + batch.perturbation.regions
         return features
 
+    # It asks what the batch holds, on which no compiled pass may depend.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def segments(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         """Segment row (N, R) of each region, by the number of its image; raises InputError for too many images."""
         on_host = needed(batch.host.regions, "regions", f"a {self.kind} model")

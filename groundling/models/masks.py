@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
@@ -42,6 +43,13 @@ def _unasked(*arguments: Any, **options: Any) -> Tensor | None:
 def mask_of(tokens: Tokens, batch: Batch) -> Tensor | None:
     """What an encoder is told of texts' padding: (N, T) long, None on an accelerator if there is none."""
     before = None if batch.origin is None else batch.origin.text
-    if before is not None and bool(before.mask.all()):
+    if before is not None and _is_full(before):
         return None
     return tokens.mask.long()
+
+
+# It asks what the batch holds, on which no compiled pass may depend.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _is_full(tokens: Tokens) -> bool:
+    """Whether no text is padded."""
+    return bool(tokens.mask.all())

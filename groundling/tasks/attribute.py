@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from sklearn.linear_model import RidgeClassifier
-from sklearn.preprocessing import StandardScaler
 
 from groundling.batch import Example, collate, needed
 from groundling.data.samples import TextSamples
@@ -19,6 +18,9 @@ from groundling.data.tables import columns_of, read_tsv
 from groundling.data.words import spans
 from groundling.errors import InputError
 from groundling.models.kinds import Student
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import RidgeClassifier
 
 FIXED = ("noun", "split", "sentence")
 """Columns of `attribute.tsv` that are no attribute; any other is one."""
@@ -78,6 +80,8 @@ def _splits_and_labels(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]
 
 
 def _scaled(features: np.ndarray, split: np.ndarray) -> np.ndarray:
+    from sklearn.preprocessing import StandardScaler  # slow to load, as is all of scikit-learn
+
     scaler = StandardScaler()
     scaler.fit(features[split == "train"])
     return np.asarray(scaler.transform(features))
@@ -85,6 +89,8 @@ def _scaled(features: np.ndarray, split: np.ndarray) -> np.ndarray:
 
 def _fitted(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
     """The classifier of the strength that does best on dev nouns."""
+    from sklearn.linear_model import RidgeClassifier
+
     scaled = _scaled(features, split)
     tried = []
     for strength in STRENGTHS:

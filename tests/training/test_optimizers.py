@@ -250,6 +250,25 @@ def test_bertadam_leaves_alone_what_has_no_gradient() -> None:
     assert torch.equal(parameter, torch.ones(2)) and not optimizer.state
 
 
+def test_bertadam_moves_many_at_once_as_one_by_one() -> None:
+    """On an accelerator a kernel moves many parameters; on a processor each is moved by itself."""
+    alone, together = (
+        [nn.Parameter(torch.linspace(-1, number, 5)) for number in (1, 2, 3)] for _ in range(2)
+    )
+    made = {"lr": 0.1, "betas": (0.9, 0.98)}
+    one, other = (
+        BertAdam([{"params": some, "weight_decay": 0.1}], **made) for some in (alone, together)
+    )
+    for call in range(3):
+        for parameter in (*alone, *together):
+            parameter.grad = (parameter * (call + 1)).cos().detach()
+        one.step()
+        with torch.no_grad():
+            other._move(together, other.param_groups[0])
+    for first, second in zip(alone, together, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-7)
+
+
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 NAN = float("nan")

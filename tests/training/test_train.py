@@ -150,6 +150,40 @@ def test_workers_change_nothing(cross, samples, tmp_path):
     assert all(torch.equal(found[0][1][k], found[1][1][k]) for k in found[0][1])
 
 
+def test_compiled_passes_change_neither_weights_nor_names(
+    student, text_only, tmp_path, monkeypatch
+):
+    """The compiler is a stand-in that counts: the true one needs seconds before the first pass."""
+    passes = []
+
+    def compiled(function, *, dynamic):
+        assert dynamic, "batches differ in length"
+
+        def call(batch):
+            passes.append(len(batch))
+            return function(batch)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    trained = {}
+    for name in ("plain", "compiled"):
+        model = student()
+        torch.manual_seed(11)
+        parts = [MaskedLM(model.sizes, mask_id=4)]
+        config = TrainConfig(steps=3, batch=8, compile=name == "compiled", **CPU)
+        train(model, parts, text_only, config, tmp_path / name)
+        model.export(tmp_path / name / "model")
+        trained[name] = weights(model, parts)
+    assert passes == [8, 8, 8]
+    close(trained["plain"], trained["compiled"], 0.0)
+    assert_same_losses(terms_of(tmp_path / "plain"), terms_of(tmp_path / "compiled"), 0.0)
+    for file in ("model/model.safetensors", "checkpoints/step-000000003/state.safetensors"):
+        assert load_file(tmp_path / "plain" / file).keys() == (
+            load_file(tmp_path / "compiled" / file).keys()
+        )
+
+
 def test_another_seed_is_another_run(cross, samples, tmp_path):
     logs = []
     for seed in (0, 1):
