@@ -123,11 +123,11 @@ def test_every_command_of_a_document_runs(
     page: Path, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failures = []
-    planned: set[str] = set()
+    planned: set[tuple[str, str]] = set()
     for command in documents.commands(page):
         if not command.is_whole or (page.name, command.line) in NOT_RUN:
             continue
-        if _is_another_table(command, planned):
+        if _is_another_part(command, planned):
             continue
         words = smaller(command)
         try:
@@ -142,16 +142,17 @@ def test_every_command_of_a_document_runs(
     assert not failures, "\n" + "\n".join(failures)
 
 
-def _is_another_table(command: Command, planned: set[str]) -> bool:
-    """Whether this plans one more table of a file, one of whose tables was planned; the table has to be there."""
-    table = re.search(r"""--file (\S+\.toml) --table ["']([^"']+)["']""", command.line)
-    if not table:
+def _is_another_part(command: Command, planned: set[tuple[str, str]]) -> bool:
+    """Whether this plans one more table or row of a file, one of which was planned; it has to be there."""
+    part = re.search(r"""--file (\S+\.toml) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line)
+    if not part or not any(name in command.line for name in REPRODUCTIONS):
         return False
-    file, name = table[1], table[2]
-    assert name in tomllib.loads((ROOT / file).read_text())["tables"], command.line
-    if file in planned:
+    file, flag, name = part.groups()
+    there = tomllib.loads((ROOT / file).read_text())["tables" if flag == "table" else "variants"]
+    assert name in there, command.line
+    if (file, flag) in planned:
         return True
-    planned.add(file)
+    planned.add((file, flag))
     return False
 
 
