@@ -51,6 +51,14 @@ SMALLER = {
 SEEDS = 2
 """Most seeds of a run; some commands need two of what they compare."""
 
+ROWS = {
+    "clip_td_world.toml": ["CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"],
+    "table3_world.toml": ["MLM+MATCH", "MLM+MATCH+CLIPTC"],
+    "real.toml": ["MLM only", "XDBERT"],
+    "vision_world.toml": ["no features", "full", "500 examples, not pre-trained"],
+}
+"""Of sweeps with many jobs the rows that run: those that later commands read, and one of each kind."""
+
 REPRODUCTIONS = [
     path.name for path in (ROOT / "sweeps").glob("*.toml") if "[paper]" in path.read_text()
 ]
@@ -103,10 +111,7 @@ def smaller(command: Command) -> list[str]:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
     if any(name in command.line for name in REPRODUCTIONS):
         return documents.words(documents.changed(command.line, ["--plan"]))
-    if "clip_td_world.toml" in command.line:  # of its 55 jobs one of each kind
-        flags += ["--rows", "CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"]
-    if "table3_world.toml" in command.line:  # of its 13 rows those that results.md reads
-        flags += ["--rows", "MLM+MATCH", "MLM+MATCH+CLIPTC"]
+    flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))
