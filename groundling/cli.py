@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 from zipfile import BadZipFile
 
 from groundling import __version__, config
@@ -457,10 +457,12 @@ def _with_plain_groups(kind: type[Any]) -> type[Any]:
     """The same settings for the parser, in which a group's flags lack the group's name: `--adapt.mask-rate`."""
     import tyro
 
-    groups = {}
-    for name, hint in get_type_hints(kind).items():
+    groups: dict[str, Any] = {}
+    hints: dict[str, Any] = get_type_hints(kind)
+    for name, hint in hints.items():
         if is_dataclass(hint):
-            groups[name] = Annotated[hint, tyro.conf.arg(name="", help=summary_of(hint))]
+            about = summary_of(cast(type, hint))
+            groups[name] = Annotated[hint, tyro.conf.arg(name="", help=about)]
     # Its own words alone: the parser finds those of every field by itself.
     return type(kind.__name__, (kind,), {"__annotations__": groups, "__doc__": summary_of(kind)})
 

@@ -25,18 +25,24 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
 
 
 @cache
-def _is_group(kind: type[Any]) -> bool:
+def _has_fields(kind: Any) -> bool:
     return is_dataclass(kind)
+
+
+def _is_group(value: object) -> bool:
+    kind: Any = type(value)
+    return _has_fields(kind)
 
 
 def flat(config: object) -> list[tuple[object, Field[Any]]]:
     """Every single setting of a configuration, those of its groups too, with the group that holds it."""
     found: list[tuple[object, Field[Any]]] = []
-    if not _is_group(type(config)):
+    if not _is_group(config):
         return found
-    for one in _fields(type(config)):
+    kind: Any = type(config)
+    for one in _fields(kind):
         value = config.__dict__[one.name]
-        if _is_group(type(value)):
+        if _is_group(value):
             found += flat(value)
         else:
             found.append((config, one))
@@ -62,7 +68,7 @@ def _changed(config: Any, values: dict[str, object]) -> Any:
     kind: Any = type(config)
     for one in _fields(kind):
         value = config.__dict__[one.name]
-        if _is_group(type(value)):
+        if _is_group(value):
             new[one.name] = _changed(value, values)
         elif one.name in values:
             new[one.name] = values[one.name]
@@ -556,7 +562,8 @@ def check_numbers(config: object, prefix: str = "") -> None:
     Of numbers without a range of their own, NaN and infinity are none. `prefix` stands before the flag's name.
     """
     for group, one in flat(config):
-        if one.name not in _numbers(type(group)):
+        kind: Any = type(group)
+        if one.name not in _numbers(kind):
             continue
         value = vars(group)[one.name]
         words, fits = EXPECTED_OF.get(one.name, ("a finite number", math.isfinite))

@@ -42,10 +42,14 @@ for device in (torch.cuda, torch.xpu, torch.mtia):
         device.manual_seed_all = lambda seed: None
 
 
+gc.disable()  # until all is imported
+
+
 def pytest_collection_finish() -> None:
-    """What was imported stays for good: garbage is sought among a million objects less from here on."""
-    gc.collect()
+    """What was imported stays for good: from here on garbage is sought among a million objects less, and less often."""
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(10_000, 20, 10)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -230,9 +234,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", homes.Here)
 
 
+@pytest.fixture(scope="session")
+def _copies() -> dict[type, homes.Copies]:
+    kinds = (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer)
+    return {kind: homes.Copies(kind.from_pretrained.__func__) for kind in kinds}
+
+
 @pytest.fixture
-def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded_once(monkeypatch: pytest.MonkeyPatch, _copies: dict[type, homes.Copies]) -> None:
     """Folders of models are read once and copied from then on, for tests that load the same ones all the time."""
-    for kind in (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer):
-        copies = homes.Copies(kind.from_pretrained.__func__)
+    for kind, copies in _copies.items():
         monkeypatch.setattr(kind, "from_pretrained", classmethod(copies))

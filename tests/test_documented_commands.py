@@ -149,7 +149,9 @@ def test_every_command_of_a_document_runs(
 
 def _is_another_part(command: Command, planned: set[tuple[str, str]]) -> bool:
     """Whether this plans one more table or row of a file, one of which was planned; it has to be there."""
-    part = re.search(r"""--file (\S+\.toml) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line)
+    part = re.search(
+        r"""--file (\S+\.toml) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line
+    )
     if not part or not any(name in command.line for name in REPRODUCTIONS):
         return False
     file, flag, name = part.groups()
