@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 from zipfile import BadZipFile
 
 from groundling import __version__, config
@@ -430,9 +430,12 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
     for prefix, default in command.settings.items():
         kind: Any = _with_plain_groups(type(default))
         start = kind(**vars(default))
+        # The summary is given, or the parser would look for one in the source, whatever command it parses.
+        about = summary_of(kind)
         if prefix.startswith("_"):
-            bare = (tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes)
-            kind = Annotated[(kind, *bare)]
+            kind = Annotated[kind, tyro.conf.arg(name="", help=about), tyro.conf.OmitArgPrefixes]
+        else:
+            kind = Annotated[kind, tyro.conf.arg(help=about)]
         members.append((prefix.lstrip("_"), kind, field(default=start)))
     if command.out:
         place, about = out_of(name)
@@ -454,10 +457,12 @@ def _with_plain_groups(kind: type[Any]) -> type[Any]:
     """The same settings for the parser, in which a group's flags lack the group's name: `--adapt.mask-rate`."""
     import tyro
 
-    groups = {}
-    for name, hint in get_type_hints(kind).items():
+    groups: dict[str, Any] = {}
+    hints: dict[str, Any] = get_type_hints(kind)
+    for name, hint in hints.items():
         if is_dataclass(hint):
-            groups[name] = Annotated[hint, tyro.conf.arg(name="")]
+            about = summary_of(cast(type, hint))
+            groups[name] = Annotated[hint, tyro.conf.arg(name="", help=about)]
     # Its own words alone: the parser finds those of every field by itself.
     return type(kind.__name__, (kind,), {"__annotations__": groups, "__doc__": summary_of(kind)})
 

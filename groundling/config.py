@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -24,17 +24,29 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
     return fields(kind)
 
 
-def flat(config: object) -> Iterator[tuple[object, Field[Any]]]:
+@cache
+def _has_fields(kind: Any) -> bool:
+    return is_dataclass(kind)
+
+
+def _is_group(value: object) -> bool:
+    kind: Any = type(value)
+    return _has_fields(kind)
+
+
+def flat(config: object) -> list[tuple[object, Field[Any]]]:
     """Every single setting of a configuration, those of its groups too, with the group that holds it."""
-    if not is_dataclass(config):
-        return
+    found: list[tuple[object, Field[Any]]] = []
+    if not _is_group(config):
+        return found
     kind: Any = type(config)
     for one in _fields(kind):
         value = config.__dict__[one.name]
-        if is_dataclass(value):
-            yield from flat(value)
+        if _is_group(value):
+            found += flat(value)
         else:
-            yield config, one
+            found.append((config, one))
+    return found
 
 
 def changed(config: Settings, /, **values: object) -> Settings:
@@ -56,7 +68,7 @@ def _changed(config: Any, values: dict[str, object]) -> Any:
     kind: Any = type(config)
     for one in _fields(kind):
         value = config.__dict__[one.name]
-        if is_dataclass(value):
+        if _is_group(value):
             new[one.name] = _changed(value, values)
         elif one.name in values:
             new[one.name] = values[one.name]
@@ -73,6 +85,8 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
 
     Raises InputError, which begins with `where`, for a name that there is not, and for a value that does not fit.
     """
+    if not values:
+        return list(defaults)
     holders = {
         one.name: (place, group)
         for place, config in enumerate(defaults)
@@ -529,8 +543,17 @@ EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
 )
 """What numbers settings may be: in words, as a test, and which settings, of any command."""
 
+EXPECTED_OF = {name: (words, fits) for words, fits, names in EXPECTED for name in names}
+"""The same by setting."""
+
 NUMERIC = re.compile(r"(tuple\[)?(int|float)\b")
 """Types of settings that are numbers; the same name may stand for something else in another command."""
+
+
+@cache
+def _numbers(kind: Any) -> frozenset[str]:
+    """The settings of a group that are numbers."""
+    return frozenset(one.name for one in _fields(kind) if NUMERIC.match(str(one.type)))
 
 
 def check_numbers(config: object, prefix: str = "") -> None:
@@ -538,12 +561,12 @@ def check_numbers(config: object, prefix: str = "") -> None:
 
     Of numbers without a range of their own, NaN and infinity are none. `prefix` stands before the flag's name.
     """
-    expected = {name: (words, fits) for words, fits, names in EXPECTED for name in names}
     for group, one in flat(config):
-        if not NUMERIC.match(str(one.type)):
+        kind: Any = type(group)
+        if one.name not in _numbers(kind):
             continue
         value = vars(group)[one.name]
-        words, fits = expected.get(one.name, ("a finite number", math.isfinite))
+        words, fits = EXPECTED_OF.get(one.name, ("a finite number", math.isfinite))
         every = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(number, (int, float)) and fits(number) for number in every):
             raise InputError(f"--{prefix}{_flag(one.name)} = {_spelt(value)}, expected {words}")

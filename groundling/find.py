@@ -8,6 +8,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
@@ -24,13 +25,13 @@ def is_outside(name: str) -> bool:
     return OUTSIDE.fullmatch(name) is not None and not Path(name).exists()
 
 
-def modules(folder: str) -> list[ModuleType]:
+@cache
+def modules(folder: str) -> tuple[ModuleType, ...]:
     """Every public module of a sub-package, e.g. `modules("objectives")`."""
     package = importlib.import_module(f"{__package__}.{folder}")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
-    return [
-        importlib.import_module(f"{package.__name__}.{name}") for name in names if name[0] != "_"
-    ]
+    public = (name for name in names if name[0] != "_")
+    return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in public)
 
 
 def instances(folder: str, kind: type[T]) -> dict[str, T]:

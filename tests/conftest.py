@@ -4,7 +4,6 @@ import toys  # sets HF_HUB_OFFLINE, TOKENIZERS_PARALLELISM and OMP_NUM_THREADS b
 
 # isort: split
 import gc
-import inspect
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -12,7 +11,6 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from functools import cache
 from pathlib import Path
 
 import browsing
@@ -40,14 +38,22 @@ from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.text import TextEncoder
 
-# Parsing a command's words, the parser reads its settings' help from their source, which a thousand commands need once.
-inspect.findsource = cache(inspect.findsource)
+# No test outlives a power cut; test_running.py looks whether files are synced at all.
+os.fsync = lambda handle: None
+# Every seed is kept for devices that are not there, each with a whole traceback of who set it.
+for device in (torch.cuda, torch.xpu, torch.mtia):
+    if not device.is_available():
+        device.manual_seed_all = lambda seed: None
+
+
+gc.disable()  # until all is imported
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays for good: garbage is sought among a million objects less from here on."""
-    gc.collect()
+    """What was imported stays for good: from here on garbage is sought among a million objects less, and less often."""
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(10_000, 20, 10)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -259,9 +265,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", homes.Here)
 
 
+@pytest.fixture(scope="session")
+def _copies() -> dict[type, homes.Copies]:
+    kinds = (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer)
+    return {kind: homes.Copies(kind.from_pretrained.__func__) for kind in kinds}
+
+
 @pytest.fixture
-def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded_once(monkeypatch: pytest.MonkeyPatch, _copies: dict[type, homes.Copies]) -> None:
     """Folders of models are read once and copied from then on, for tests that load the same ones all the time."""
-    for kind in (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer):
-        copies = homes.Copies(kind.from_pretrained.__func__)
+    for kind, copies in _copies.items():
         monkeypatch.setattr(kind, "from_pretrained", classmethod(copies))

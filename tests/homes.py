@@ -312,6 +312,9 @@ class Copies:
     Runs of whole documents and papers load the same few tiny models hundreds of times.
     """
 
+    MOST = 64
+    """Folders whose models are kept; the oldest goes first."""
+
     def __init__(self, load: Callable[..., Any]) -> None:
         """`load`: the function under the class method."""
         self.load = load
@@ -325,6 +328,8 @@ class Copies:
         key = (kind, Path(source).resolve(), state, repr((more, sorted(options.items()))))
         if key not in self.made:
             self.made[key] = self.load(kind, source, *more, **options)
+            if len(self.made) > self.MOST:
+                self.made.pop(next(iter(self.made)))
         return copy.deepcopy(self.made[key])
 
 

@@ -36,7 +36,7 @@ COCO = tuple(f"COCO_train2014_{number:012d}" for number in range(1, 9))
 WORLD = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "12"]
 WORLD += ["--dev-scenes", "4", "--sentences", "300", "--dev-sentences", "8"]
 """Flags of `data world` that make it small."""
-TASKS = ["--train", "48", "--held", "48", "--world.scenes", "0", "--world.dev-scenes", "0"]
+TASKS = ["--train", "32", "--held", "48", "--world.scenes", "0", "--world.dev-scenes", "0"]
 """Flags of `data tasks` that make it small."""
 
 

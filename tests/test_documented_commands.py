@@ -51,6 +51,14 @@ SMALLER = {
 SEEDS = 2
 """Most seeds of a run; some commands need two of what they compare."""
 
+ROWS = {
+    "clip_td_world.toml": ["CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"],
+    "table3_world.toml": ["MLM+MATCH", "MLM+MATCH+CLIPTC"],
+    "real.toml": ["MLM only", "XDBERT"],
+    "vision_world.toml": ["no features", "full", "500 examples, not pre-trained"],
+}
+"""Of sweeps with many jobs the rows that run: those that later commands read, and one of each kind."""
+
 REPRODUCTIONS = [
     path.name for path in (ROOT / "sweeps").glob("*.toml") if "[paper]" in path.read_text()
 ]
@@ -103,10 +111,7 @@ def smaller(command: Command) -> list[str]:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
     if any(name in command.line for name in REPRODUCTIONS):
         return documents.words(documents.changed(command.line, ["--plan"]))
-    if "clip_td_world.toml" in command.line:  # of its 55 jobs one of each kind
-        flags += ["--rows", "CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"]
-    if "table3_world.toml" in command.line:  # of its 13 rows those that results.md reads
-        flags += ["--rows", "MLM+MATCH", "MLM+MATCH+CLIPTC"]
+    flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))
@@ -123,11 +128,11 @@ def test_every_command_of_a_document_runs(
     page: Path, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failures = []
-    planned: set[str] = set()
+    planned: set[tuple[str, str]] = set()
     for command in documents.commands(page):
         if not command.is_whole or (page.name, command.line) in NOT_RUN:
             continue
-        if _is_another_table(command, planned):
+        if _is_another_part(command, planned):
             continue
         words = smaller(command)
         try:
@@ -142,16 +147,19 @@ def test_every_command_of_a_document_runs(
     assert not failures, "\n" + "\n".join(failures)
 
 
-def _is_another_table(command: Command, planned: set[str]) -> bool:
-    """Whether this plans one more table of a file, one of whose tables was planned; the table has to be there."""
-    table = re.search(r"""--file (\S+\.toml) --table ["']([^"']+)["']""", command.line)
-    if not table:
+def _is_another_part(command: Command, planned: set[tuple[str, str]]) -> bool:
+    """Whether this plans one more table or row of a file, one of which was planned; it has to be there."""
+    part = re.search(
+        r"""--file (\S+\.toml) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line
+    )
+    if not part or not any(name in command.line for name in REPRODUCTIONS):
         return False
-    file, name = table[1], table[2]
-    assert name in tomllib.loads((ROOT / file).read_text())["tables"], command.line
-    if file in planned:
+    file, flag, name = part.groups()
+    there = tomllib.loads((ROOT / file).read_text())["tables" if flag == "table" else "variants"]
+    assert name in there, command.line
+    if (file, flag) in planned:
         return True
-    planned.add(file)
+    planned.add((file, flag))
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ from transformers import (
 
 from groundling import progress
 from groundling.batch import collate
+from groundling.checkpoint import Checkpoints, Counters
 from groundling.cli import main
 from groundling.config import Adversarial, TeachConfig, TrainConfig
 from groundling.errors import InputError, nearest
@@ -39,6 +41,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.progress import Progress, followed
 from groundling.recipes.teach import teach
 from groundling.recipes.teaching import inner_step
+from groundling.runs import whole_folder
 from groundling.train import train
 
 CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
@@ -385,3 +388,21 @@ def test_what_is_no_clip_is_refused(place: Path, tmp_path: Path, siglip: Any) ->
     config = replace(continued(place), start=str(tmp_path / "siglip"))
     with pytest.raises(InputError, match="a siglip model; expected a CLIP with both towers"):
         teach(config, CPU, tmp_path / "out")
+
+
+def test_files_are_on_the_disk_before_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    replace = os.replace
+    monkeypatch.setattr("os.fsync", lambda handle: done.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr("os.replace", lambda *paths: (done.append("named"), replace(*paths)))
+    with whole_folder(tmp_path / "model") as folder:
+        homes.put(folder / "weights", "a")
+    of_file, of_folder = ((tmp_path / name).stat().st_ino for name in ("model/weights", "model"))
+    assert done == [of_file, "named", of_folder]
+    done.clear()
+    model = nn.Linear(2, 2)
+    Checkpoints(tmp_path).save(model, torch.optim.SGD(model.parameters()), Counters(step=1))
+    state = tmp_path / "step-000000001"
+    assert set(done) == {path.stat().st_ino for path in (*state.iterdir(), state, tmp_path)}

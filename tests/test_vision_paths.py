@@ -66,7 +66,7 @@ FORMS = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("paths")
-    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 160, 80)
+    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 64, 48)
     new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
     images = [
         image["file_name"].rpartition(".")[0]
