@@ -8,10 +8,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from difflib import get_close_matches
+from io import StringIO
+from itertools import dropwhile, takewhile
 from typing import Annotated, Any, cast, get_type_hints
 from zipfile import BadZipFile
 
@@ -442,15 +447,58 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         out = Annotated[str, tyro.conf.arg(help=about)]
         members.append(("out", out, field(default=place)))
     options = make_dataclass("Options", members, frozen=True)
-    parsed: Any = tyro.cli(
-        options, prog=f"groundling {name}", description=command.summary, args=list(arguments)
-    )
+    said = StringIO()
+    parsed: Any
+    unknown: list[str]
+    try:
+        with redirect_stderr(said):
+            parsed, unknown = tyro.cli(
+                options,
+                prog=f"groundling {name}",
+                description=command.summary,
+                args=list(arguments),
+                return_unknown_args=True,
+            )
+    except SystemExit as done:
+        if not done.code:
+            raise
+        raise InputError(f"{_unframed(said.getvalue())}; see `groundling {name} --help`") from None
+    if unknown:
+        raise InputError(_unknown(unknown[0], name, command))
     values = vars(parsed)
     settings: list[Any] = []
     for prefix, default in command.settings.items():
         filled = values.pop(prefix.lstrip("_"))
         settings.append(type(default)(**vars(filled)))
     return settings + list(values.values())
+
+
+def _unframed(box: str) -> str:
+    """The first thing that the parser says below its box's title, in one line; plain terminals get lines for a box."""
+    rows = [re.sub(r"^[│|] *| *[│|]$", "", row) for row in box.strip().splitlines()]
+    below = dropwhile(_is_rule, rows[1:])
+    said = takewhile(lambda row: not _is_rule(row), below)
+    return " ".join(" ".join(said).split()).rstrip(".")
+
+
+def _is_rule(row: str) -> bool:
+    return re.search(r"\w", row) is None
+
+
+def _unknown(word: str, name: str, command: Command) -> str:
+    """What to say of a word that is no flag of a command's, nor a flag's value."""
+    flag, _, _ = word.partition("=")
+    there = []
+    for prefix, settings in command.settings.items():
+        before = "" if prefix.startswith("_") else f"{prefix}."
+        there += [before + one.name.replace("_", "-") for _, one in config.flat(settings)]
+    bare = flag.lstrip("-").replace("_", "-")
+    alike = [one for one in there if one.rpartition(".")[2] == bare] or get_close_matches(
+        bare, there, 1
+    )
+    hint = f"; did you mean {' or '.join(f'--{one}' for one in alike)}?" if alike else ""
+    kind = "flag" if word.startswith("-") else "place for"
+    return f"{name} has no {kind} {word!r}{hint}; see `groundling {name} --help`"
 
 
 def _with_plain_groups(kind: type[Any]) -> type[Any]:

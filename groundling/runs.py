@@ -169,10 +169,14 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; delete the file") from None
     told = text.split("\n")
-    lines = []
+    lines: list[dict[str, Any]] = []
     for number, one in enumerate(told, 1):
         line = _log_line(one)
         if line is not None:
+            if lines and line["step"] < lines[-1]["step"]:
+                raise InputError(
+                    f"{path}, line {number}: step {line['step']} after step {lines[-1]['step']}; delete the line"
+                )
             lines.append(line)
         elif number < len(told):
             raise InputError(f"{path}, line {number}: not a line of a log; delete the line")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -115,10 +116,29 @@ def train(
     check_training(config)
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
     inner = Once() if inner is None else inner
-    training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
-    with recomputing(model) if config.gradient_checkpointing else nullcontext(), unasked_masks():
-        training.run()
+    with _quiet_writer():
+        training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
+        recomputed = recomputing(model) if config.gradient_checkpointing else nullcontext()
+        with recomputed, unasked_masks():
+            training.run()
     return training.result()
+
+
+@contextmanager
+def _quiet_writer() -> Iterator[None]:
+    """No traceback of TensorBoard's thread over a disk that is full: the next call of the writer raises the same."""
+    before = threading.excepthook
+
+    def hook(told: threading.ExceptHookArgs) -> None:
+        is_writers = type(told.thread).__module__.startswith("tensorboard")
+        if not is_writers or not isinstance(told.exc_value, OSError):
+            before(told)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 class _Counts(NamedTuple):
@@ -551,7 +571,8 @@ class _Log:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = [json.dumps(line) for line in read_log(path) if line["step"] <= step]
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        accelerator.init_trackers("tensorboard")
+        with disk_errors(path.parent / "tensorboard"):
+            accelerator.init_trackers("tensorboard")
 
     def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
         """Adds a micro-batch's sums."""

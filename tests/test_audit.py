@@ -5,6 +5,7 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from zipfile import ZipFile
 
 import homes
 import numpy as np
@@ -16,6 +17,7 @@ from homes import put, table
 from PIL import Image
 from safetensors.torch import load_file
 
+from groundling.analysis.watched import means_by_epoch
 from groundling.check.folder import check
 from groundling.config import OwnFile
 from groundling.data.caption_samples import decode
@@ -31,6 +33,7 @@ from groundling.jobs import Job, _result
 from groundling.models.loading import load_config, load_processor
 from groundling.models.single_stream import described_join
 from groundling.models.text import load_text_encoder
+from groundling.recipes.sweeping.file import read_sweep
 from groundling.runs import read_log
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
@@ -201,6 +204,36 @@ def test_e15_data_check_tells_what_commands_refuse(tmp_path: Path) -> None:
     assert check(tmp_path / "store").problems == [f"{path}: changed since it was written (SHA-256)"]
     vcr_files.folder(tmp_path / "vcr")
     assert check(tmp_path / "vcr").ok
+
+
+def test_e14_a_log_whose_steps_cover_nothing_or_go_back(tmp_path: Path) -> None:
+    log = put(
+        tmp_path / "log.jsonl",
+        '{"step": 0, "loss": 9}\n{"step": 2, "loss": 1}\n{"step": 2, "loss": 9}\n',
+    )
+    assert means_by_epoch(log, ["loss"], 2) == {"loss": [1.0]}
+    put(log, '{"step": 2, "loss": 1}\n{"step": 1, "loss": 1}\n')
+    with pytest.raises(
+        InputError, match=r"log.jsonl, line 2: step 1 after step 2; delete the line"
+    ):
+        read_log(log)
+
+
+def test_e14_a_zip_of_a_version_to_come_is_refused(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("1.json", "{}")
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[content.index(b"PK\1\2") + 6] = 148
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(InputError, match=r"a.zip: not a readable zip file \(zip file version 14.8"):
+        list(import_regions(tmp_path / "a.zip")[1])
+
+
+def test_e14_a_sweep_with_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
+    for damage in ("9" * 5000, "[" * 10**4):
+        path = put(tmp_path / "s.toml", f"seeds = {damage}\n")
+        with pytest.raises(InputError, match=r"s.toml: a number of too many digits, or nested"):
+            read_sweep(path)
 
 
 def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from homes import (
 )
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tensorboard.summary.writer.record_writer import RecordWriter
 from transformers import AutoModel, BertTokenizer
 
 from groundling import checkpoint
@@ -790,6 +791,34 @@ def test_the_disk_fills_up_during_a_checkpoint(
     assert step.calls == 2
     assert same(out, whole)
     assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("at", "named"), [(1, "tensorboard"), (3, "log.jsonl")])
+def test_e14_the_disk_fills_up_under_tensorboards_writer(
+    at: int,
+    named: str,
+    control: AdaptConfig,
+    whole: dict,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its file is written in a thread, whose errors nobody may see as a traceback, nor miss."""
+    written = []
+
+    def write(self: RecordWriter, event: bytes) -> None:
+        written.append(event)
+        if len(written) >= at:
+            raise full_disk()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordWriter, "write", write)
+        with pytest.raises(InputError, match=f"out/{named}: cannot be written .No space left"):
+            adapt(control, STEPS, tmp_path / "out")
+    assert "Traceback" not in capfd.readouterr().err
+    adapt(control, STEPS, tmp_path / "out")
+    assert same(tmp_path / "out", whole)
+    assert [line["step"] for line in homes.log_of(tmp_path / "out")] == [1, 2, 3]
 
 
 def full_json(patch: pytest.MonkeyPatch) -> None:

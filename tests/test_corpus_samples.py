@@ -435,9 +435,14 @@ def test_a_text_that_changes_while_it_is_read_leaves_no_store(
 
 
 def test_without_a_cache_texts_go_with_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert_tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert place_of_stores(tmp_path).parent == cache_folder()
+    blocked = put(tmp_path / "cache" / "texts", "")  # as another user's folder is, but to root, too
+    with pytest.raises(
+        InputError, match=f"{blocked}/.*: cannot be written .* GROUNDLING_CACHE name"
+    ):
+        read(write(tmp_path / "t.txt", NASTY), blocked, bert_tokenizer)
     monkeypatch.setenv(CACHE, "")
     assert place_of_stores(tmp_path) == tmp_path / "texts"
     put(tmp_path / "texts" / "x.npy", "")
@@ -464,7 +469,7 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
     assert corpora.lines(path) == ["a dog", "zwei\u2028Hunde"]
     if ending:
         cut(path)
-        with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read"):
+        with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read .*; copy it again"):
             corpora.lines(path)
 
 

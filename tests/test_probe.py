@@ -233,6 +233,12 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     assert "odd_dev.tsv, line 2" in refused()
     (world / "probes" / "odd_dev.tsv").unlink()
     assert "odd_dev.tsv: no such file" in refused()
+    put(world, "odd_dev.tsv", questions())
+    with pytest.raises(
+        InputError, match=r"odd_train.tsv: \d+ examples are fewer than one batch of"
+    ):
+        probe(config, replace(FEW, batch=10**4), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))
     put(world, "attribute.tsv", attributes())
     assert "odd_dev.tsv, index 0" in refused()

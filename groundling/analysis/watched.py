@@ -12,8 +12,8 @@ from groundling.runs import read_log
 def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, list[float]]:
     """Mean of each term in every epoch of `log.jsonl`, where it was logged at all.
 
-    A line counts by the steps it covers, and belongs to the epoch in which it ends, of `epoch` steps each. Raises
-    InputError as `read_log`.
+    A line counts by the steps it covers (one that covers none says nothing), and belongs to the epoch in which it ends,
+    of `epoch` steps each. Raises InputError as `read_log`.
     """
     sums: dict[str, dict[int, tuple[float, int]]] = {term: {} for term in terms}
     before = 0
@@ -22,7 +22,7 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
         before = line["step"]
         number = ceil(round(before / epoch, 6))
         for term in terms:
-            if term in line:
+            if term in line and steps:
                 total, covered = sums[term].get(number, (0.0, 0))
                 sums[term][number] = (total + steps * line[term], covered + steps)
     return {

@@ -119,7 +119,8 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # gzip, zlib and zstandard each have their own
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
+        advice = "copy it again, or give it the ending of what it is"
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); {advice}") from None
 
 
 class _Zstandard:
@@ -184,7 +185,7 @@ def _texts_of(path: Path) -> Iterator[str]:
                 empty = empty and not (text and text.strip())
                 if text:
                     yield text
-    except arrow.ArrowException as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
+    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); copy it again") from None
     if empty:
         raise InputError(f"{path}: the file is empty")

@@ -8,6 +8,7 @@ text, and `ends` (texts, 3 or 4): where each text's part of `text`, `words`, `pi
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -43,7 +44,7 @@ from groundling.data.shards import (
     shard_file,
 )
 from groundling.errors import InputError
-from groundling.hashing import cache_folder, data_hash, hashes_of
+from groundling.hashing import CACHE, cache_folder, data_hash, hashes_of
 from groundling.jobs import cores, side_by_side
 from groundling.progress import Progress
 
@@ -105,7 +106,7 @@ def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> S
     at the shards that are missing, and what is damaged is named and made anew.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or the folder cannot be written to or read.
     """
     path = Path(path)
     content = {"sha256": data_hash(path), "ending": _ending(path)}
@@ -115,17 +116,38 @@ def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> S
     part = _part(folder, state)
     leads = state.is_local_main_process
     first = leads and part.rank == 0
-    with alone(folder, "tokenising these texts") if first else nullcontext():
+    with _at(folder), alone(folder, "tokenising these texts") if first else nullcontext():
         if first:
             _mend(folder, key)
         state.wait_for_everyone()
         if leads and not _manifest(folder).is_file():
+            _check_writable(folder)  # before the work
             _make(path, wanted, making, folder, key, part)
         # No barrier: those of a process group give up after some minutes.
         while not _manifest(folder).is_file():
             time.sleep(WAIT)
         state.wait_for_everyone()
     return ShardStore(folder, "shard of texts")
+
+
+@contextmanager
+def _at(folder: Path) -> Iterator[None]:
+    """Raises InputError for a folder of the cache that cannot be used, as another user's cannot."""
+    try:
+        yield
+    except OSError as error:
+        if not Path(error.filename or folder).is_relative_to(folder.parent):
+            raise
+        raise InputError(
+            f"{error.filename or folder}: cannot be written or read ({error.strerror}), but tokenised texts are kept "
+            f"there; mend that, or let {CACHE} name another folder (empty: none)"
+        ) from None
+
+
+def _check_writable(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def _digest(text: str) -> str:

@@ -389,8 +389,8 @@ def _files(path: Path, suffix: str, read: Callable[[str, bytes], Found]) -> Iter
             for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
                 name = Path(member).stem
                 yield _item(name, member, later(name, partial(archive.read, member)))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a readable zip file ({error})") from None
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a readable zip file ({first_line(error)})") from None
 
 
 def _vlbert(name: str, content: bytes) -> Found:

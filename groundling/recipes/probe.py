@@ -50,6 +50,8 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
     tasks, rows = _asked(config, world)
     # Everything is read before anything is trained: a mistake in the last file is told at once.
     examples = {task.name: {split: task.read(world, split) for split in SPLITS} for task in tasks}
+    for task in tasks:
+        _check_batch(len(examples[task.name][task.train]), task.file(world, task.train), training)
     settings = {**asdict(config), "train": asdict(training)}
     inputs: dict[str, str | Path] = {"model": config.model, "data": world / "probes"}
     run = Run(out, "probe", settings, inputs, training.cpu)
@@ -61,6 +63,14 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
     for task in tasks:
         result[task.name] = _tuned(task, examples[task.name], config, training, run.folder)
     return run.finish(result)
+
+
+def _check_batch(count: int, file: Path, training: TrainConfig) -> None:
+    """Raises InputError if a question has fewer examples than a step learns from."""
+    if not training.batch_tokens and count < training.batch:
+        raise InputError(
+            f"{file}: {count} examples are fewer than one batch of {training.batch}; lower --batch"
+        )
 
 
 def _asked(config: ProbeConfig, world: Path) -> tuple[list[Task], list[dict[str, str]]]:

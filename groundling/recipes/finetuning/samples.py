@@ -237,8 +237,9 @@ def learning_from(
 
     Raises InputError if there are some, and no objective that needs no label.
     """
+    called = f"--data {config.data}" if config.data else "the data"
     if not config.unlabelled:
-        return Source(samples)
+        return Source(samples, name=called)
     if all("labels.label" in objective.needs for objective in objectives):
         raise InputError(
             f"--unlabelled {config.unlabelled}: all of --objectives {' '.join(config.objectives)} need labels"
@@ -248,4 +249,4 @@ def learning_from(
     labelled = Chosen(samples, known)
     (first,) = labelled.get([0], [generator(examples[0].id)])
     rest = Unlabelled(Chosen(samples, others), first.labels["label"])
-    return Source(labelled, beside=rest, each=config.unlabelled)
+    return Source(labelled, name=called, beside=rest, each=config.unlabelled)

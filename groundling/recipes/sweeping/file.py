@@ -277,6 +277,8 @@ def _content(path: str | Path) -> dict[str, Any]:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML ({error})") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: a number of too many digits, or nested too deep") from None
     for key, value in content.items():
         if key not in TABLES:
             raise InputError(f"{path}: unknown key {key!r}; expected {', '.join(sorted(TABLES))}")
