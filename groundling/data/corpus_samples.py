@@ -16,6 +16,8 @@ from groundling.data.prepared import Making, prepared
 from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_of, thinned
 from groundling.data.shards import ShardStore
 
+CLOSED_AFTER = 2048
+"""Samples read until files are unmapped, since each read maps some 64 KB of every array beside its own."""
 PIECES = 2
 """The column of a store's `ends` where those of the text's pieces are; bytes, words and the CLIP side have others."""
 
@@ -41,6 +43,7 @@ class CorpusSamples:
         of_files = [store.rows["characters"] for _, store in files]
         self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
+        self._read = 0
         self._places = np.array(thinned(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
         self.ids = Each(count, self._id)
@@ -74,6 +77,11 @@ class CorpusSamples:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
+        self._read += len(indices)
+        if self._read > CLOSED_AFTER:
+            self._read = 0
+            for _, store in self.files:
+                store.close_files()
         return [self._made(int(index)) for index in indices]
 
     def _place(self, index: int) -> int:

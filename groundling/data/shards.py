@@ -551,6 +551,10 @@ class ShardStore:
         shard, place = self._locate(number)
         return self.indices[shard].lengths[name][place]
 
+    def close_files(self) -> None:
+        """Unmap all files, whose pages count as this process's memory; what is asked for next maps its own again."""
+        self._arrays.cache_clear()
+
     def shard_arrays(self, shard: int) -> dict[str, np.ndarray]:
         """All rows of a shard by array name, mapped; raises InputError if a file is damaged or of another form."""
         return self._arrays(shard)

@@ -281,4 +281,4 @@ def test_by_flag(capsys: Any, tmp_path: Path) -> None:
     capsys.readouterr()
     words += ["--batch-tokens", "5", "--out", str(tmp_path / "other")]
     assert main(words) == 2
-    assert "--batch-tokens = 5: data has a sample" in capsys.readouterr().err
+    assert "--batch-tokens = 5: --text has a sample" in capsys.readouterr().err
