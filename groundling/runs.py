@@ -301,6 +301,8 @@ def open_run(
     settings = out / "config.json"
     if _has_results(out, settings):
         theirs = read_json(settings)
+        if not isinstance(theirs, dict):
+            raise InputError(f"{settings}: not the settings of a run; choose another --out")
         for part, value in mine.items():
             if theirs.get(part) != value:
                 differing = difference(theirs.get(part), value, part)
@@ -348,4 +350,7 @@ def finished(out: Path) -> dict[str, Any] | None:
     result = read_json(path)
     if not isinstance(result, dict):
         raise InputError(f"{path}: holds a {type(result).__name__}, expected an object")
+    learned = result.get("trained_on", [])
+    if not isinstance(learned, list):
+        raise InputError(f"{path}: 'trained_on' is {learned!r}, expected a list of splits")
     return result

@@ -18,6 +18,9 @@ from groundling.tasks import flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
 Wanted = dict[Path, list[str]]
 """Files of a layout, each with the ids of the images that it asks for."""
 
+LISTS = ("minival.json", "nominival.json")
+"""What no other layout calls its files."""
+
 
 def _matched(place: Place, wanted: Wanted, report: Report) -> Match | None:
     """A match if there are files of the layout, after a look at the images that they ask for."""
@@ -36,7 +39,9 @@ def vqa_v2(place: Place, report: Report) -> Match | None:
     """Questions and annotations of VQA v2, or LXMERT's lists, with an answer map."""
     folder = place.folder
     splits = [split for split in vqa.YEARS if _has_vqa(folder, split)]
-    splits += [path.stem for path in place.with_fields(".json", "question_id", "img_id")]
+    lists = place.with_fields(".json", "question_id", "img_id")
+    lists += [one for one in place.heads if one.name in LISTS and one not in lists]  # damaged
+    splits += [path.stem for path in lists]
     if not splits:
         return None
     wanted: Wanted = {}

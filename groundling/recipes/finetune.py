@@ -86,7 +86,7 @@ def finetune(
     for seed in range(training.seed, training.seed + config.seeds):
         folder = run.folder / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
-        done = ended(folder)
+        done = ended(folder, lambda done: summary(task, [done], config))
         if done is None:
             splits = splits or read_splits(task, config)
             student = student_of(config, seed, task, shelf)

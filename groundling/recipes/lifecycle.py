@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 
 from groundling.checkpoint import Checkpoints
-from groundling.errors import InputError
+from groundling.errors import InputError, in_one_line
 from groundling.find import is_outside, source_of
 from groundling.runs import (
     RESULT,
@@ -103,10 +103,22 @@ class Run:
         return result
 
 
-def ended(folder: Path) -> dict[str, Any] | None:
-    """What a run in a folder wrote when it finished, without checkpoints that a kill behind it left; else None."""
+def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any] | None:
+    """What a run in a folder wrote when it finished, without checkpoints that a kill behind it left; else None.
+
+    `reads` takes of it what the caller will. Raises InputError if the file is damaged, or lacks something of that.
+    """
     result = finished(folder)
-    if result is not None and PartialState().is_main_process:
+    if result is None:
+        return None
+    try:
+        reads(result)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(
+            f"{folder / RESULT}: not as its run wrote it ({type(error).__name__}: {in_one_line(error)}); "
+            "delete it, and the same command makes it again"
+        ) from None
+    if PartialState().is_main_process:
         Checkpoints(folder / "checkpoints").clear()
     return result
 

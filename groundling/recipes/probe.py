@@ -124,18 +124,23 @@ def _tuned(
     for seed in seeds:
         own = folder / task.name.removeprefix("world/") / f"seed-{seed}"
         own.mkdir(parents=True, exist_ok=True)
-        done = ended(own)
+        done = ended(own, lambda done: _summary([done], splits))
         if done is None:
             student = load_student(config.model, config.kind)
             done = one_run(student, task, splits, replace(training, seed=seed), own, tuning)
         runs.append(done)
+    return {"chance": _chance(splits["test"]), "seeds": list(seeds), **_summary(runs, splits)}
+
+
+def _summary(runs: Sequence[Mapping[str, Any]], splits: Splits) -> dict[str, Any]:
+    """Every seed's accuracies and whether it learned something, and the mean of those that did."""
     losses = [run["last"]["loss"] for run in runs]
     guessing = _guessing_loss(splits["train"])
     learned = [loss < LEARNED * guessing for loss in losses]
     scores = {
         split: [run["scores"][split]["accuracy"] for run in runs] for split in ("dev", "test")
     }
-    told: dict[str, Any] = {"chance": _chance(splits["test"]), "seeds": list(seeds)}
+    told: dict[str, Any] = {}
     for split, values in scores.items():
         counted = [value for value, has_learned in zip(values, learned, strict=True) if has_learned]
         told[split] = mean(counted) if counted else None

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from groundling.config import PushConfig, Sharing, need
-from groundling.errors import InputError, first_line
+from groundling.errors import InputError, first_line, in_one_line
 from groundling.models.hub import is_there
 from groundling.predicting.fitted import model_folder
 from groundling.recipes.cards import DEFAULTS, card
@@ -35,7 +35,7 @@ def push(config: PushConfig) -> dict[str, Any]:
         raise InputError(
             f"{folder}: has not finished, there is no result.json; run its command to the end"
         )
-    text = card(config.to, model, run, result)
+    text = _card(config.to, folder, model, run, result)
     url = _uploaded(model, text, config)
     return {"pushed": str(model), "to": url}
 
@@ -81,9 +81,20 @@ def _described(folder: Path) -> dict[str, Any]:
     """What a run folder says of its run; raises InputError if that is none that saves a model."""
     run = read_json(folder / "config.json")
     is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
-    if not is_run or run["kind"] not in DEFAULTS:
+    if not is_run or run["kind"] not in list(DEFAULTS):
         raise InputError(f"{folder}: expected the run folder of {', '.join(DEFAULTS)}")
     return {"commit": "unknown", **run}
+
+
+def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
+    """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
+    try:
+        return card(name, model, run, result)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{folder}: config.json or result.json is not as a run writes them "
+            f"({type(error).__name__}: {in_one_line(error)})"
+        ) from None
 
 
 def _uploaded(model: Path, text: str, config: PushConfig) -> str:

@@ -198,9 +198,13 @@ def _seed_of_text_only(path: Path) -> dict[str, Any]:
     if done.get("task") != ANSWER.name:
         raise InputError(f"{path}: predictions of {done.get('task')}, expected {ANSWER.name}")
     settings = path.parent.parent / "config.json"
-    config = read_json(settings).get("config", {}) if settings.is_file() else {}
-    if config.get("regions", {}).get("regions"):
+    about = read_json(settings) if settings.is_file() else {}
+    config = about.get("config", {}) if isinstance(about, dict) else None
+    regions = config.get("regions", {}) if isinstance(config, dict) else None
+    if not isinstance(config, dict) or not isinstance(regions, dict):
+        raise InputError(f"{settings}: not the settings of a run")
+    if regions.get("regions"):
         raise InputError(
-            f"{path}: its model saw regions ({config['regions']['regions']}); IM wants one of the text alone"
+            f"{path}: its model saw regions ({regions['regions']}); IM wants one of the text alone"
         )
     return {"text-only run": {"model": config.get("model"), "seed": done.get("seed")}}

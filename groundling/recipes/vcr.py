@@ -15,7 +15,7 @@ from groundling.config import VcrConfig, need
 from groundling.data.tables import read_json_lines
 from groundling.errors import InputError
 from groundling.recipes.lifecycle import Run
-from groundling.runs import disk_errors, finished
+from groundling.runs import RESULT, disk_errors, finished
 from groundling.tasks import Task
 from groundling.tasks.vcr import (
     ANSWER,
@@ -165,7 +165,9 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
             raise InputError(
                 f"{seed_folder}: a run of {done.get('task')}, expected one of {task.name}"
             )
-        files[int(done["seed"])] = seed_folder / f"predictions_{split}.jsonl"
+        if type(done.get("seed")) is not int:
+            raise InputError(f"{seed_folder / RESULT}: expected a whole number in 'seed'")
+        files[done["seed"]] = seed_folder / f"predictions_{split}.jsonl"
     return files
 
 

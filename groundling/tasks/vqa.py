@@ -280,10 +280,12 @@ def _lxmert_questions(entries: Mapping[int, Entry], image: str) -> list[Question
     for number, (where, fields) in entries.items():
         picture = re.fullmatch(r"COCO_(\w+)_(\d{1,18})", _field(where, fields, "img_id", str))
         scores = _field(where, fields, "label", dict) if is_labelled else None
-        has_numbers = all(isinstance(score, int | float) for score in (scores or {}).values())
-        if picture is None or not has_numbers:
+        has_shares = all(
+            isinstance(score, int | float) and 0 <= score <= 1 for score in (scores or {}).values()
+        )
+        if picture is None or not has_shares:
             raise InputError(
-                f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers in label"
+                f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers from 0 to 1 in label"
             )
         name = image.format(subset=picture[1], number=int(picture[2]))
         asked.append(Question(number, _field(where, fields, "sent", str), name, scores))

@@ -5,11 +5,16 @@ What `read` returns is all that a command would learn from the files: two readin
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import pickle
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,16 +35,18 @@ from groundling.analysis.retention import read_pairs
 from groundling.check.places import Flags
 from groundling.checkpoint import Checkpoints, Counters
 from groundling.cli import main
-from groundling.config import Adapting, OwnFile
+from groundling.config import Adapting, FinetuneConfig, OwnFile
 from groundling.data.caption_samples import decode
 from groundling.data.captions import caption_lines, keep_listed, read_captions
 from groundling.data.conllu import read_parses
 from groundling.data.corpora import lines
+from groundling.data.corpus_samples import corpus_samples
 from groundling.data.detections import read_detections
 from groundling.data.minimal_pairs import read_minimal_pairs
 from groundling.data.own_rows import texts_in, whole_rows
 from groundling.data.region_imports import ImageNames, import_regions
 from groundling.data.regions import RegionStore
+from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
 from groundling.data.vcr_objects import metadata
 from groundling.data.visual_facts import open_visual_facts
@@ -48,7 +55,9 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.forms import Classify
 from groundling.grounding.figures import figures_of
+from groundling.joins.uniter import uniter
 from groundling.joins.visualbert import visualbert
+from groundling.joins.vlbert import vlbert
 from groundling.looking.ranked import Ranked
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.clip import clip_text, load_two_towers
@@ -61,8 +70,12 @@ from groundling.models.saved_heads import LM_HEAD, load_head, save_heads
 from groundling.models.text import load_text_encoder
 from groundling.models.weights import weights_sha256
 from groundling.predicting.description import Described, described
+from groundling.recipes import ensemble, judged_page, push, shift, vcr
+from groundling.recipes.finetuning.result import summary
+from groundling.recipes.lifecycle import ended
 from groundling.recipes.sweeping.file import read_sweep
-from groundling.runs import finished, read_json
+from groundling.runs import finished, open_run, read_json
+from groundling.shift.files import read_lines
 from groundling.shift.masks import read_losses
 from groundling.shift.partitions import manifest, read_manifest, write_manifest
 from groundling.shift.predictions import read_predictions
@@ -73,6 +86,7 @@ from groundling.tasks.attribute import read_nouns
 from groundling.tasks.flickr_entities import captions as entity_captions
 from groundling.tasks.probes import questions_in
 from groundling.tasks.table import own_task
+from groundling.tasks.vcr import ANSWER
 from groundling.vision.detect import annotated
 
 
@@ -211,6 +225,14 @@ def _texts(shelf: Shelf) -> dict[str, Reader]:
             checked=False,
         ),
     }
+    for ending, missing in ((".gz", ""), (".zst", "zstandard"), (".parquet", "pyarrow")):
+        if not missing or find_spec(missing):
+            made[f"text {ending}"] = Reader(
+                partial(_packed, ending=ending, said=said),
+                partial(_lines, name=f"a.txt{ending}"),
+                checked=False,
+            )
+    made["tokenised texts"] = Reader(_tokenised, _texts_of, checked=False)
     columns = OwnFile(text="question", label="answer", image="photo")
     for ending, text in own.items():
         made[f"own {ending}"] = Reader(
@@ -224,6 +246,36 @@ def _texts(shelf: Shelf) -> dict[str, Reader]:
             checked=False,
         )
     return made
+
+
+def _packed(place: Path, ending: str, said: Sequence[str]) -> None:
+    raw = "".join(f"{text}\n" for text in said).encode()
+    path = place / f"a.txt{ending}"
+    if ending == ".gz":
+        put(path, gzip.compress(raw, mtime=0))
+    elif ending == ".zst":
+        put(path, import_module("zstandard").ZstdCompressor().compress(raw))
+    else:
+        place.mkdir(parents=True)
+        content = import_module("pyarrow").table({"text": list(said)})
+        import_module("pyarrow.parquet").write_table(content, path)
+
+
+def _lines(place: Path, name: str) -> object:
+    return lines(place / name)
+
+
+def _tokenised(place: Path) -> None:
+    _texts_of(place)
+
+
+def _texts_of(place: Path) -> object:
+    """Samples of a text whose store is in a folder, made anew where it is damaged."""
+    text = place.with_name(f"{place.name}.txt")
+    if not text.exists():
+        homes.text(text, 6)
+    samples = corpus_samples([text], "lines", TextInput(homes.words(), 20), place)
+    return samples.get(range(len(samples)))
 
 
 def _asked_rows(place: Path, name: str) -> object:
@@ -321,11 +373,13 @@ def _tasks(shelf: Shelf) -> dict[str, Reader]:
         lambda place: vcr_files.folder(place, 4, 4),
         partial(_task, name="vcr", splits=("train", "val")),
     )
-    glue = {"rte": "RTE", "cola": "CoLA", "sts-b": "STS-B", "qqp": "QQP"}
+    glue = {"rte": "RTE", "cola": "CoLA", "sts-b": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
+    glue |= {"mrpc": "MRPC", "sst-2": "SST-2", "qnli": "QNLI", "wnli": "WNLI"}
     for name, folder in glue.items():
+        dev = "dev_matched" if name == "mnli" else "dev"
         made[f"glue/{name}"] = Reader(
-            partial(_glue, folder=folder),
-            partial(_task, name=f"glue/{name}", splits=("train", "dev")),
+            partial(_glue, folder=folder, splits=("train", dev)),
+            partial(_task, name=f"glue/{name}", splits=("train", dev)),
         )
     swag = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
     swag += 'A dog ran.,He,"barks, twice.",b,c,d,2\nA cat sat.,It,a,b,c,d,0\n'
@@ -333,6 +387,21 @@ def _tasks(shelf: Shelf) -> dict[str, Reader]:
         lambda place: [put(place / f"{split}.csv", swag) for split in ("train", "val")],
         partial(_task, name="swag", splits=("train", "val")),
     )
+    full = "sent1,sent2,gold-ending,distractor-0,distractor-1,distractor-2,distractor-3\n"
+    full += 'A dog ran.,He,"barks, twice.",b,c,d,\nA cat sat.,It,a,b,c,d,e\n'
+    made["swag/full"] = Reader(
+        lambda place: [put(place / f"{split}_full.csv", full) for split in ("train", "val")],
+        partial(_task, name="swag/full", splits=("train", "val")),
+    )
+    made["VQA lists of LXMERT"] = Reader(
+        _lxmert_lists, partial(_task, name="vqa/minival", splits=("minival", "nominival"))
+    )
+    for name, by, held in (("refcocog", "umd", "test"), ("refcocog/google", "google", "val")):
+        made[name] = Reader(
+            partial(_refs, shelf=shelf, by=by, held=held),
+            partial(_task, name=name, splits=("train", held)),
+            kept=PIXELS,
+        )
     clear = table(
         ("id", "excerpt", "target"),
         *[(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])],
@@ -360,6 +429,11 @@ def _tasks(shelf: Shelf) -> dict[str, Reader]:
         lambda place: _chosen(read_manifest(place / "part.json")),
         checked=False,
     )
+    made["lines to shift"] = Reader(
+        lambda place: vcr_files.folder(place, 1, 4),
+        lambda place: [line.item for line in read_lines(place, "val")],
+        checked=False,
+    )
     made["VCR's losses"] = Reader(
         _losses, lambda place: read_losses(place / "losses.jsonl"), checked=False
     )
@@ -371,7 +445,29 @@ def _task(place: Path, name: str, splits: tuple[str, ...]) -> object:
     return [task.form, *(task.read(place, split) for split in splits)]
 
 
-def _glue(place: Path, folder: str) -> None:
+def _lxmert_lists(place: Path) -> None:
+    for first, split in enumerate(("minival", "nominival")):
+        rows = [
+            {"question_id": n, "sent": f"is it {text} ?", "img_id": f"COCO_val2014_{n:012d}"}
+            | {"label": {"yes": 1, "no": 0.3}}
+            for n, text in enumerate(toys.sentences()[:3], 3 * first)
+        ]
+        put(place / f"{split}.json", json.dumps(rows))
+    put(place / "trainval_label2ans.json", json.dumps(["yes", "no"]))
+
+
+def _refs(place: Path, shelf: Shelf, by: str, held: str) -> None:
+    """The same expressions under another partition's name, in the form of pickles that are text."""
+    copied(shelf.tasks, "refcoco+")(place)
+    path = place / "refs(unc).p"
+    refs = pickle.loads(path.read_bytes())
+    path.unlink()
+    for ref in refs:
+        ref["split"] = "train" if ref["split"] == "train" else held
+    put(place / f"refs({by}).p", pickle.dumps(refs, 0))
+
+
+def _glue(place: Path, folder: str, splits: tuple[str, ...]) -> None:
     said = toys.sentences()
     rows = {
         "RTE": "index\tsentence1\tsentence2\tlabel\n"
@@ -381,8 +477,17 @@ def _glue(place: Path, folder: str) -> None:
         + "".join(f"{said[n]}\t{said[-n]}\t{n}\n" for n in range(4)),
         "QQP": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
         + "".join(f"{n}\t1\t2\t{said[n]}\t{said[-n]}\t{n % 2}\n" for n in range(4)),
+        "MRPC": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+        + "".join(f"{n % 2}\t1\t2\t{said[n]}\t{said[-n]}\n" for n in range(4)),
+        "SST-2": "sentence\tlabel\n" + "".join(f"{said[n]}\t{n % 2}\n" for n in range(4)),
+        "QNLI": "index\tquestion\tsentence\tlabel\n"
+        + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{'not_' * (n % 2)}entailment\n" for n in range(4)),
+        "WNLI": "index\tsentence1\tsentence2\tlabel\n"
+        + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{n % 2}\n" for n in range(4)),
+        "MNLI": "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
+        + "".join(f"{n}\t{said[n]}\t{said[-n]}\tneutral\tneutral\n" for n in range(4)),
     }
-    for split in ("train", "dev"):
+    for split in splits:
         put(place / folder / f"{split}.tsv", rows[folder])
 
 
@@ -453,7 +558,20 @@ def _regions(shelf: Shelf) -> dict[str, Reader]:
             lambda place: _imported(place / "a.hdf5", str(place / "ids.txt")),
             checked=False,  # which knows no --ids
         ),
-        "regions lmdb": Reader(_lmdb, _imported),
+        "regions hdf5 of named rows": Reader(
+            partial(_ban, ids='{"b": 1, "a": 0}'),
+            lambda place: _imported(place / "a.hdf5", str(place / "ids.json")),
+            checked=False,
+        ),
+        "regions lmdb": Reader(partial(_lmdb, pack=_as_npz), _imported),
+        "regions lmdb of msgpack": Reader(partial(_lmdb, pack=_as_msgpack), _imported),
+        "names of stills": Reader(
+            lambda place: vcr_files.folder(place, 3, 3),
+            lambda place: sorted(
+                ImageNames([str(path) for path in sorted(place.glob("*.jsonl"))]).stills.items()
+            ),
+            checked=False,
+        ),
         "names of imported images": Reader(
             copied(shelf.shop, "captions_train2014.json", "dataset_coco.json"),
             lambda place: [
@@ -520,10 +638,10 @@ def _volta(place: Path) -> None:
             group["features"] = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
 
 
-def _ban(place: Path) -> None:
+def _ban(place: Path, ids: str = "a\nb\n") -> None:
     import h5py
 
-    put(place / "ids.txt", "a\nb\n")
+    put(place / f"ids.{'json' if ids[0] == '{' else 'txt'}", ids)
     boxes = np.array([[[0, 0, 8, 8], [4, 4, 16, 16]]] * 2, np.float32)
     with h5py.File(place / "a.hdf5", "w") as file:
         file["image_features"] = np.random.default_rng(0).normal(size=(2, 2, 8)).astype(np.float32)
@@ -531,9 +649,7 @@ def _ban(place: Path) -> None:
         file["spatial_features"] = np.concatenate([boxes, boxes[:, :, :2]], 2) / 16
 
 
-def _lmdb(place: Path) -> None:
-    import io
-
+def _lmdb(place: Path, pack: Callable[[dict[str, np.ndarray]], bytes]) -> None:
     import lmdb
 
     place.mkdir(parents=True)
@@ -541,10 +657,24 @@ def _lmdb(place: Path) -> None:
     with lmdb.open(str(place), map_size=1 << 22) as base, base.begin(write=True) as view:
         for name in ("a", "b", "c"):
             features = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float16)
-            packed = io.BytesIO()
-            np.savez(packed, features=features, norm_bb=boxes, conf=np.float32([0.9, 0.8]))
-            view.put(f"{name}.npz".encode(), packed.getvalue())
+            arrays = {"features": features, "norm_bb": boxes, "conf": np.float32([0.9, 0.8])}
+            view.put(f"{name}.npz".encode(), pack(arrays))
     (place / "lock.mdb").unlink()
+
+
+def _as_npz(arrays: dict[str, np.ndarray]) -> bytes:
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)
+    return packed.getvalue()
+
+
+def _as_msgpack(arrays: dict[str, np.ndarray]) -> bytes:
+    """As msgpack-numpy has arrays."""
+    entry = {
+        name: {"nd": True, "type": one.dtype.str, "shape": one.shape, "data": one.tobytes()}
+        for name, one in arrays.items()
+    }
+    return import_module("msgpack").packb(entry)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
@@ -558,7 +688,18 @@ def _models(shelf: Shelf) -> dict[str, Reader]:
         "CLIP": (homes.seeing_clip, _both_towers),
         "CLIP with looks": (homes.seeing_clip, load_clip_looks),
         "ViLT": (homes.vilt, load_student),
-        "VisualBERT": (_single_stream, load_student),
+        "VisualBERT": (partial(_single_stream, make=visualbert), load_student),
+        "VL-BERT": (partial(_single_stream, make=vlbert), load_student),
+        "UNITER": (partial(_single_stream, make=uniter), load_student),
+        "LXMERT": (_lxmert, load_student),
+        "RoBERTa": (
+            lambda place: homes.home(place, toys.roberta(600), toys.roberta_words()),
+            load_student,
+        ),
+        "ModernBERT": (
+            lambda place: homes.home(place, toys.modernbert(len(homes.words())), homes.words()),
+            load_student,
+        ),
         "XDBERT": (_crossmodal, load_student),
         "adapter": (partial(_adapter, shelf=shelf), load_student),
         "encoder with a head": (_with_head, _head),
@@ -608,9 +749,13 @@ def _both_towers(place: Path) -> object:
     return weights_sha256(towers)
 
 
-def _single_stream(place: Path) -> None:
+def _single_stream(place: Path, make: Callable[..., Any]) -> None:
     torch.manual_seed(0)
-    visualbert(toys.bert(len(homes.words())), homes.words(), 8).export(place)
+    make(toys.bert(len(homes.words())), homes.words(), 8).export(place)
+
+
+def _lxmert(place: Path) -> None:
+    homes.home(place, toys.lxmert(toys.bert_words()), homes.words())
 
 
 def _crossmodal(place: Path) -> None:
@@ -715,6 +860,12 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
         "ranked heads": Reader(
             written("result.json", json.dumps(heads)), Ranked.read, checked=False
         ),
+        "run folder": Reader(_run_folder, _opened, checked=False),
+        "a run's settings": Reader(_run_folder, _about_run, checked=False),
+        "finished seeds": Reader(_finished, _resumed_seeds, checked=False),
+        "answers and rationales": Reader(
+            partial(_vcr_run, shelf=shelf), partial(_vcr_read, shelf=shelf), checked=False
+        ),
         "sweep": Reader(
             written("s.toml", sweep), lambda place: read_sweep(place / "s.toml"), checked=False
         ),
@@ -750,9 +901,62 @@ def _finished(place: Path) -> None:
     for seed in range(2):
         about = {"task": "glue/rte", "seed": seed, "metrics": ["accuracy"], "splits": ["dev"]}
         about |= {"scores": {"dev": {"accuracy": 0.5}}, "best": {"dev": {"accuracy": 0.5}}}
+        about |= {"dropped_pieces": 0, "trained_on": ["dev"]}
         put(place / f"seed-{seed}/result.json", json.dumps(about))
         put(place / f"seed-{seed}/log.jsonl", rows_of({"step": 1, "loss": 0.5}))
         _answers(place / f"seed-{seed}/predictions_dev.jsonl")
+
+
+def _run_folder(place: Path) -> None:
+    open_run(place, "adapt", {"steps": 3, "train": {"lr": 0.5}}, {"text": "somebody/text"})
+    put(place / "log.jsonl", "")
+    put(place / "seed-0/result.json", json.dumps({"task": ANSWER.name, "seed": 0}))
+
+
+def _opened(place: Path) -> object:
+    """Whether the same command goes on there."""
+    settings = {"steps": 3, "train": {"lr": 0.5}}
+    return open_run(place, "adapt", settings, {"text": "somebody/text"}).name == place.name
+
+
+def _about_run(place: Path) -> object:
+    """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
+    told = push._card("me/it", place, place, push._described(place), {"notes": ["a note"]})
+    seed = shift._seed_of_text_only(place / "seed-0" / "predictions_val.jsonl")
+    return [told, judged_page._settings(place / "seed-0"), seed]
+
+
+def _vcr_run(place: Path, shelf: Shelf) -> None:
+    """A finished seed of a run on VCR's answers."""
+    data = shelf.once("vcr files", vcr_files.folder)
+    rows = [
+        {"id": one.id, "official": one.official, "prediction": 1, "outputs": [0.0, 1.5, 1, -2]}
+        for one in ANSWER.read(data, "val")
+    ]
+    put(place / "seed-0/result.json", json.dumps({"task": ANSWER.name, "seed": 0}))
+    put(place / "seed-0/predictions_val.jsonl", rows_of(*rows))
+
+
+def _vcr_read(place: Path, shelf: Shelf) -> object:
+    task = ANSWER
+    files = vcr._files(str(place), task, "val")
+    if not files:
+        raise InputError(f"{place}: no finished seed")  # as the command, of both runs
+    examples = task.read(shelf.once("vcr files", vcr_files.folder), "val")
+    return [
+        [number, vcr._learned(file, "val"), vcr._predictions(file, examples)]
+        for number, file in files.items()
+    ]
+
+
+def _resumed_seeds(place: Path) -> object:
+    """What a fine-tuning takes of the seeds that it did before, and an ensemble and a verdict of those of any run."""
+    task = named("tasks", Task, "glue/rte")
+    config = FinetuneConfig(task=task.name)
+    places = sorted(place.glob("seed-*"))
+    runs = [ended(one, lambda done: summary(task, [done], config)) for one in places]
+    collected = finished_runs.collect("a", place)
+    return [runs, collected, ensemble.members_of(str(place), task)]
 
 
 def _answers(path: Path) -> None:
