@@ -6,10 +6,11 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from groundling.errors import InputError
 
@@ -50,6 +51,13 @@ def hashes_of(files: Sequence[Path]) -> list[str]:
     """SHA-256 of several files; raises InputError if one is missing or cannot be read."""
     with _Remembered() as hashes:
         return [hashes.of(file) for file in files]
+
+
+def remember(written: Mapping[Path, str]) -> None:
+    """Keep the SHA-256 of files that is known from writing them, so that nobody need read them for it."""
+    with _Remembered() as hashes:
+        for file, sha256 in written.items():
+            hashes.keep(file, _state_of(file), sha256)
 
 
 def cache_folder() -> Path | None:
@@ -99,25 +107,42 @@ class _Remembered:
 
     def of(self, file: Path) -> str:
         """The SHA-256 of a file."""
-        try:
-            about = file.stat()
-        except OSError as error:
-            raise InputError(f"{file}: cannot be read ({error.strerror})") from None
-        if self.base is None or about.st_size < SMALL:
+        about = _state_of(file)
+        if self.base is None or about.size < SMALL:
             return sha256_of(file)
-        # Unlike a file's own time, that of its last change (ctime) cannot be set back.
-        newest = max(about.st_mtime_ns, about.st_ctime_ns)
-        times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
-        state = " ".join(map(str, times))
-        name = os.path.abspath(file)
         with suppress(sqlite3.Error, UnicodeEncodeError):
             query = "SELECT sha256 FROM hashes WHERE path = ? AND state = ?"
-            found = self.base.execute(query, (name, state)).fetchone()
+            found = self.base.execute(query, (os.path.abspath(file), about.words)).fetchone()
             if found:
                 return str(found[0])
         sha256 = sha256_of(file)
-        if time.time_ns() - newest > SETTLED:
-            with suppress(sqlite3.Error, UnicodeEncodeError):
-                change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"
-                self.base.execute(change, (name, state, sha256))
+        self.keep(file, about, sha256)
         return sha256
+
+    def keep(self, file: Path, about: _State, sha256: str) -> None:
+        """Remember a hash, unless the file is so new that it might change without a sign of it."""
+        if self.base is None or time.time_ns() - about.newest <= SETTLED:
+            return
+        with suppress(sqlite3.Error, UnicodeEncodeError):
+            change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"
+            self.base.execute(change, (os.path.abspath(file), about.words, sha256))
+
+
+class _State(NamedTuple):
+    """What a file's contents are unlikely to change without."""
+
+    size: int
+    newest: int
+    """Time of the last change, in nanoseconds; unlike a file's own time, its ctime cannot be set back."""
+    words: str
+    """All of it."""
+
+
+def _state_of(file: Path) -> _State:
+    try:
+        about = file.stat()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+    times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+    newest = max(about.st_mtime_ns, about.st_ctime_ns)
+    return _State(about.st_size, newest, " ".join(map(str, times)))

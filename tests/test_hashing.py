@@ -8,7 +8,7 @@ from homes import never, put
 
 from groundling import hashing
 from groundling.errors import InputError
-from groundling.hashing import CACHE, SMALL, data_hash, sha256_of
+from groundling.hashing import CACHE, SMALL, data_hash, remember, sha256_of
 from groundling.recipes.lifecycle import Run
 
 LONG = b"x" * SMALL
@@ -53,6 +53,19 @@ def test_e4_a_file_is_read_once_while_it_stays_as_it_is(
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert data_hash(file) == sha256_of(file) != hashes[0]
     assert data_hash(file.parent) != hashes[1]
+
+
+def test_what_is_known_from_writing_is_not_read(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = put(tmp_path / "a.bin", LONG)
+    remember({file: "known"})
+    assert data_hash(file) == "known"
+    put(tmp_path / "b.bin", LONG).replace(file)
+    assert data_hash(file) == sha256_of(file)
+    monkeypatch.setattr(hashing, "SETTLED", 10**18)
+    remember({file: "known"})  # too new
+    assert data_hash(file) == sha256_of(file)
 
 
 def test_e4_what_just_changed_is_not_remembered(

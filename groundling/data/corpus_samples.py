@@ -16,7 +16,7 @@ from groundling.data.prepared import Making, prepared
 from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_of, thinned
 from groundling.data.shards import ShardStore
 
-CLOSED_AFTER = 2048
+CLOSED_AFTER = 1024
 """Samples read until files are unmapped, since each read maps some 64 KB of every array beside its own."""
 PIECES = 2
 """The column of a store's `ends` where those of the text's pieces are; bytes, words and the CLIP side have others."""

@@ -44,7 +44,7 @@ from groundling.data.shards import (
     shard_file,
 )
 from groundling.errors import InputError
-from groundling.hashing import CACHE, cache_folder, data_hash, hashes_of
+from groundling.hashing import CACHE, cache_folder, data_hash, hashes_of, remember
 from groundling.jobs import cores, side_by_side
 from groundling.progress import Progress
 
@@ -225,7 +225,7 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
         if index.key != json.loads(json.dumps(key)):
             return f"{path}: of another store"
         number = int(path.stem.partition("-")[2])
-        expected = {shard_file(path.parent, n, number): c.sha256 for n, c in index.columns.items()}
+        expected = _recorded(path.parent, number, index)
         expected[path] = str(told.get(path.name, "")) if told else ""
         found = hashes_of(list(expected))
     except InputError as error:
@@ -260,11 +260,24 @@ def _make(path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, 
     if part.rank == 0:
         while not all(writer.done(number) for number in range(shards)):
             time.sleep(WAIT)
-        if data_hash(path) != key["sha256"]:
-            for index in folder.glob("index-*.json"):
-                index.unlink()
-            raise InputError(f"{path}: changed while it was tokenised; run the same command again")
-        writer.close({"texts_of": path.name}, summary=_summary)
+        _end(path, writer, shards)
+
+
+def _end(path: Path, writer: ShardWriter, shards: int) -> None:
+    """Write the manifest, if the file is still what the shards were made of."""
+    folder = writer.folder
+    if data_hash(path) != writer.key["sha256"]:
+        for index in folder.glob("index-*.json"):
+            index.unlink()
+        raise InputError(f"{path}: changed while it was tokenised; run the same command again")
+    writer.close({"texts_of": path.name}, summary=_summary)
+    for number in range(shards):
+        remember(_recorded(folder, number, read_index(shard_file(folder, "index", number))))
+
+
+def _recorded(folder: Path, number: int, index: Index) -> dict[Path, str]:
+    """The SHA-256 of every array of a shard, as its index has it."""
+    return {shard_file(folder, name, number): one.sha256 for name, one in index.columns.items()}
 
 
 def _summary(indices: Sequence[Index]) -> Facts:
