@@ -590,8 +590,8 @@ def one_row(pieces: np.ndarray) -> np.ndarray:
 def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndarray:
     """Pieces (N,) that `engine` makes of every example's texts, characters where there is none; special ones left out.
 
-    Every choice is padded to the longest, which counts. Characters told batches' padding badly: with batches of 32
-    pieces leave .02 of RTE and .01 of MRPC padding, characters .17 and .33.
+    Every choice is padded to the longest, which counts. Characters tell padding badly: batches of 32 that
+    are sorted by pieces are padded by .02 of RTE's and .01 of MRPC's pieces, by characters by .17 and .33.
     """
     counted: list[int] = []
     for start in range(0, len(examples), AT_ONCE):
