@@ -82,6 +82,8 @@ def _looking(shelf: Path) -> dict[str, str]:
     arms = "--train.steps 1 --train.batch 4 --train.cpu --tune.steps 1 --tune.batch 4 --tune.cpu"
     arms += f" --adapt.student {shelf}/bert-base-uncased --adapt.text {shelf}/my_text.txt --adapt.teacher {clip}"
     photos = f"--captions {shelf}/my_captions.tsv --images {shelf}/my_photos"
+    entailed = f"--data {shelf}/made/snli_ve --images {shelf}/made/images"
+    counted = f"--counts {shelf}/counts --tokenizer {shelf}/bert-base-uncased"
     shown = (
         f"--model {shelf}/seer/model --regions {shelf}/store --image {shelf}/my_photos/house.jpg"
     )
