@@ -629,8 +629,9 @@ class AdaptConfig:
     teacher: str = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: tuple[str, ...] = ()
-    """Files to adapt on: plain text, also packed (.gz, .zst) or in the column `text` of a .parquet file, or captions \
-in any file or folder that `teach` reads. They are tokenised once, for all runs (docs/running.md)."""
+    """Files to adapt on, each FILE or FILE=WEIGHT: plain text, also packed (.gz, .zst) or in the column `text` of a \
+.parquet file, or captions in any file or folder that `teach` reads. They are tokenised once, for all runs \
+(docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are read."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""
@@ -723,7 +724,8 @@ right, or an NLVR2 statement true (its code)."""
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     text: tuple[str, ...] = ()
-    """Files of text without images, drawn as often as the captions (VL-BERT)."""
+    """Files of text without images, each FILE or FILE=WEIGHT as for `adapt`, together drawn as often as the captions \
+(VL-BERT)."""
     max_length: int = 64
     """Pieces per text; longer ones are cut and counted."""
     masking: Masking = field(default_factory=Masking)

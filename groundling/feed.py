@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from groundling.batch import Batch, Sample, collate, needed
 from groundling.config import TrainConfig
-from groundling.data.samples import Samples
+from groundling.data.samples import Samples, Section
+from groundling.data.weighted_files import Weighted
 from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.keyed import generator
@@ -52,6 +53,25 @@ class Source:
                 f"{self.name}: {self.each} of {len(self.beside)} samples beside each of its own, expected at least 1 "
                 "of at least 1"
             )
+
+
+def sectioned(source: Source, bounds: Sequence[int], files: Sequence[Weighted]) -> list[Source]:
+    """A source of several files as one for each, drawn by weight; the source as it is, if files have no weights.
+
+    `bounds` (files + 1) is where each file's samples begin, and the end.
+    """
+    total = sum(each.weight for each in files)
+    if not total:
+        return [source]
+    return [
+        replace(
+            source,
+            samples=Section(source.samples, start, stop),
+            ratio=source.ratio * each.weight / total,
+            name=f"{source.name}: {each.file}",
+        )
+        for each, start, stop in zip(files, bounds[:-1], bounds[1:], strict=True)
+    ]
 
 
 def epoch_steps(sources: Sequence[Source], batch: int) -> float:

@@ -8,6 +8,9 @@ import inspect
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -16,6 +19,7 @@ import browsing
 import homes
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -92,6 +96,33 @@ def processes():
         patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
         multiprocessing.forkserver.ensure_running()
     return context
+
+
+@pytest.fixture(scope="session")
+def two_machines(processes) -> Callable[..., None]:
+    """Calls a function on two machines of one process each, which find each other by torchrun's own rendezvous."""
+
+    def call(function: Callable[..., None], *arguments: object) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        config = LaunchConfig(
+            min_nodes=2,
+            max_nodes=2,
+            nproc_per_node=1,
+            run_id="two",
+            rdzv_backend="c10d",
+            rdzv_endpoint=f"127.0.0.1:{port}",
+            max_restarts=0,
+            monitor_interval=0.1,
+            start_method="forkserver",
+        )
+        with ThreadPoolExecutor(2) as machines:
+            launch = elastic_launch(config, function)
+            ran = [machines.submit(launch, *arguments) for _ in range(2)]
+        assert [machine.exception() for machine in ran] == [None, None]
+
+    return call
 
 
 @pytest.fixture(scope="session")

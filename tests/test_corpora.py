@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from groundling.data import corpora
 from groundling.data.corpora import blocks, corpus, fitting, lines
+from groundling.data.lexicon import Lexicon
 from groundling.data.samples import TextInput, TextSamples, backend
 from groundling.errors import InputError
 
@@ -45,7 +46,7 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
     engine = engines[kind]
     words = " ".join(LONG).split()
     assert max(length(engine, word) for word in words) <= pieces  # so no word need be cut
-    units = list(way(LONG, engine, pieces))
+    units = list(way(LONG, Lexicon(engine), pieces))
     assert " ".join(units).split() == words
     assert [unit for unit in units if length(engine, unit) > pieces] == []
     assert all(units)
@@ -53,14 +54,14 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_are_full(kind: str, engines: dict) -> None:
-    units = list(blocks(LONG, engines[kind], 30))
+    units = list(blocks(LONG, Lexicon(engines[kind]), 30))
     longest = max(length(engines[kind], " " + word) for word in " ".join(LONG).split())
     assert [unit for unit in units[:-1] if length(engines[kind], unit) <= 30 - longest - 5] == []
 
 
 def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
     texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
-    units = list(fitting(texts[:1] + texts[2:], engines["bert"], 30))
+    units = list(fitting(texts[:1] + texts[2:], Lexicon(engines["bert"]), 30))
     assert units[:2] == ["a  dog", "two\u00a0dogs"]
     assert len(units) > 3
 
@@ -68,7 +69,7 @@ def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
-    units = list(blocks(texts, engines[kind], 12))
+    units = list(blocks(texts, Lexicon(engines[kind]), 12))
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown piece
         assert len(units) > 3
@@ -77,9 +78,10 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
 def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
     engines: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = {way: list(way(LONG, engines["bert"], 30)) for way in (fitting, blocks)}
+    lexicon = Lexicon(engines["bert"])
+    whole = {way: list(way(LONG, lexicon, 30)) for way in (fitting, blocks)}
     monkeypatch.setattr(corpora, "CHUNK", 3)
-    assert {way: list(way(LONG, engines["bert"], 30)) for way in (fitting, blocks)} == whole
+    assert {way: list(way(LONG, lexicon, 30)) for way in (fitting, blocks)} == whole
 
 
 @pytest.mark.parametrize("form", ["lines", "blocks"])

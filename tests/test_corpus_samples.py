@@ -1,8 +1,10 @@
-"""Tokenised corpora: the same samples as from texts at once, opened without reading them again, and mended."""
+"""Tokenised corpora: the same samples as from texts at once, opened without reading them again, and mended (D1)."""
 
+import copy
 import gzip
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -13,17 +15,21 @@ import numpy as np
 import pytest
 import toys
 from homes import put
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from groundling import jobs
 from groundling.batch import Row, Sample
-from groundling.data import corpora, plain_text, prepared
+from groundling.data import corpora, lexicon, plain_text, prepared
 from groundling.data.corpora import corpus, full_blocks
 from groundling.data.corpus_samples import CorpusSamples, corpus_samples
+from groundling.data.lexicon import Lexicon
+from groundling.data.plain_text import plain_lines
 from groundling.data.prepared import clear_stores, place_of_stores
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
-from groundling.data.words import spans, spans_of_much
+from groundling.data.weighted_files import weighted_files
+from groundling.data.words import numbers, spans, spans_of_much, word_of
 from groundling.errors import InputError
+from groundling.feed import Plan, Source, sectioned
 from groundling.hashing import CACHE, cache_folder
 
 NASTY = [
@@ -62,7 +68,7 @@ def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
         first, later = count(word), count(" " + word)
         needed = later if block else first
         while word and needed > room:
-            head, word = corpora._cut(word, engine, room, " " if block else "")
+            head, word = corpora._cut(word, Lexicon(engine), room, " " if block else "")
             if not (head or block):
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
@@ -80,9 +86,9 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
     kind: str, pieces: int, tokenizers: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = backend(tokenizers[kind])
-    monkeypatch.setattr(corpora, "MOST_WORDS", 20)
+    monkeypatch.setattr(lexicon, "MOST_ENTRIES", 20)
     monkeypatch.setattr(corpora, "CHUNK", 5)
-    assert list(full_blocks(NASTY, engine, pieces)) == list(plainly(NASTY, engine, pieces))
+    assert list(full_blocks(NASTY, Lexicon(engine), pieces)) == list(plainly(NASTY, engine, pieces))
 
 
 def test_raw_words_of_much_text_are_those_of_little() -> None:
@@ -190,16 +196,59 @@ def test_other_content_form_length_or_tokenizer_is_another_store(
     assert len(list(place.iterdir())) == 5
 
 
-@pytest.mark.parametrize("space", ["\x0b", "\x0c", "\x1c", "\x1f", "\x85"])
-def test_parts_cut_at_space_that_bert_drops_have_pieces_of_their_own(
-    space: str, bert_tokenizer
+ODD = [
+    *"aZé1.'_-,–狗犬ßﬁ½ΣİǅกΑ",
+    *"\u0301\u0327\u200b\u200d\ufeff\ufe0f\x00\x1f\ufffd\u0600",
+    *"👩🐕",
+]
+ODD += ["'s", "n't", "dogs", "[MASK]", "<mask>", "</s>", "<|endoftext|>", "##s", "Ġ", "</w>"]
+SPACES = [" "] * 12 + ["  ", "\t", "\u00a0", "\u2028", "\x0b", "\x0c", "\x1c", "\x85", "\u3000"]
+
+
+def odd_texts(count: int) -> list[str]:
+    """Texts of words of odd characters, most of them parted by single blanks."""
+    rng = np.random.default_rng(0)
+    texts = []
+    for _ in range(count):
+        words = ["".join(rng.choice(ODD, rng.integers(1, 5))) for _ in range(rng.integers(0, 7))]
+        texts.append("".join(word + rng.choice(SPACES) for word in words).strip())
+    return texts
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "siglip", "clip", "masking roberta"])
+def test_texts_put_together_of_words_are_those_tokenised_whole(
+    kind: str, tokenizers: dict, clip_tokenizer, roberta_tokenizer
 ) -> None:
-    engine = backend(bert_tokenizer)
-    for pieces in range(1, 8):
-        parts = corpora.fitting_encoded([f"a dog{space}s runs home " * 5], engine, pieces)
-        for part, found in parts:
-            own = engine.encode(part, add_special_tokens=False)
-            assert found is None or list(found.ids) == own.ids
+    """Of every tokenizer whose words are looked up, also with the added token that eats the blank before it."""
+    known = {**tokenizers, "clip": clip_tokenizer}
+    tokenizer = copy.deepcopy(known.get(kind, roberta_tokenizer))
+    if kind == "masking roberta":
+        tokenizer.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True)})
+    engine = backend(tokenizer)
+    by_word = Lexicon(engine)
+    assert by_word.by_word is (kind != "siglip")
+    texts = [*odd_texts(400), *NASTY]
+    found = by_word.read(texts)
+    (pieces,) = found.pieces
+    stops, word_stops = np.cumsum(pieces.counts), np.cumsum(found.word_counts)
+    assert np.array_equal(by_word.counts_in(texts), pieces.counts)
+    for place, text in enumerate(texts):
+        whole = engine.encode(text, add_special_tokens=False)
+        own = slice(stops[place] - pieces.counts[place], stops[place])
+        words = slice(word_stops[place] - found.word_counts[place], word_stops[place])
+        offsets = np.array(whole.offsets, np.int64).reshape(-1, 2)
+        assert pieces.ids[own].tolist() == whole.ids, repr(text)
+        assert pieces.word[own].tolist() == word_of(offsets, spans(text)).tolist(), repr(text)
+        assert found.words[words].tolist() == numbers(text, spans(text)).tolist()
+
+
+def test_a_tokenizer_that_is_not_known_to_take_words_by_themselves_reads_whole_texts(
+    bert_tokenizer,
+) -> None:
+    for change in ({"rstrip": True}, {"content": "two words"}):
+        tokenizer = copy.deepcopy(bert_tokenizer)
+        tokenizer.add_tokens([AddedToken(**{"content": "[NEW]", **change})])
+        assert not Lexicon(backend(tokenizer)).by_word
 
 
 def test_equal_content_that_is_read_in_another_way_is_another_store(
@@ -294,6 +343,7 @@ def test_machines_share_the_work_where_they_share_the_folder(
     path = write(tmp_path / "t.txt", NASTY)
     whole = everything(read(path, tmp_path / "whole", bert_tokenizer))
     barrier = threading.Barrier(4)
+    one_at_a_time = threading.Lock()
     here = threading.local()
     written: list[tuple[int, int]] = []
     write_shard = prepared.write_shard
@@ -310,7 +360,10 @@ def test_machines_share_the_work_where_they_share_the_folder(
             wait_for_everyone=barrier.wait,
         )
         place = tmp_path / ("texts" if shared else f"texts-{rank // 2}")
-        return everything(read(path, place, bert_tokenizer))
+        samples = read(path, place, bert_tokenizer)
+        # Python 3.11 cannot parse in several threads at once (python/cpython#106905), as NumPy does with headers.
+        with one_at_a_time:
+            return everything(samples)
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(prepared, "PartialState", lambda: here.state)
@@ -320,6 +373,65 @@ def test_machines_share_the_work_where_they_share_the_folder(
     shards = {number for _, number in written}
     assert {rank for rank, _ in written} == {0, 2}
     assert len(written) == len(shards) * (1 if shared else 2)
+
+
+def test_a_file_of_one_line_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["x" * 90, *toys.sentences()[0].split() * 9, "naïve", "y" * 70]
+    path = put(tmp_path / "t.txt", "\ufeff" + " ".join(words))
+    monkeypatch.setattr(plain_text, "READ", 7)
+    monkeypatch.setattr(plain_text, "LONGEST", 40)
+    parts = list(plain_lines(path))
+    assert " ".join(parts).split() == words
+    assert 5 < len(parts) < 30
+    put(path, "one\n" + "\n".join(words) + "\nlast")  # ends of lines come first
+    assert list(plain_lines(path)) == ["one", *words, "last"]
+
+
+@pytest.mark.parametrize("limit", [0, 20])
+def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.txt", toys.sentences()[:n]) for n in (40, 10, 30)]
+    words = [f"{path}={weight}" for path, weight in zip(paths, ("1", "5", ".5"), strict=True)]
+    files = weighted_files(words, "--text")
+    text = TextInput(bert_tokenizer, 60)
+    samples = corpus_samples([f.file for f in files], "lines", text, tmp_path / "t", limit=limit)
+    assert sectioned(Source(samples), samples.bounds, weighted_files(paths, "--text")) == [
+        Source(samples)
+    ]
+    sources = sectioned(Source(samples, 2.0, name="--text"), samples.bounds, files)
+    assert sum(source.ratio for source in sources) == pytest.approx(2)
+    assert [name for source in sources for name in source.samples.ids] == list(samples.ids)
+    plan = Plan(sources, 2, 400, 0)
+    drawn = Counter()
+    for step in range(400):
+        draw = plan[step]
+        rows = sources[draw.source].samples.get(draw.indices, [])
+        assert {sample.id.partition(":")[0] for sample in rows} == {paths[draw.source].name}
+        drawn[draw.source] += 1
+    shares = [drawn[number] / 400 for number in range(3)]
+    assert shares == pytest.approx([1 / 6.5, 5 / 6.5, 0.5 / 6.5], abs=0.05)
+    with pytest.raises(InputError, match=r"--text: .*\d0\.txt: \d+ samples are fewer than one"):
+        Plan(sectioned(Source(samples, name="--text"), samples.bounds, files), 31, 1, 0)
+
+
+def test_a_text_that_changes_while_it_is_read_leaves_no_store(
+    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.txt", NASTY)
+    write_shard = prepared.write_shard
+
+    def change(*arguments) -> None:
+        write(path, [*NASTY, "more"])
+        write_shard(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "write_shard", change)
+        with pytest.raises(InputError, match=r"t\.txt: changed while it was tokenised; run the"):
+            read(path, tmp_path / "texts", bert_tokenizer)
+    write(path, NASTY)
+    again = everything(read(path, tmp_path / "texts", bert_tokenizer))
+    assert again == everything(read(path, tmp_path / "other", bert_tokenizer))
 
 
 def test_without_a_cache_texts_go_with_the_run(

@@ -7,12 +7,10 @@ import math
 import os
 import pickle
 import shutil
-import socket
 import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -677,35 +675,18 @@ def test_shards_of_something_else_are_no_region_store(tmp_path):
         RegionStore(tmp_path)
 
 
-def _under_torchrun(rank: int, config: RegionsConfig, out: str, port: int) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _under_torchrun(config: RegionsConfig, out: str) -> None:
     result = regions(config, out)
-    put(Path(f"{out}-{rank}.json"), json.dumps(result))
+    put(Path(f"{out}-{os.environ['RANK']}.json"), json.dumps(result))
     torch.distributed.destroy_process_group()
 
 
-def test_processes_of_torchrun_write_the_same_bytes(models, photos, tmp_path, processes):
+def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
     config = RegionsConfig(
         images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=True
     )
     regions(config, tmp_path / "one")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    out = str(tmp_path / "two")
-    ranks = [
-        processes.Process(target=_under_torchrun, args=(rank, config, out, port)) for rank in (0, 1)
-    ]
-    for rank in ranks:
-        rank.start()
-    while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
-        wait([rank.sentinel for rank in ranks if rank.exitcode is None], timeout=1)
-    for rank in ranks:
-        if any(other.exitcode for other in ranks):
-            rank.kill()
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    two_machines(_under_torchrun, config, str(tmp_path / "two"))
     one, two = digests(tmp_path / "one"), digests(tmp_path / "two")
     assert one | {"result.json": ""} == two | {"result.json": ""}
     results = [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in (0, 1)]

@@ -57,7 +57,7 @@ class Clock:
         return self.now
 
 
-def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
+def test_d2_without_a_terminal_a_line_comes_every_half_minute() -> None:
     clock = Clock()
     out = io.StringIO()
     shown = Progress("training", 1000, "step", done=400, stream=out, clock=clock)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from homes import digests, put
 
+from groundling.data import shards
 from groundling.data.shards import Part, Record, ShardStore, ShardWriter
 from groundling.errors import InputError
 
@@ -71,8 +72,27 @@ def test_records_come_back_as_they_were_from_any_process(tmp_path):
     same(store["a"], RECORDS[0])
 
 
+@pytest.mark.parametrize(
+    ("limits", "asked", "kept"),
+    [
+        ((1024, 1 << 20), [(1 << 16, 1 << 20)], 1 << 13),
+        ((1024, 4096), [(4096, 4096)], 512),
+        ((-1, -1), [], 1 << 13),
+        ((1 << 17, 1 << 17), [], 1 << 13),
+    ],
+)
+def test_the_system_is_asked_for_as_many_open_files_as_it_gives(
+    limits: tuple[int, int], asked: list, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(shards.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(shards.resource, "setrlimit", lambda which, pair: given.append(pair))
+    assert shards.open_files() == kept
+    assert given == asked
+
+
 def test_nothing_is_opened_before_it_is_asked_for_and_few_shards_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("groundling.data.shards.OPEN_FILES", 8)  # two shards of four arrays
+    monkeypatch.setattr(shards, "open_files", lambda: 8)  # two shards of four arrays
     store = ShardStore(written(tmp_path, RECORDS, size=1))
     opened = []
     mapped = np.lib.format.open_memmap

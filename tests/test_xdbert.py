@@ -25,6 +25,7 @@ from groundling.config import (
 )
 from groundling.data.corpora import full_blocks
 from groundling.data.lengths import told_by_length
+from groundling.data.lexicon import Lexicon
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
 from groundling.errors import InputError
 from groundling.feed import Corruption, Neighbours
@@ -57,7 +58,7 @@ def test_blocks_have_exactly_as_many_pieces(pieces: int, bert_tokenizer) -> None
     """A4: the paper's blocks are of exactly 512; words are cut for it where they must be, and nothing is lost."""
     engine = backend(bert_tokenizer)
     texts = [*toys.sentences()[:80], "unbelievableness " * 3]
-    units = list(full_blocks(texts, engine, pieces))
+    units = list(full_blocks(texts, Lexicon(engine), pieces))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
     assert set(counts[:-1]) == {pieces} and counts[-1] <= pieces
     assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
@@ -67,7 +68,7 @@ def test_blocks_have_exactly_as_many_pieces(pieces: int, bert_tokenizer) -> None
 def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
     engine = backend(request.getfixturevalue(f"{kind}_tokenizer"))
     texts = [*toys.sentences()[:40], "🎈" * 5, "naïveté"]
-    units = list(full_blocks(texts, engine, 12))
+    units = list(full_blocks(texts, Lexicon(engine), 12))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
     assert max(counts) <= 12
     assert np.mean(counts[:-1]) > 11
@@ -75,7 +76,7 @@ def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
 
 
 def test_a_letter_of_more_pieces_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
-    assert "".join(full_blocks(["a🎈b"], backend(roberta_tokenizer), 1)) == "a🎈b"
+    assert "".join(full_blocks(["a🎈b"], Lexicon(backend(roberta_tokenizer)), 1)) == "a🎈b"
 
 
 def test_which_arms_read_blocks_and_of_what_length() -> None:
@@ -148,7 +149,7 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
     near = match_by_length([Match(cross.sizes, near=True)], lines, 0)
     far = match_by_length([Match(cross.sizes)], lines, 0)
     engine = backend(toys.bert_words())
-    blocks = paired(list(full_blocks(uneven, engine, 30)), 32)
+    blocks = paired(list(full_blocks(uneven, Lexicon(engine), 30)), 32)
     assert far > 0.85
     assert near < 0.6
     assert match_by_length([Match(cross.sizes)], blocks, 0) < 0.65

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
-import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Example
 from groundling.data.captions import Wanted, caption_lines, is_captions
+from groundling.data.lexicon import Lexicon
 from groundling.data.plain_text import plain_lines
 from groundling.data.samples import backend, thinned
 from groundling.errors import InputError
@@ -24,10 +21,6 @@ Item = TypeVar("Item")
 
 CHUNK = 2000
 """Texts tokenised at a time."""
-MOST_WORDS = 1 << 19
-"""Different words whose pieces are remembered."""
-JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-"""Space that BERT's own tokenizer drops, so that the words around it are one to it, but not by themselves."""
 EVERYTHING = Wanted()
 """All captions of files without splits, in columns that nobody has named."""
 
@@ -57,42 +50,32 @@ def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[str]:
     yield from plain_lines(path)
 
 
-def blocks(
-    texts: Iterable[str], engine: Tokenizer, pieces: int, counts: Counts | None = None
-) -> Iterator[str]:
+def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
     """Texts joined in order and cut between words into strings of at most `pieces` pieces each; only space is lost.
 
     Args:
         texts: lines of the documents, in order.
-        engine: the tokenizer's engine, without padding and truncation.
+        lexicon: of the tokenizer.
         pieces: most pieces of a block, special tokens not counted. The last block is the shorter rest.
-        counts: those of words that were seen before, to which these are added.
     """
     block: list[str] = []
     room = pieces
-    at_start, after_space = counts or counts_of(engine)
-    for words in _words(texts):
-        at_start.learn(words)
-        after_space.learn(words)
-        for word in words:
-            first = at_start[word]
-            later = after_space[word]
-            too_long = first > pieces
-            if block and (too_long or later > room):
-                yield " ".join(block)
-                block = []
-                room = pieces
-            if too_long:
-                *whole_blocks, word = _halves(word, engine, pieces)
-                yield from whole_blocks
-                first = at_start[word]
-            room -= later if block else first
+    for word, later in _counted_words(texts, lexicon):
+        if block and later <= room:
+            room -= later
             block.append(word)
+            continue
+        if block:
+            yield " ".join(block)
+        *whole_blocks, rest = _halves(word, lexicon, pieces)
+        yield from whole_blocks
+        room = pieces - lexicon.count(rest)
+        block = [rest]
     if block:
         yield " ".join(block)
 
 
-def full_blocks(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
     """Texts joined in order and cut into strings of exactly `pieces` pieces, if need be inside a word.
 
     So no two blocks can be told apart by their lengths. Arguments are those of `blocks`, and so is the last block. A
@@ -102,169 +85,64 @@ def full_blocks(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterato
     """
     block: list[str] = []
     room = pieces
-    at_start, after_space = counts_of(engine)
-    for words in _words(texts):
-        after_space.learn(words)
-        for word in words:
-            count = after_space[word] if block else at_start[word]
-            while word and count > room:
-                head, word = _cut(word, engine, room, " " if block else "")
-                if not (head or block):  # a letter of more pieces than a block has
-                    head, word = word[:1], word[1:]
-                yield " ".join([*block, head] if head else block)
-                block = []
-                room = pieces
-                count = at_start[word]
-            if word:
-                room -= count
-                block.append(word)
+    for word, count in _counted_words(texts, lexicon):
+        if not block:
+            count = lexicon.count(word)
+        while word and count > room:
+            head, word = _cut(word, lexicon, room, lexicon.blank if block else "")
+            if not (head or block):  # a letter of more pieces than a block has
+                head, word = word[:1], word[1:]
+            yield " ".join([*block, head] if head else block)
+            block = []
+            room = pieces
+            count = lexicon.count(word)
+        if word:
+            room -= count
+            block.append(word)
     if block:
         yield " ".join(block)
 
 
-def _words(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The words of some texts at a time."""
+def _counted_words(texts: Iterable[str], lexicon: Lexicon) -> Iterator[tuple[str, int]]:
+    """Every word of some texts and how many pieces it has behind another one."""
     for some in batched(texts, CHUNK):
-        yield [word for text in some for word in text.split()]
+        words = [word for text in some for word in text.split()]
+        counts = lexicon.counts(
+            [lexicon.blank + word for word in words] if lexicon.blank else words
+        )
+        yield from zip(words, counts.tolist(), strict=True)
 
 
-class PieceCounts(dict[str, int]):
-    """How many pieces each word has, at the start of a text or, where a byte-level tokenizer's differ, after a space.
-
-    A word is tokenised the first time that it is asked for.
-    """
-
-    def __init__(self, engine: Tokenizer, before: str) -> None:
-        """`before` stands before every word."""
-        super().__init__()
-        self.engine = engine
-        self.before = before
-
-    def learn(self, words: Collection[str]) -> None:
-        """Have the words' counts, many of which come quicker at once; rare words of long ago are forgotten."""
-        if len(self) > MOST_WORDS:
-            self.clear()
-        new = [word for word in set(words) if word not in self]
-        counts = _piece_counts([self.before + word for word in new], self.engine)
-        self.update(zip(new, counts, strict=True))
-
-    def __missing__(self, word: str) -> int:
-        (self[word],) = _piece_counts([self.before + word], self.engine)
-        return self[word]
-
-
-Counts = tuple[PieceCounts, PieceCounts]
-"""Of words at the start of a text, and behind a space."""
-
-
-def counts_in(text: str, encoding: Encoding, engine: Tokenizer) -> Counts:
-    """Those of a text's words, as its encoding tells them where words are tokenised each by itself."""
-    words = list(re.finditer(r"\S+", text))
-    begins = np.array([begin for begin, _ in encoding.offsets], np.int64)
-    first = begins.searchsorted([word.start() for word in words])
-    counts = np.diff(first, append=len(begins)).tolist()
-    known = PieceCounts(engine, "")
-    known.update(zip((word.group() for word in words), counts, strict=True))
-    return known, known
-
-
-def counts_of(engine: Tokenizer) -> Counts:
-    """Those of no words yet."""
-    return PieceCounts(engine, ""), PieceCounts(engine, " ")
-
-
-def _cut(word: str, engine: Tokenizer, room: int, before: str) -> tuple[str, str]:
+def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]:
     """A word's longest beginning of at most `room` pieces behind the text `before`, which may be empty; its rest."""
     if not room:
         return "", word
-    offsets = engine.encode(before + word, add_special_tokens=False).offsets
+    offsets = lexicon.engines[0].encode(before + word, add_special_tokens=False).offsets
     end = min(offsets[room - 1][1] - len(before), len(word) - 1)
-    while end > 0 and _piece_counts([before + word[:end]], engine)[0] > room:
+    while end > 0 and lexicon.count(before + word[:end]) > room:
         end -= 1
     return word[: max(0, end)], word[max(0, end) :]
 
 
-def _piece_counts(texts: Sequence[str], engine: Tokenizer) -> list[int]:
-    """How many pieces each text has by itself, special tokens not counted."""
-    encodings = engine.encode_batch(list(texts), add_special_tokens=False)
-    return [len(encoding.ids) for encoding in encodings]
-
-
-def _halves(word: str, engine: Tokenizer, pieces: int) -> list[str]:
+def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
     """A word longer than a block, halved until every part fits (a single letter is a part in any case)."""
-    if len(word) < 2 or _piece_counts([word], engine)[0] <= pieces:
+    if len(word) < 2 or lexicon.count(word) <= pieces:
         return [word]
     middle = len(word) // 2
-    return _halves(word[:middle], engine, pieces) + _halves(word[middle:], engine, pieces)
+    return _halves(word[:middle], lexicon, pieces) + _halves(word[middle:], lexicon, pieces)
 
 
-def fitting(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+def fitting(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
     """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost.
 
     Arguments are those of `blocks`.
     """
-    yield from (text for text, _ in fitting_encoded(texts, engine, pieces))
-
-
-class Slice(NamedTuple):
-    """Some pieces of a text, as an `Encoding` has them."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]
-
-
-Encoded = tuple[str, Encoding | Slice | None]
-"""A text and its pieces, if they are known."""
-
-
-def fitting_encoded(texts: Iterable[str], engine: Tokenizer, pieces: int) -> Iterator[Encoded]:
-    """The same, with the pieces of those that are whole, and of others where one encoding tells them, too."""
-    counts = counts_of(engine)
-    slices = is_word_by_word(engine)
     for some in batched(texts, CHUNK):
-        encodings = engine.encode_batch(some, add_special_tokens=False)
-        for text, encoding in zip(some, encodings, strict=True):
-            if len(encoding) <= pieces:
-                yield text, encoding
+        for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
+            if count <= pieces:
+                yield text
             else:
-                certain = slices and not JOINING.search(text)
-                known = counts_in(text, encoding, engine) if certain else counts
-                parts = blocks([text], engine, pieces, known)
-                yield from _sliced(parts, text, encoding, certain)
-
-
-def _sliced(parts: Iterable[str], text: str, encoding: Encoding, slices: bool) -> Iterator[Encoded]:
-    """Each of a text's parts with its pieces of the whole text's, where they are certain."""
-    ids, offsets = encoding.ids, encoding.offsets
-    begins = [begin for begin, _ in offsets]
-    start = 0
-    for part in parts:
-        while start < len(text) and text[start].isspace():
-            start += 1
-        stop = start + len(part)
-        # Other space than single blanks is lost; a word that is cut has other pieces.
-        slices = slices and text.startswith(part, start)
-        whole = text[start - 1 : start].isspace() or start == 0
-        whole = whole and (text[stop : stop + 1].isspace() or stop == len(text))
-        if slices and whole:
-            first, last = bisect_left(begins, start), bisect_left(begins, stop)
-            moved = [(begin - start, end - start) for begin, end in offsets[first:last]]
-            yield part, Slice(ids[first:last], moved)
-        else:
-            yield part, None
-        start = stop
-
-
-def is_word_by_word(engine: Tokenizer) -> bool:
-    """Whether each word's pieces are certain to be the same by itself and in any text: BERT's own tokenizer."""
-    parts = json.loads(engine.to_str())
-    kinds = [(parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
-    plain = all(
-        not (token["lstrip"] or token["rstrip"] or token["single_word"])
-        and not any(map(str.isspace, token["content"]))
-        for token in parts["added_tokens"]
-    )
-    return plain and kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
+                yield from blocks([text], lexicon, pieces)
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
@@ -298,10 +176,11 @@ def corpus(
     each = wanted_of(paths, wanted)
     engine = backend(tokenizer)
     pieces = room_of(engine, max_length)
+    lexicon = Lexicon(engine)
     cut = fitting if form == "lines" else full_blocks
     examples: list[Example] = []
     for name, path, own in zip(names_of(paths), paths, each, strict=True):
-        for number, text in enumerate(cut(lines(path, own), engine, pieces)):
+        for number, text in enumerate(cut(lines(path, own), lexicon, pieces)):
             examples.append(Example(f"{name}:{number}", text))
     return thinned(examples, limit)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, Literal, TypeVar, overload
+from typing import Literal
 
 import numpy as np
 
@@ -13,31 +13,8 @@ from groundling.batch import Example, Sample
 from groundling.data.captions import Wanted
 from groundling.data.corpora import EVERYTHING, names_of, room_of, wanted_of
 from groundling.data.prepared import Making, prepared
-from groundling.data.samples import AT_ONCE, TextInput, WindowInput, size_of, thinned
+from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_of, thinned
 from groundling.data.shards import ShardStore
-
-T = TypeVar("T")
-
-
-class Each(Sequence[T], Generic[T]):
-    """What a function says of every number, as a sequence that takes no memory."""
-
-    def __init__(self, length: int, call: Callable[[int], T]) -> None:
-        self.length = length
-        self.call = call
-
-    def __len__(self) -> int:
-        return self.length
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        places = range(self.length)[index]
-        if isinstance(places, range):
-            return [self.call(place) for place in places]
-        return self.call(places)
 
 
 class CorpusSamples:
@@ -68,6 +45,13 @@ class CorpusSamples:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """Where the samples of each file begin, and the end."""
+        if self._places is None:
+            return self._file_starts.tolist()
+        return self._places.searchsorted(self._file_starts).tolist()
 
     @cached_property
     def lengths(self) -> np.ndarray:

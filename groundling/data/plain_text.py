@@ -14,6 +14,8 @@ from groundling.errors import InputError, first_line
 
 READ = 1 << 23
 """Bytes read at a time."""
+LONGEST = 1 << 26
+"""Bytes of a line from which on it is read as several, cut at blanks."""
 ROWS = 4096
 """Rows of a parquet file read at a time."""
 COLUMN = "text"
@@ -64,7 +66,12 @@ def _decoded(path: Path) -> Iterator[str]:
             end = read.rfind(b"\n") + 1
             if read and not end:
                 rest += read
-                continue
+                if len(rest) < LONGEST:
+                    continue
+                # A file that is one line must not fill the memory; what is not cut at a blank goes on growing.
+                read = rest
+                rest = b""
+                end = read.rfind(b" ") + 1
             raw, rest = rest + read[:end], read[end:]
             text = _utf8(raw.removeprefix(b"\xef\xbb\xbf") if first else raw, path, before)
             if before == 0 and not read and "\r" in text.rstrip("\r"):
@@ -75,7 +82,7 @@ def _decoded(path: Path) -> Iterator[str]:
             if not read:
                 return
             before += raw.count(b"\n")
-            first = False
+            first = first and not raw
 
 
 def _utf8(raw: bytes, path: Path, before: int) -> str:

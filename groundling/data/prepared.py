@@ -19,25 +19,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tokenizers
 from accelerate import PartialState
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from groundling.data.captions import Wanted
-from groundling.data.corpora import (
-    CHUNK,
-    Encoded,
-    Slice,
-    batched,
-    fitting_encoded,
-    full_blocks,
-    texts_in,
-)
+from groundling.data.corpora import CHUNK, batched, fitting, full_blocks, texts_in
+from groundling.data.lexicon import Lexicon
 from groundling.data.plain_text import PACKED
 from groundling.data.shards import (
     Facts,
@@ -51,7 +43,6 @@ from groundling.data.shards import (
     read_index,
     shard_file,
 )
-from groundling.data.words import numbers, spans_of_much, word_of
 from groundling.errors import InputError
 from groundling.hashing import CACHE, cache_folder, data_hash, hashes_of
 from groundling.jobs import cores, side_by_side
@@ -61,12 +52,14 @@ FOLDER = "texts"
 """Where stores are, in the cache or in a run's folder."""
 SHARDS = 32
 """Shards of a file of middling size: enough for every process to have some, and few enough to stay open."""
-SMALLEST, LARGEST = 1 << 22, 1 << 25
+SMALLEST, LARGEST = 1 << 22, 1 << 26
 """Characters of a shard; a killed run tokenises as many again at most, per process."""
-LARGE = 1 << 25
+LARGE = 1 << 26
 """Bytes of a file from which on several processes are worth their start."""
 WAIT = 0.2
 """Seconds between two looks for what another process makes."""
+SIDES = ("pieces", "clip")
+"""Arrays of ids, by tokenizer."""
 FORMAT = 1
 """Of the arrays; a new one makes all stores anew."""
 
@@ -83,6 +76,10 @@ class Making:
     """The text encoder's tokenizer, as JSON, without padding and truncation."""
     clip: str = ""
     """The same of a CLIP text tower's; empty: there is none."""
+
+    def engines(self) -> list[str]:
+        """The tokenizers, by side."""
+        return [self.engine, self.clip] if self.clip else [self.engine]
 
     def key(self) -> Facts:
         """What a store depends on beside its file."""
@@ -263,6 +260,10 @@ def _make(path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, 
     if part.rank == 0:
         while not all(writer.done(number) for number in range(shards)):
             time.sleep(WAIT)
+        if data_hash(path) != key["sha256"]:
+            for index in folder.glob("index-*.json"):
+                index.unlink()
+            raise InputError(f"{path}: changed while it was tokenised; run the same command again")
         writer.close({"texts_of": path.name}, summary=_summary)
 
 
@@ -276,7 +277,7 @@ def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[str]:
     if making.form == "lines":
         yield from texts
     else:
-        yield from full_blocks(texts, _engine(making.engine), making.most)
+        yield from full_blocks(texts, _lexicon(*making.engines()), making.most)
 
 
 def _grouped(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -297,9 +298,10 @@ def _grouped(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 # -- tokenising --------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(2)
-def _engine(described: str) -> Tokenizer:
-    return Tokenizer.from_str(described)
+@lru_cache(1)
+def _lexicon(*described: str) -> Lexicon:
+    """Of one text after another: what is found for one shard serves the next."""
+    return Lexicon(*map(Tokenizer.from_str, described))
 
 
 def write_shard(
@@ -312,68 +314,35 @@ def write_shard(
 
 def tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
-    encoded: Iterable[Encoded] = ((text, None) for text in texts)
+    lexicon = _lexicon(*making.engines())
+    own: Iterable[str] = texts
     if making.form == "lines":
-        encoded = fitting_encoded(texts, _engine(making.engine), making.most)
-    parts = [_tokenised(some, making) for some in batched(encoded, CHUNK)]
+        own = fitting(texts, lexicon, making.most)
+    parts = [_tokenised(some, lexicon) for some in batched(own, CHUNK)]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
     return arrays
 
 
-def _tokenised(encoded: Sequence[Encoded], making: Making) -> dict[str, np.ndarray]:
-    """The arrays of some texts, of which some are encoded, with every text's lengths in place of `ends`."""
-    texts = [text for text, _ in encoded]
-    characters = np.array([len(text) for text in texts], np.uint32)
-    starts = np.cumsum(characters + np.uint32(1), dtype=np.int64) - characters - 1
-    joined = "\n".join(texts)  # raw words do not reach over ends of lines
-    spans = spans_of_much(joined)
-    first_word = np.searchsorted(spans[:, 0], starts)
+def _tokenised(texts: Sequence[str], lexicon: Lexicon) -> dict[str, np.ndarray]:
+    """The arrays of some texts, with every text's lengths in place of `ends`."""
     raw = [text.encode() for text in texts]
+    read = lexicon.read(texts)
     arrays: dict[str, np.ndarray] = {
         "text": np.frombuffer(b"".join(raw), np.uint8),
-        "words": numbers(joined, spans).astype(np.uint32),
-        "characters": characters,
+        "words": read.words,
+        "characters": np.array([len(text) for text in texts], np.uint32),
     }
-    word_counts = np.diff(first_word, append=len(spans))
-    lengths = [np.array([len(one) for one in raw]), word_counts]
-    missing = [text for text, encoding in encoded if encoding is None]
-    fresh = iter(_engine(making.engine).encode_batch(missing, add_special_tokens=False))
-    every: dict[str, Sequence[Encoding | Slice]] = {}
-    every["pieces"] = [next(fresh) if one is None else one for _, one in encoded]
-    if making.clip:
-        every["clip"] = _engine(making.clip).encode_batch(texts, add_special_tokens=False)
-    for name, described in (("pieces", making.engine), ("clip", making.clip)):
-        if described:
-            encodings = every[name]
-            counts = np.array([len(one.ids) for one in encodings], np.int64)
-            arrays[name], arrays[f"{name}_word"] = _pieces(
-                encodings, counts, starts, spans, first_word, _id_type(described)
-            )
-            lengths.append(counts)
+    lengths = [np.array([len(one) for one in raw]), read.word_counts]
+    for name, engine, pieces in zip(SIDES, lexicon.engines, read.pieces, strict=False):
+        arrays[name] = pieces.ids.astype(_id_type(engine))
+        arrays[f"{name}_word"] = pieces.word
+        lengths.append(pieces.counts)
     return {**arrays, "ends": np.stack(lengths, 1).astype(np.int64)}
 
 
-def _pieces(
-    encodings: Sequence[Encoding | Slice],
-    counts: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-    first_word: np.ndarray,
-    id_type: np.dtype,
-) -> tuple[np.ndarray, np.ndarray]:
-    """All pieces of some texts and the word of its text that each belongs to, -1 for none."""
-    total = int(counts.sum())
-    ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), id_type, total)
-    places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
-    offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
-    offsets += np.repeat(starts, counts)[:, None]
-    word = word_of(offsets, spans)
-    return ids, np.where(word >= 0, word - np.repeat(first_word, counts), -1).astype(np.int32)
-
-
 @lru_cache(2)
-def _id_type(described: str) -> np.dtype:
+def _id_type(engine: Tokenizer) -> np.dtype:
     """The smallest type that holds all ids of a tokenizer."""
-    largest = max(_engine(described).get_vocab(with_added_tokens=True).values(), default=0)
+    largest = max(engine.get_vocab(with_added_tokens=True).values(), default=0)
     return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)

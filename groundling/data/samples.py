@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, overload
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -92,6 +92,57 @@ class Samples(Protocol):
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in order; a data set that chooses (one of five captions) does so with the sample's own generator."""
         ...
+
+
+class Each(Sequence[Item], Generic[Item]):
+    """What a function says of every number, as a sequence that takes no memory."""
+
+    def __init__(self, length: int, call: Callable[[int], Item]) -> None:
+        self.length = length
+        self.call = call
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        places = range(self.length)[index]
+        if isinstance(places, range):
+            return [self.call(place) for place in places]
+        return self.call(places)
+
+
+class Section:
+    """Samples of others' that stand one behind the other, from `start` to before `stop`."""
+
+    def __init__(self, samples: Samples, start: int, stop: int) -> None:
+        self.samples = samples
+        self.start = start
+        self.count = stop - start
+        self.ids: Sequence[str] = Each(self.count, lambda number: samples.ids[start + number])
+        self.images: Sequence[Sequence[str]] = Each(
+            self.count, lambda number: samples.images[start + number]
+        )
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(len(self),)."""
+        return self.samples.lengths[self.start : self.start + self.count]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3)."""
+        return self.samples.sizes[self.start : self.start + self.count]
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`."""
+        return self.samples.get([self.start + int(index) for index in indices], rngs)
 
 
 class Changed:

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,9 @@ FORMAT = 2
 LOCK = "lock"
 """File that a run holds while it adds records."""
 OPEN_FILES = 512
-"""Memory-mapped files kept open at once; each costs one of the process's file handles."""
+"""Memory-mapped files of a store kept open at once, at least; each costs one of the process's file handles."""
+MOST_OPEN = 1 << 16
+"""File handles that a process asks the system for."""
 BLOCK = 1 << 22
 """Values looked at in one go, so that a check of a large shard needs little memory."""
 
@@ -433,6 +436,21 @@ def alone(folder: Path, doing: str) -> Iterator[None]:
             os.close(lock)
 
 
+def open_files() -> int:
+    """How many files of a store may stay open, after the system was asked for as many as it gives to a process.
+
+    By default it gives 1,024, of which each text of a gigabyte or more, tokenised, would keep some hundred.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return OPEN_FILES
+    return max(OPEN_FILES, wanted // 8)
+
+
 def refuse_twins(indices: Iterable[Index], folder: Path) -> None:
     """Raises InputError if an id occurs in two shards."""
     seen: dict[str, int] = {}
@@ -480,7 +498,7 @@ class ShardStore:
         starts = np.cumsum([0, *(len(index.ids) for index in self.indices)])
         self._starts = starts[:-1]
         self._ends = [_ends(index.lengths) for index in self.indices]
-        self._arrays = lru_cache(max(1, OPEN_FILES // max(1, len(self.columns))))(self._open)
+        self._arrays = lru_cache(max(1, open_files() // max(1, len(self.columns))))(self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardStore, (self.folder, self.noun, self._read)

@@ -16,9 +16,10 @@ from groundling.config import AdaptConfig, Distilling, TrainConfig, check_number
 from groundling.data.captions import Wanted
 from groundling.data.corpus_samples import CorpusSamples, corpus_samples
 from groundling.data.prepared import clear_stores, place_of_stores
-from groundling.data.samples import TextInput, WindowInput
+from groundling.data.samples import Samples, TextInput, WindowInput
+from groundling.data.weighted_files import weighted_files
 from groundling.errors import InputError, nearest
-from groundling.feed import Source
+from groundling.feed import Source, sectioned
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
 from groundling.models.clip import load_clip_text
@@ -105,7 +106,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
-    inputs: dict[str, str | Path] = {f"text:{n}": path for n, path in enumerate(config.text)}
+    files = weighted_files(config.text, "--text")
+    inputs: dict[str, str | Path] = {f"text:{n}": each.file for n, each in enumerate(files)}
     inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
     inputs |= {"retention": config.retention}
     inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
@@ -152,7 +154,14 @@ def _adapted(
     held_out = _held_out(held, room, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
     result = train(
-        model, objectives, samples, training, run.folder, teachers=teachers, inner=inner, exam=exam
+        model,
+        objectives,
+        _sources(config, texts, samples),
+        training,
+        run.folder,
+        teachers=teachers,
+        inner=inner,
+        exam=exam,
     )
     remarks = flattery(result)
     say_notes(remarks)
@@ -195,7 +204,18 @@ def _texts(
         return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
 
     held = cut(config.held) if config.held else None
-    return cut(config.text, config.max_texts), held
+    return cut(_files(config), config.max_texts), held
+
+
+def _sources(config: AdaptConfig, texts: CorpusSamples, samples: Samples) -> list[Source]:
+    """What is learned from, `samples` being `texts` beside which teachers may stand; by file, if files have weights."""
+    files = weighted_files(config.text, "--text")
+    return sectioned(Source(samples, name="--text"), texts.bounds, files)
+
+
+def _files(config: AdaptConfig) -> list[str]:
+    """The files of --text without their weights."""
+    return [each.file for each in weighted_files(config.text, "--text")]
 
 
 def _room(
@@ -261,7 +281,7 @@ def _check(config: AdaptConfig, arm: Arm) -> None:
         raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
     check_held(config.examining, bool(config.held), "--held FILES, texts that are not learned from")
     for path in config.held:
-        if path in config.text:
+        if path in _files(config):
             raise InputError(f"--held {path}: --text has it, too, so that it is learned from")
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
@@ -456,7 +476,7 @@ def _count(module: nn.Module) -> int:
 
 
 def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:
-    texts = "\n".join(f"- `{Path(path).name}`" for path in config.text)
+    texts = "\n".join(f"- `{Path(path).name}`" for path in _files(config))
     terms = ", ".join(f"{term} {value:.3f}" for term, value in result["last"].items())
     library = "sentence-transformers" if config.keep_projection else "transformers"
     return f"""---

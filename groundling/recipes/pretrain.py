@@ -32,8 +32,9 @@ from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.prepared import clear_stores, place_of_stores
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
 from groundling.data.several_stores import SeveralStores
+from groundling.data.weighted_files import weighted, weighted_files
 from groundling.errors import InputError
-from groundling.feed import Source
+from groundling.feed import Source, sectioned
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.joins import Design, Phase
@@ -212,9 +213,10 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
     }
     for number, each in enumerate(_corpora(config)):
         inputs[f"captions:{number}" if number else "captions"] = each.file
-    held = [_file_and_weight(word)[0] for word in config.eval_captions]
+    held = _held_files(config.eval_captions)
     inputs |= {f"eval_captions:{number}": path for number, path in enumerate(held)}
-    return inputs | {f"text:{number}": path for number, path in enumerate(config.text)}
+    texts = weighted_files(config.text, "--text")
+    return inputs | {f"text:{number}": each.file for number, each in enumerate(texts)}
 
 
 def _stores(config: PretrainConfig, corpora: Sequence[_Corpus]) -> tuple[Shelf, SeveralStores]:
@@ -276,38 +278,19 @@ def _corpora(config: PretrainConfig) -> list[_Corpus]:
     """
     if not config.captions:
         return [_Corpus(config.task, "")]
-    parts = [_file_and_weight(word) for word in config.captions]
+    parts = weighted_files(config.captions, "--captions")
     files = [file for file, _ in parts]
-    every = dict.fromkeys([*files, *(_file_and_weight(word)[0] for word in config.eval_captions)])
+    every = dict.fromkeys([*files, *_held_files(config.eval_captions)])
     alike = len({Path(file).stem for file in every}) < len(every)
     names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
         raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
-    corpora = [
-        _Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)
-    ]
-    without = [each.file for each in corpora if not each.weight]
-    if without and len(without) < len(corpora):
-        raise InputError(
-            f"--captions: {without[0]} has no weight; give one to all files or to none"
-        )
-    return corpora
+    return [_Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
 
 
-def _file_and_weight(word: str) -> tuple[str, float]:
-    """The file of one word of `--captions` and its weight, 0 if it has none."""
-    file, equals_sign, told = word.rpartition("=")
-    if not equals_sign or Path(word).exists():
-        return word, 0.0
-    try:
-        weight = float(told)
-    except ValueError:
-        weight = 0.0
-    if not 0 < weight < float("inf"):
-        raise InputError(
-            f"--captions {word}: {told!r} is no weight; expected FILE or FILE=WEIGHT with a number above 0"
-        )
-    return file, weight
+def _held_files(captions: Sequence[str]) -> list[str]:
+    """Files of captions that are measured on, of which weights say nothing."""
+    return [weighted(word, "--eval-captions").file for word in captions]
 
 
 @dataclass(frozen=True)
@@ -467,7 +450,7 @@ def _held_config(config: PretrainConfig) -> PretrainConfig | None:
     if config.task:
         return changed(config, train_splits=config.eval_splits, partition="", flip=False)
     captions = config.eval_captions or config.captions
-    files = [_file_and_weight(word)[0] for word in captions]
+    files = _held_files(captions)
     splits = config.caption_splits if any(map(has_splits, files)) else ()
     return changed(
         config,
@@ -600,8 +583,10 @@ def _text_alone(
         return []
     text, _ = model.inputs(config.max_length)
     share = sum(source.ratio for source in sources)
-    alone = corpus_samples(config.text, "blocks", text, place)
-    return [Source(alone, share, ("masked_lm",), "text alone", counts=False)]
+    files = weighted_files(config.text, "--text")
+    alone = corpus_samples([each.file for each in files], "blocks", text, place)
+    source = Source(alone, share, ("masked_lm",), "text alone", counts=False)
+    return sectioned(source, alone.bounds, files)
 
 
 def _notes(

@@ -1,11 +1,8 @@
-"""Two processes that share a batch do what one process does with all of it."""
+"""Two processes, on a machine each, that share a batch do what one process does with all of it."""
 
 import json
 import os
-import socket
-import traceback
 from dataclasses import replace
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import homes
@@ -19,6 +16,9 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Example, collate
 from groundling.config import Targeted, TrainConfig
+from groundling.data import prepared
+from groundling.data.corpus_samples import corpus_samples
+from groundling.data.prepared import write_shard
 from groundling.data.samples import TextInput, TextSamples
 from groundling.feed import Source
 from groundling.keyed import generator
@@ -121,45 +121,40 @@ def finish(
         save_file({k: v.detach().contiguous() for k, v in state}, out / "end.safetensors")
 
 
-def _rank(rank: int, folder: str, port: int) -> None:
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    try:
-        PartialState(cpu=True)  # as every run begins
-        keep(Path(folder) / "kept")
-        adapt(Path(folder) / "adapt")
-        contrast(Path(folder) / "contrast")
-        tokens(Path(folder) / "tokens")
-        assert torch.distributed.get_world_size() == 2
-        torch.distributed.destroy_process_group()
-    except BaseException:
-        (Path(folder) / f"error-{rank}").write_text(traceback.format_exc())
-        raise
+def read(out: Path) -> None:
+    """A text's shards, of which each machine makes its own; both see the folder."""
+    rank = int(os.environ.get("RANK", "0"))
+
+    def write(*arguments) -> None:
+        write_shard(*arguments)
+        homes.put(out / f"made-{rank}" / str(arguments[2]), "")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared, "SMALLEST", 300)
+        patch.setattr(prepared, "write_shard", write)
+        text = homes.put(out / f"text-{rank}.txt", "\n".join(toys.sentences()[:60]))
+        inputs = TextInput(toys.bert_words(), 40)
+        samples = corpus_samples([text], "lines", inputs, out / "texts")
+    rows = [sample.text.ids.tolist() for sample in samples.get(range(len(samples)))]
+    homes.put(out / f"rows-{rank}.json", json.dumps(rows))
+
+
+def _rank(folder: str) -> None:
+    assert os.environ["LOCAL_WORLD_SIZE"] == "1"
+    PartialState(cpu=True)  # as every run begins
+    keep(Path(folder) / "kept")
+    adapt(Path(folder) / "adapt")
+    contrast(Path(folder) / "contrast")
+    tokens(Path(folder) / "tokens")
+    read(Path(folder) / "read")
+    assert torch.distributed.get_world_size() == 2
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def two(processes, tmp_path_factory) -> Path:
+def two(two_machines, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [processes.Process(target=_rank, args=(rank, str(folder), port)) for rank in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    # If one fails, the other would wait for it in a collective for ever.
-    while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
-        wait([rank.sentinel for rank in ranks if rank.exitcode is None], timeout=1)
-    for rank in ranks:
-        if any(r.exitcode for r in ranks):
-            rank.kill()
-        rank.join()
-    errors = [file.read_text() for file in folder.glob("error-*")]
-    assert [rank.exitcode for rank in ranks] == [0, 0], "\n".join(errors)
+    two_machines(_rank, str(folder))
     return folder
 
 
@@ -205,3 +200,15 @@ def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):
     ]
     assert shards == [3, 7]
     assert homes.digests(two / "kept") == homes.digests(tmp_path / "kept")
+
+
+def test_two_machines_share_a_text_and_read_what_one_reads(two, tmp_path):
+    read(tmp_path)
+    one = (tmp_path / "rows-0.json").read_text()
+    assert [(two / "read" / f"rows-{rank}.json").read_text() for rank in (0, 1)] == [one, one]
+    every, *made = [
+        {int(file.name) for file in folder.iterdir()}
+        for folder in (tmp_path / "made-0", two / "read" / "made-0", two / "read" / "made-1")
+    ]
+    assert len(every) > 5
+    assert made == [{n for n in every if n % 2 == 0}, {n for n in every if n % 2}]

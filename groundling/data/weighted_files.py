@@ -1,0 +1,43 @@
+"""Files as command lines name them, FILE or FILE=WEIGHT, where a weight says how often a step reads the file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from groundling.errors import InputError
+
+
+class Weighted(NamedTuple):
+    """A file, and how often it is drawn relative to others."""
+
+    file: str
+    weight: float = 0.0
+    """0: nobody says."""
+
+
+def weighted(word: str | Path, flag: str) -> Weighted:
+    """The file of one word of a command's `flag`; raises InputError for a weight that is none."""
+    word = str(word)
+    file, equals_sign, told = word.rpartition("=")
+    if not equals_sign or Path(word).exists():
+        return Weighted(word)
+    try:
+        weight = float(told)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < float("inf"):
+        raise InputError(
+            f"{flag} {word}: {told!r} is no weight; expected FILE or FILE=WEIGHT with a number above 0"
+        )
+    return Weighted(file, weight)
+
+
+def weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighted]:
+    """The same of all; raises InputError, too, if some files have a weight and others have not."""
+    files = [weighted(word, flag) for word in words]
+    without = [each.file for each in files if not each.weight]
+    if without and len(without) < len(files):
+        raise InputError(f"{flag}: {without[0]} has no weight; give one to all files or to none")
+    return files
