@@ -2,8 +2,10 @@
 
 import json
 import os
+import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from math import nan
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import standins
 import torch
+import toys
 import vcr_files
 from homes import put, table
 from PIL import Image
@@ -30,11 +33,17 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.grounding.figures import figures_of
 from groundling.jobs import Job, _result
+from groundling.joins.uniter import uniter
 from groundling.models.loading import load_config, load_processor
 from groundling.models.single_stream import described_join
 from groundling.models.text import load_text_encoder
+from groundling.recipes.lifecycle import ended
+from groundling.recipes.push import _card, _described
+from groundling.recipes.shift import _seed_of_text_only
 from groundling.recipes.sweeping.file import read_sweep
-from groundling.runs import read_log
+from groundling.recipes.vcr import _files
+from groundling.runs import finished, open_run, read_log
+from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
 
@@ -257,3 +266,69 @@ def test_e14_what_a_model_folder_says_of_pixels_and_regions_is_looked_at(tmp_pat
     )
     with pytest.raises(InputError, match="'regions_from' is no object"):
         described_join(tmp_path)
+
+
+def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path) -> None:
+    out = open_run(tmp_path / "run", "finetune", {"steps": 1}, {})
+    put(out / "log.jsonl", "")
+    put(out / "config.json", "[]")
+    with pytest.raises(InputError, match=r"config.json: not the settings of a run"):
+        open_run(out, "finetune", {"steps": 1}, {})
+    put(out / "seed-0/predictions_val.jsonl", "")
+    task = named("tasks", Task, "vcr/answer")
+    put(out / "seed-0/result.json", json.dumps({"task": task.name}))
+    with pytest.raises(InputError, match=r"settings of a run"):
+        _seed_of_text_only(out / "seed-0/predictions_val.jsonl")
+    with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
+        _files(str(out), task, "val")
+    with pytest.raises(InputError, match=r"result.json: not as its run wrote it .KeyError: 'last'"):
+        ended(out / "seed-0", lambda done: done["last"]["loss"])
+    put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
+    with pytest.raises(InputError, match=r"result.json: 'trained_on' is 1, expected a list"):
+        finished(out / "seed-0")
+    put(
+        out / "config.json",
+        json.dumps({"kind": "adapt", "config": 1, "inputs": {}, "versions": {}}),
+    )
+    with pytest.raises(InputError, match=r"run: config.json or result.json is not as a run writes"):
+        _card("me/it", out, out, _described(out), {})
+
+
+def test_e14_a_model_folder_is_named_whatever_is_wrong_in_it(tmp_path: Path) -> None:
+    uniter(toys.bert(len(homes.words())), homes.words(), 8).export(tmp_path)
+    about = json.loads((tmp_path / "join.json").read_text())
+    about["options"] |= {"text_types": [0, 9]}
+    put(tmp_path / "join.json", json.dumps(about))
+    with pytest.raises(InputError, match=f"{tmp_path}: the join does not fit .*segments"):
+        load_student(tmp_path)
+    folder = homes.home(tmp_path / "modern", toys.modernbert(len(homes.words())), homes.words())
+    about = json.loads((folder / "config.json").read_text())
+    put(folder / "config.json", json.dumps(about | {"classifier_activation": "geLu"}))
+    with pytest.raises(InputError, match=f"{folder}: a modernbert model with the unknown act"):
+        load_student(folder)
+
+
+@pytest.mark.parametrize("score", [nan, 1.5, -1, 10**400, "1"])
+def test_e5_a_share_of_people_is_from_0_to_1(score: object, tmp_path: Path) -> None:
+    asked = {"question_id": 1, "img_id": "COCO_val2014_000000000042", "sent": "is it red ?"}
+    put(tmp_path / "trainval_label2ans.json", json.dumps(["yes", "no"]))
+    path = put(tmp_path / "minival.json", json.dumps([asked | {"label": {"yes": score}}]))
+    with pytest.raises(InputError, match=r"minival.json, questions\[0\]: .* numbers from 0 to 1"):
+        named("tasks", Task, "vqa/minival").read(tmp_path, "minival")
+    put(path, "[]")
+    assert f"{path}: expected a list of questions" in check(tmp_path).problems[0]
+
+
+def test_e15_data_check_tells_of_sizes_and_splits_that_readers_refuse(tmp_path: Path) -> None:
+    image = {"id": 1, "file_name": "1.jpg", "width": 2**31, "height": 8}
+    note = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 4, 4]}
+    coco = {"images": [image], "annotations": [note], "categories": [{"id": 1, "name": "dog"}]}
+    put(tmp_path / "boxes/instances.json", json.dumps(coco))
+    assert "no whole numbers of pixels" in check(tmp_path / "boxes").problems[0]
+    image["width"] = 8
+    put(tmp_path / "refs/instances.json", json.dumps(coco))
+    ref = {"split": "trein", "ann_id": 1, "image_id": 1}
+    refs = [ref | {"sentences": [{"sent_id": 1, "sent": "the dog"}]}]
+    put(tmp_path / "refs/refs(umd).p", pickle.dumps(refs, 0))
+    told = check(tmp_path / "refs").problems
+    assert any("splits beside train, val" in one and "trein" in one for one in told), told

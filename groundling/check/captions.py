@@ -18,7 +18,7 @@ from groundling.data.caption_files import COCO, METADATA, TABLES, layout_of
 from groundling.data.caption_images import find_images
 from groundling.data.captions import Captions
 from groundling.data.image_files import is_picture
-from groundling.data.regions import inside
+from groundling.data.regions import MOST_PIXELS, inside
 from groundling.errors import InputError
 from groundling.runs import read_json
 from groundling.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
@@ -189,13 +189,17 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
     sizeless = [
         f"image {image['id']}"
         for image in content["images"]
-        if type(image.get("width")) is not int or type(image.get("height")) is not int
+        if not all(_is_side(image.get(name)) for name in ("width", "height"))
     ]
-    report.problem(path, "width and height are missing, or no whole numbers", sizeless)
+    report.problem(path, "width and height are missing, or no whole numbers of pixels", sizeless)
     report.problem(path, OUTSIDE, _outside(notes, content["images"]))
     about = f"{len(notes):,} boxes in {len(categories):,} categories"
     report.fact(path, f"{about}; {len(files):,} images listed")
     return list(files.values())
+
+
+def _is_side(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_PIXELS
 
 
 def _outside(notes: Sequence[_Note], images: Sequence[Record]) -> list[str]:

@@ -148,7 +148,8 @@ def _expressions(folder: Path, file: Path, report: Report) -> list[str]:
     split_by = file.name.removeprefix("refs(").removesuffix(").p")
     images: list[str] = []
     places: list[str] = []
-    for split in dict.fromkeys(ref["split"] for ref in refcoco.read_plain(file)):
+    refs = refcoco.read_plain(file)
+    for split in dict.fromkeys(ref["split"] for ref in refs):
         for asked in report.readable([partial(refcoco.expressions, folder, split, split_by)]):
             split_images = [expression.image for expression in asked]
             objects = {expression.object for expression in asked}
@@ -158,6 +159,8 @@ def _expressions(folder: Path, file: Path, report: Report) -> list[str]:
             report.fact(file, f"{about} in {len(set(split_images)):,} images")
             empty = [f"expression {e.id}" for e in asked if not e.text.strip()]
             report.problem(file, EMPTY, empty)
+    unknown = sorted({str(ref["split"]) for ref in refs} - set(refcoco.SPLITS))
+    report.problem(file, f"splits beside {', '.join(refcoco.SPLITS)}", unknown)
     report.repeated(file, places)
     return images
 

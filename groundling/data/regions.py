@@ -50,6 +50,8 @@ CELLS = 14
 """Cells a side of the grid over a box in which an object's segment is kept."""
 PACKED = -(-CELLS * CELLS // 8)
 """Bytes that hold their bits."""
+MOST_PIXELS = 2**31 - 1
+"""Of a side of an image; what a file says beyond is a mistake."""
 BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 

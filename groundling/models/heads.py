@@ -58,7 +58,10 @@ def lm_head_style(config: Any) -> tuple[str, float]:
     if config.model_type == "distilbert":  # its configuration has no epsilon, its code has
         epsilon = 1e-12
     if activation not in ACT2FN:
-        raise InputError(f"a {config.model_type} model with the unknown activation {activation!r}")
+        where = f"{config.name_or_path}: " if config.name_or_path else ""
+        raise InputError(
+            f"{where}a {config.model_type} model with the unknown activation {activation!r}"
+        )
     return str(activation), float(epsilon)
 
 

@@ -247,7 +247,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
         )
         of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
         model.load_state_dict(of_text | weights)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:  # its options' own are InputErrors
         raise InputError(
             f"{folder}: the join does not fit the BERT beside it ({in_one_line(error)})"
         ) from None

@@ -13,14 +13,11 @@ from PIL import Image
 from transformers import AutoModelForObjectDetection
 
 from groundling.data.detections import Detection, are_detections, corners_of, read_detections
-from groundling.data.regions import inside
+from groundling.data.regions import MOST_PIXELS, inside
 from groundling.data.vcr_objects import class_names, metadata
 from groundling.errors import InputError, first_line
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs import read_json
-
-MOST_PIXELS = 2**31 - 1
-"""Of a side of an image; what a file says beyond is a mistake."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import homes
 import standins
+import vcr_files
 
 from groundling.cli import main
 
@@ -69,7 +71,48 @@ def commands(shelf: Path) -> dict[str, list[str]]:
         "data counts": f"data counts {captions} --tokenizer {shelf}/bert-base-uncased",
         "sweep": f"sweep --file {shelf}/s.toml",
     }
-    return {name: line.split() for name, line in lines.items()}
+    return {name: line.split() for name, line in (lines | _looking(shelf)).items()}
+
+
+def _looking(shelf: Path) -> dict[str, str]:
+    """Those that train nothing, or render, or compare."""
+    clip = f"{shelf}/openai/clip-vit-base-patch32"
+    seen = f"--model {shelf}/seer/model --regions {shelf}/world_store --data {shelf}/made/flickr30k --cpu"
+    rte = f"--task glue/rte --data {shelf}/glue"
+    arms = "--train.steps 1 --train.batch 4 --train.cpu --tune.steps 1 --tune.batch 4 --tune.cpu"
+    arms += f" --adapt.student {shelf}/bert-base-uncased --adapt.text {shelf}/my_text.txt --adapt.teacher {clip}"
+    photos = f"--captions {shelf}/my_captions.tsv --images {shelf}/my_photos"
+    entailed = f"--data {shelf}/made/snli_ve --images {shelf}/made/images"
+    counted = f"--counts {shelf}/counts --tokenizer {shelf}/bert-base-uncased"
+    shown = (
+        f"--model {shelf}/seer/model --regions {shelf}/store --image {shelf}/my_photos/house.jpg"
+    )
+    return {
+        "data tasks": "data tasks " + " ".join(standins.TASKS),
+        "compare": f"compare --arms contrastive --tasks glue/rte --data {shelf}/glue --seeds 1 {arms}",
+        "verdict": f"verdict --runs {shelf}/learned {shelf}/others",
+        "probe": f"probe --model {shelf}/bert-base-uncased --data {shelf}/world --seeds 2 {TRAINED}",
+        "heads": f"heads {seen} --active 0",
+        "syntax": f"syntax {seen} --active 0 --parses gold --labels ud",
+        "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')} --explained 2 --line-points 2",
+        "figures": f"figures --results {shelf}/headed",
+        "look": f"look {shown} --text dogs --cpu",
+        "data show": f"data show {shelf}/store cat --images {shelf}/my_photos",
+        "zero-shot": f"zero-shot --model {clip} --task snli-ve {entailed} --cpu",
+        "retrieve": f"retrieve --model {clip} {photos} --cpu",
+        "winoground": f"winoground --model {clip} --data {shelf}/winoground --cpu",
+        "pairs": f"pairs --model {shelf}/control/model --data {shelf}/my_pairs.csv --cpu",
+        "ask": f"ask --model {shelf}/bert-base-uncased --data {shelf}/coda/annotations.jsonl --modes linear",
+        "similarity": f"similarity --a {shelf}/bert-base-uncased --b {shelf}/control/model",
+        "grounded": f"grounded --base {shelf}/learned --other {shelf}/others {rte} {counted}",
+        "ensemble": f"ensemble {shelf}/learned {shelf}/others {rte}",
+        "data shift": f"data shift --data {shelf}/vcr --kind sm --cpu",
+        "data partition": f"data partition --task vcr/answer --data {shelf}/vcr --per 2 --allow-fewer",
+    }
+
+
+ENDINGS = {"predict": ".csv", "look": ".html", "data show": ".png", "data partition": ".json"}
+"""Of the files that commands write, where it is no folder."""
 
 
 def stock(shelf: Path) -> None:
@@ -90,9 +133,25 @@ def stock(shelf: Path) -> None:
         f'seeds = 2\n[tune]\nsteps = 2\nbatch = 4\ncpu = true\ndata = "{shelf / "glue"}"\n[tasks."glue/rte"]\n'
         f'[variants.a]\nmodel = "{shelf / "bert-base-uncased"}"\n',
     )
-    arguments = commands(shelf)["finetune"]
+    standins.pairs(shelf)
+    vcr_files.folder(shelf / "vcr")
+    offered = commands(shelf)
+    made = {
+        "made": offered["data tasks"],
+        "world": offered["data world"],
+        "learned": offered["finetune"],
+        "others": [*offered["finetune"], "--lr", "1e-3"],
+        "seer": offered["pretrain"],
+        "control": offered["adapt, the control"],
+        "counts": offered["data counts"],
+    }
     with _quiet():
-        assert main([*arguments, "--out", str(shelf / "learned")]) == 0
+        for name, arguments in made.items():
+            assert main([*arguments, "--out", str(shelf / name)]) == 0, name
+        images = json.loads((shelf / "made/instances.json").read_text())["images"]
+        names = [image["file_name"].rpartition(".")[0] for image in images]
+        standins.store(shelf / "world_store", names)
+        assert main([*offered["heads"], "--out", str(shelf / "headed")]) == 0
 
 
 def run(arguments: list[str], out: Path, kill_at: int = 0, kill_after: float = 0.0) -> Ended:
@@ -175,7 +234,7 @@ class Killer:
         self.name = name
         self.arguments = arguments
         self.place = folder / re.sub(r"\W+", "-", name)
-        self.out = self.place / ("out.csv" if arguments[0] == "predict" else "out")
+        self.out = self.place / f"out{ENDINGS.get(name, '')}"
         # A run before the first: what is compiled or cached once is no event of the command's.
         whole = [self._whole() for _ in range(2)]
         self.events = whole[1][0].events
@@ -188,7 +247,8 @@ class Killer:
         self._clear()
         ended = run(self.arguments, self.out)
         if ended.status:
-            raise RuntimeError(f"{self.name} itself fails with {ended.status}")
+            command = " ".join(self.arguments)
+            raise RuntimeError(f"{self.name} itself fails with {ended.status}: {command}")
         return ended, digests(self.out)
 
     def _clear(self) -> None:

@@ -11,7 +11,7 @@ import readers
 import trials
 
 SEED = 16
-EACH = 3
+EACH = 2
 """Mutations of every reader."""
 
 
