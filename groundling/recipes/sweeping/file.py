@@ -273,8 +273,9 @@ def _seeds(table: Mapping[str, Any], where: str) -> int:
 
 def _content(path: str | Path) -> dict[str, Any]:
     """The file, with tables where tables belong."""
+    text = read_text(path)
     try:
-        content = tomllib.loads(read_text(path))
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML ({error})") from None
     except (ValueError, RecursionError):
