@@ -444,6 +444,7 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         out = Annotated[str, tyro.conf.arg(help=about)]
         members.append(("out", out, field(default=place)))
     options = make_dataclass("Options", members, frozen=True)
+    parsed: Any
     said = StringIO()
     try:
         with redirect_stderr(said):
