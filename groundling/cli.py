@@ -447,6 +447,7 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         out = Annotated[str, tyro.conf.arg(help=about)]
         members.append(("out", out, field(default=place)))
     options = make_dataclass("Options", members, frozen=True)
+    parsed: Any
     said = StringIO()
     parsed: Any
     unknown: list[str]

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from groundling.analysis.watched import means_by_epoch
 from groundling.check.folder import check
-from groundling.config import OwnFile
+from groundling.config import OwnFile, ShowConfig
 from groundling.data.caption_samples import decode
 from groundling.data.captions import read_captions
 from groundling.data.pictures import read_picture
@@ -40,7 +40,9 @@ from groundling.models.text import load_text_encoder
 from groundling.recipes.lifecycle import ended
 from groundling.recipes.push import _card, _described
 from groundling.recipes.shift import _seed_of_text_only
+from groundling.recipes.show import data_show
 from groundling.recipes.sweeping.file import read_sweep
+from groundling.recipes.teaching import clear_kept
 from groundling.recipes.vcr import _files
 from groundling.runs import finished, open_run, read_log
 from groundling.students import load_student
@@ -332,3 +334,24 @@ def test_e15_data_check_tells_of_sizes_and_splits_that_readers_refuse(tmp_path: 
     put(tmp_path / "refs/refs(umd).p", pickle.dumps(refs, 0))
     told = check(tmp_path / "refs").problems
     assert any("splits beside train, val" in one and "trein" in one for one in told), told
+
+
+def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes.noise(tmp_path / "photos/a.png", (16, 16))
+    standins.store(tmp_path / "store", ["a"])
+    config = ShowConfig(str(tmp_path / "store"), "a", str(tmp_path / "photos"))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            data_show(config, tmp_path / "out.png")
+    assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
+    for kept in ("teacher/x.npy", "texts/x.npy"):
+        put(tmp_path / "run" / kept, "")
+    clear_kept(tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []

@@ -186,11 +186,12 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
         if note["category_id"] not in categories or len(note["bbox"]) != 4:
             bad.append(at)
     report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
-    sizeless = [
-        f"image {image['id']}"
-        for image in content["images"]
-        if not all(_is_side(image.get(name)) for name in ("width", "height"))
-    ]
+    boxed = {note["image_id"] for _, note in notes}  # whose empty images are told below
+    sizeless = []
+    for image in content["images"]:
+        least = 0 if image["id"] in boxed else 1
+        if not all(_is_side(image.get(name), least) for name in ("width", "height")):
+            sizeless.append(f"image {image['id']}")
     report.problem(path, "width and height are missing, or no whole numbers of pixels", sizeless)
     report.problem(path, OUTSIDE, _outside(notes, content["images"]))
     about = f"{len(notes):,} boxes in {len(categories):,} categories"
@@ -198,8 +199,8 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
     return list(files.values())
 
 
-def _is_side(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MOST_PIXELS
+def _is_side(value: object, least: int) -> bool:
+    return type(value) is int and least <= value <= MOST_PIXELS
 
 
 def _outside(notes: Sequence[_Note], images: Sequence[Record]) -> list[str]:

@@ -41,6 +41,7 @@ from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     Classroom,
     classroom,
+    clear_kept,
     inner_step,
     make_objectives,
     save_objectives,
@@ -116,6 +117,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
     run = Run(out, "adapt", settings, inputs, training.cpu, makes)
     if run.result is not None:
+        clear_kept(run.folder)
         return run.result
     return _adapted(run, config, training, arm, inner, pairs)
 

@@ -42,6 +42,7 @@ from groundling.recipes.teaching import (
     Classroom,
     base_room,
     classroom,
+    clear_kept,
     inner_step,
     make_objectives,
     save_objectives,
@@ -104,6 +105,8 @@ def finetune(
     result = run.finish(result)
     if room is not None:
         room.clear()
+    else:
+        clear_kept(run.folder)
     return result
 
 

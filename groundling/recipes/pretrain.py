@@ -54,6 +54,7 @@ from groundling.recipes.teaching import (
     Classroom,
     check_parts,
     classroom,
+    clear_kept,
     inner_step,
     make_objectives,
     save_objectives,
@@ -81,6 +82,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
     if run.result is not None:
+        clear_kept(run.folder)
         return run.result
 
     corpora = _corpora(config)

@@ -101,8 +101,8 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
     student = _student(config, image.width)
     run = Run(out, "retrieve", asdict(config), _inputs(config), config.cpu)
     result = run.result
+    cache = Path(config.teacher_cache or run.folder / "teacher")
     if result is None:
-        cache = Path(config.teacher_cache or run.folder / "teacher")
         towers.to(run.state.device)
         gallery = _gallery(captioned, towers, config.images, cache)
         read, told = _texts(gallery.texts, student, config, run.state.device, cache)
@@ -110,8 +110,8 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
         head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
         head |= {"of_equals": TIES}
         result = run.finish(head | _numbers(gallery, read, told, config.seed))
-        if not config.teacher_cache and run.state.is_main_process:
-            shutil.rmtree(cache, ignore_errors=True)
+    if not config.teacher_cache and run.state.is_main_process:  # a kill may have left it, too
+        shutil.rmtree(cache, ignore_errors=True)
     if run.state.is_main_process:
         print(_told(result))
     return result

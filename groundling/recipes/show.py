@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 from groundling.config import ShowConfig, need
 from groundling.errors import InputError
 from groundling.recipes.lifecycle import say_notes
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, write_whole
 from groundling.vision.show import show_regions
 
 MARK = "groundling data show"
@@ -29,9 +30,11 @@ def data_show(config: ShowConfig, out: str | Path) -> dict[str, Any]:
     shown = show_regions(config.store, config.image, config.images)
     about = PngInfo()
     about.add_text("Software", MARK)
+    drawn = BytesIO()
+    shown.picture.save(drawn, "PNG", pnginfo=about)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        shown.picture.save(path, pnginfo=about)
+    write_whole(path, drawn.getvalue())
     say_notes(shown.notes)
     return {"out": str(path), "image": shown.id, "regions": shown.regions}
 

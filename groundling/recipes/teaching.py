@@ -16,6 +16,7 @@ from groundling.analysis.watched import means_by_epoch
 from groundling.batch import Sizes, collate
 from groundling.config import Adversarial, Distilling, Targeted
 from groundling.data.keywords import Keywords
+from groundling.data.prepared import clear_stores
 from groundling.data.samples import Samples
 from groundling.errors import InputError
 from groundling.find import built, is_outside, named
@@ -252,6 +253,13 @@ class Classroom:
         """Remove features that were kept for this run alone, which has ended."""
         if self.passing and self.folder is not None and PartialState().is_main_process:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def clear_kept(out: Path) -> None:
+    """Remove from the folder of a run that has ended what it kept for itself alone: a kill just then leaves it."""
+    clear_stores(out)
+    if PartialState().is_main_process:
+        shutil.rmtree(out / "teacher", ignore_errors=True)
 
 
 def classroom(
