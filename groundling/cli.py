@@ -449,8 +449,6 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
     options = make_dataclass("Options", members, frozen=True)
     parsed: Any
     said = StringIO()
-    parsed: Any
-    unknown: list[str]
     try:
         with redirect_stderr(said):
             parsed, unknown = tyro.cli(
