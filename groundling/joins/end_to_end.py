@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
-from groundling.batch import Batch, Encoded, Regions, needed
+from groundling.batch import Batch, Encoded, Regions, needed, sent
 from groundling.config import Pixels
 from groundling.errors import InputError
 from groundling.joins.visualbert import VisualBertJoin, visualbert
@@ -126,19 +126,24 @@ class EndToEnd(SingleStream):
         pixels = needed(batch.pixels, "pixels", "a model that reads pixels")
         extent = needed(batch.extent, "extent", "a model that reads pixels")
         choices = batch.choices
-        mask = regions.mask[::choices]
+        device = pixels.device
+        # Sizes and numbers of regions are read where no device has to be waited for.
+        sizes = needed(batch.host.extent, "extent", "a model that reads pixels").tolist()
+        there = needed(batch.host.regions, "regions", "a model that reads pixels").mask[::choices]
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
         pictures = self._pictures(pixels, boxes, regions, choices)
         looks = []
         # One by one: padding would reach into a picture, since a BatchNorm makes something of its zeros.
-        for number, (wide, high) in enumerate(extent.tolist()):
+        for number, (wide, high) in enumerate(sizes):
+            places = sent(there[number].nonzero().squeeze(1), device)
             cover = None
             if regions.cover is not None:
-                cover = regions.cover[number * choices, mask[number]]
+                cover = regions.cover[number * choices, places]
             picture = pictures[number : number + 1, :, :high, :wide]
-            looks.append(self._features(picture, boxes[number, mask[number]], cover))
+            looks.append(self._features(picture, boxes[number, places], cover))
         seen = torch.cat(looks)
-        features = seen.new_zeros(*mask.shape, seen.shape[-1]).index_put((mask,), seen)
+        rows, columns = (sent(where, device) for where in there.nonzero(as_tuple=True))
+        features = seen.new_zeros(*there.shape, seen.shape[-1]).index_put((rows, columns), seen)
         features = features.repeat_interleave(choices, 0)
         return replace(batch, regions=replace(regions, features=features))
 

@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from groundling.batch import Batch, Tokens
 
-FUSED = "sdpa"
-"""PyTorch's fused attention, whose masks are asked."""
+ASKED = ("sdpa", "eager")
+"""Kinds of attention whose masks are asked: PyTorch's fused one, and transformers' own."""
 
 
 @contextmanager
 def unasked_masks() -> Iterator[None]:
-    """Inside, a mask that is given to fused attention on an accelerator is used as it is.
+    """Inside, a mask that is given to attention on an accelerator is used as it is.
 
     transformers leaves out a mask without padding, for which it reads the mask from the device in every pass.
     `mask_of` leaves it out before it gets there. Attention is the same with or without such a mask.
     """
-    before = ALL_MASK_ATTENTION_FUNCTIONS[FUSED]
-    ALL_MASK_ATTENTION_FUNCTIONS[FUSED] = _unasked
+    before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in ASKED}
+    for name, make in before.items():
+        ALL_MASK_ATTENTION_FUNCTIONS[name] = partial(_unasked, make)
     try:
         yield
     finally:
-        ALL_MASK_ATTENTION_FUNCTIONS[FUSED] = before
+        for name, make in before.items():
+            ALL_MASK_ATTENTION_FUNCTIONS[name] = make
 
 
-def _unasked(*arguments: Any, **options: Any) -> Tensor | None:
-    """`sdpa_mask`, which is not to look into a mask on an accelerator."""
+def _unasked(make: Callable[..., Tensor | None], *arguments: Any, **options: Any) -> Tensor | None:
+    """What `make` makes of a mask, into which it is not to look on an accelerator."""
     mask = options.get("attention_mask")
     if mask is not None and mask.device.type != "cpu":
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    made: Tensor | None = sdpa_mask(*arguments, **options)
-    return made
+    return make(*arguments, **options)
 
 
 def mask_of(tokens: Tokens, batch: Batch) -> Tensor | None:

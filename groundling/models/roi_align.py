@@ -46,14 +46,24 @@ def own_roi_align(
     for image, of_image in zip(features, boxes, strict=True):
         corners = of_image.to(features) * scale - 0.5  # the centre of the first pixel is at 0
         spans = corners[:, 2:] - corners[:, :2]
-        counts = torch.full_like(spans, sampling) if sampling else (spans / size).ceil()
-        for pair in counts.unique(dim=0):
-            chosen = (counts == pair).all(1).nonzero().squeeze(1)
-            wide, high = pair.long().tolist()
-            if wide > 0 and high > 0:
-                sampled = _sample(image, corners[chosen], spans[chosen], size, wide, high)
-                out[first + chosen] = sampled
-        first += len(of_image)
+        here = slice(first, first + len(of_image))
+        first = here.stop
+        if sampling:
+            out[here] = _sample(image, corners, spans, size, sampling, sampling)
+        else:
+            out[here] = _one_per_pixel(image, corners, spans, size)
+    return out
+
+
+def _one_per_pixel(image: Tensor, corners: Tensor, spans: Tensor, size: int) -> Tensor:
+    """(R, C, size, size) with as many samples per bin as it has pixels; boxes of as many are sampled together."""
+    out = image.new_zeros(len(corners), len(image), size, size)
+    counts = (spans / size).ceil()
+    for pair in counts.unique(dim=0):
+        chosen = (counts == pair).all(1).nonzero().squeeze(1)
+        wide, high = pair.long().tolist()
+        if wide > 0 and high > 0:
+            out[chosen] = _sample(image, corners[chosen], spans[chosen], size, wide, high)
     return out
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, ViltConfig, ViltModel
 
-from groundling.batch import Batch, Encoded, RegionRow, Regions, Sizes, needed
+from groundling.batch import Batch, Encoded, RegionRow, Regions, Sizes, needed, sent
 from groundling.data.samples import TextInput, thinned
 from groundling.errors import InputError
 from groundling.models.attention import (
@@ -102,6 +102,8 @@ class Vilt(PatchReader):
         """
         tokens = needed(batch.text, "text", "a ViLT")
         regions = needed(batch.regions, "regions", "a ViLT")
+        # Where patches lie is read where no device has to be waited for.
+        places = needed(batch.host.regions, "regions", "a ViLT")
         features = regions.features
         if batch.perturbation is not None and batch.perturbation.regions is not None:
             features = features + batch.perturbation.regions
@@ -110,7 +112,7 @@ class Vilt(PatchReader):
                 inputs_embeds=embedded_words(self.word_embeddings(), batch, "a ViLT"),
                 attention_mask=tokens.mask.long(),
                 token_type_ids=tokens.types,
-                image_embeds=self._embedded(features, regions),
+                image_embeds=self._embedded(features, regions.whole, places),
                 pixel_mask=regions.mask.long(),
             )
         states, pieces = out.last_hidden_state, tokens.ids.shape[1]
@@ -121,32 +123,32 @@ class Vilt(PatchReader):
             word_table=self.word_embeddings().weight,
         )
 
-    def _embedded(self, features: Tensor, regions: Regions) -> Tensor:
+    def _embedded(self, features: Tensor, whole: Tensor, places: Regions) -> Tensor:
         """Class token and patches (N, R, H) with their positions, as `ViltEmbeddings.visual_embed` makes them."""
         parts = self.model.embeddings
         cut = parts.patch_embeddings.projection
         # A convolution whose stride is its side takes every patch by itself.
         patches = F.linear(features.to(cut.weight.dtype), cut.weight.flatten(1), cut.bias)
-        whole = regions.whole.unsqueeze(-1)
         embedded: Tensor = parts.dropout(
-            torch.where(whole, parts.cls_token, patches) + self._positions(regions)
+            torch.where(whole.unsqueeze(-1), parts.cls_token, patches) + self._positions(places)
         )
         return embedded
 
-    def _positions(self, regions: Regions) -> Tensor:
+    def _positions(self, places: Regions) -> Tensor:
         """Position embeddings (N, R, H): the model's square of them, stretched to the grid of each photo's patches."""
         table = self.model.embeddings.position_embeddings[0]
         grid = table[1:].T.view(1, -1, self.square, self.square)
-        found = table.new_zeros(*regions.mask.shape, table.shape[-1])
-        for number, boxes in enumerate(regions.boxes):
-            inner = regions.mask[number] & ~regions.whole[number]
+        found = table.new_zeros(*places.mask.shape, table.shape[-1])
+        for number, boxes in enumerate(places.boxes):
+            whole = places.whole[number]
+            inner = (places.mask[number] & ~whole).nonzero().squeeze(1)
             corner, size = boxes[inner, :2], boxes[inner, 2:] - boxes[inner, :2]
             # So many patches fit in the photo, of which a part may be left at the edge.
             wide, high = (1 / size[0] + SLACK).long().tolist()
-            column, row = (corner / size).round().long().unbind(-1)
+            column, row = sent((corner / size).round().long(), table.device).unbind(-1)
             stretched = F.interpolate(grid, (high, wide), mode="bilinear", align_corners=True)
-            found[number, inner] = stretched[0][:, row, column].T
-            found[number, regions.whole[number]] = table[0]
+            found[number, sent(inner, table.device)] = stretched[0][:, row, column].T
+            found[number, sent(whole.nonzero().squeeze(1), table.device)] = table[0]
         return found
 
     def _watching(self, batch: Batch, attention: Watch) -> AbstractContextManager[None]:

@@ -7,22 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import toys
 from accelerate.state import AcceleratorState, PartialState
+from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    ConvNextImageProcessorPil,
+    ResNetConfig,
+    ResNetModel,
+    ViltImageProcessorPil,
+)
 
 import groundling.train
-from groundling.batch import Batch, Encoded
+from groundling.batch import Batch, Encoded, Sample, needed
 from groundling.config import Adversarial, TrainConfig
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.paired import with_whole_image
+from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.forms import Classify
 from groundling.inner_steps.villa import Villa
+from groundling.joins.end_to_end import EndToEnd
+from groundling.joins.vlbert import vlbert
 from groundling.models.clip import clip_text
 from groundling.models.text import TextEncoder
+from groundling.models.vilt import Vilt
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.distill import Distill
@@ -173,6 +185,40 @@ def adversarial() -> dict[str, Any]:
     return {**pretraining(), "inner": Villa(Adversarial(adversarial_passes=2))}
 
 
+def looking() -> dict[str, Any]:
+    """VL-BERT end to end, on pictures of two sizes."""
+    words = toys.bert_words()
+    sizes = {"embedding_size": 4, "hidden_sizes": [4, 8, 8, 12], "depths": [1, 1, 1, 1]}
+    cnn = ResNetModel(ResNetConfig(layer_type="basic", **sizes))
+    stream = vlbert(toys.bert(len(words)), words, 12, pixels=True)
+    model = EndToEnd(stream, cnn, ConvNextImageProcessorPil(size={"shortest_edge": 32}))
+
+    def seen(sample: Sample) -> Sample:
+        row = with_whole_image(needed(sample.regions, "regions", "a test"))
+        high = 32 + 8 * (len(row.boxes) % 2)
+        return replace(sample, regions=row, pixels=np.zeros((3, high, 40), np.uint8))
+
+    parts = [MaskedLM(model.sizes, mask_id=4)]
+    return {"model": model, "objectives": parts, "data": Changed(toys.seen(), seen)}
+
+
+def patches() -> dict[str, Any]:
+    """ViLT on photos of two sizes."""
+    words = toys.bert_words()
+    model = Vilt(
+        toys.vilt(len(words)).vilt, words, ViltImageProcessorPil(size={"shortest_edge": 32})
+    )
+    photos = [Image.new("RGB", (32, high)) for high in (32, 48)]
+    rows = [model.patches(photo) for photo in photos]
+
+    def seen(sample: Sample) -> Sample:
+        return replace(sample, regions=rows[len(sample.id) % 2])
+
+    texts = TextSamples(toys.examples(64), TextInput(words, 40))
+    parts = [MaskedLM(model.sizes, mask_id=4)]
+    return {"model": model, "objectives": parts, "data": Changed(texts, seen)}
+
+
 def finetuning() -> dict[str, Any]:
     model = student()
     examples = [replace(one, label=n % 2) for n, one in enumerate(toys.examples(64))]
@@ -181,7 +227,7 @@ def finetuning() -> dict[str, Any]:
     return {"model": model, "objectives": parts, "data": data}
 
 
-@pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, finetuning])
+@pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, looking, patches, finetuning])
 def test_a_step_waits_for_nothing(make, waits):
     few = waits(1, make)
     assert few, "the line that is written at the end is read from the device"
@@ -236,7 +282,7 @@ def test_a_mask_that_picks_rows_is_found(waits):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, finetuning])
+@pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, looking, patches, finetuning])
 def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
     learn = groundling.train._Training._learn
 
