@@ -456,7 +456,7 @@ times), the same numbers (docs/running.md)."""
     """Seed of every random choice."""
     compile: bool = False
     """Compile the model's passes (torch.compile, of any shape): minutes before the first steps, faster ones after \
-them, numbers equal up to rounding; for long runs on a GPU."""
+them, numbers equal up to rounding but for dropout, which draws others; for long runs on a GPU."""
     workers: int = -1
     """Data-loading processes per training process; results do not depend on it. -1: none on a CPU, up to 4 of its \
 cores where there is an accelerator."""
@@ -653,8 +653,9 @@ class AdaptConfig:
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: tuple[str, ...] = ()
     """Files to adapt on, each FILE or FILE=WEIGHT: plain text, also packed (.gz, .zst) or in the column `text` of a \
-.parquet file, or captions in any file or folder that `teach` reads. They are tokenised once, for all runs \
-(docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are read."""
+.parquet file (or its only one), or captions in any file or folder that `teach` reads. They are tokenised once, for \
+all runs (docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are \
+read."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""

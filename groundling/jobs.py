@@ -108,6 +108,16 @@ def side_by_side(
             raise
 
 
+def on_processor(cpu: bool) -> bool:
+    """Whether to compute on the processor: since a user says so (`cpu`), or since there is nothing else.
+
+    accelerate, which does without an accelerator unasked, brings processes of torchrun together there only if told.
+    """
+    import torch
+
+    return cpu or not torch.accelerator.is_available()
+
+
 def cores() -> int:
     """How many processes can work at once; more than a few dozen are more than one process can feed."""
     if hasattr(os, "sched_getaffinity"):

@@ -29,6 +29,7 @@ from groundling.exams import Exam
 from groundling.feed import Feed, Source, Steps, planned, scores
 from groundling.find import described
 from groundling.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
+from groundling.jobs import on_processor
 from groundling.keyed import generator, seed_of
 from groundling.models.masks import unasked_masks
 from groundling.models.recomputing import recomputing
@@ -416,7 +417,7 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
     """Device, processes and precision; raises InputError if the batch cannot be split over them."""
     AcceleratorState._reset_state()  # or an earlier call's precision would bind this one; the process group stays
     accelerator = Accelerator(
-        cpu=config.cpu,
+        cpu=on_processor(config.cpu),
         mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
         log_with="tensorboard",
         project_dir=out,

@@ -682,8 +682,10 @@ def _under_torchrun(config: RegionsConfig, out: str) -> None:
 
 
 def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
+    # Without an accelerator nobody need say --cpu.
+    cpu = torch.accelerator.is_available()
     config = RegionsConfig(
-        images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=True
+        images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
     )
     regions(config, tmp_path / "one")
     two_machines(_under_torchrun, config, str(tmp_path / "two"))

@@ -17,6 +17,7 @@ from groundling.config import Asking, Saved
 from groundling.data.pictures import Picture
 from groundling.data.samples import Samples
 from groundling.errors import InputError
+from groundling.jobs import on_processor
 from groundling.models.adapters import ClipAdapter
 from groundling.predicting.answers import Prediction, Wording
 from groundling.predicting.description import described
@@ -281,7 +282,7 @@ def load(
 
 def opened(saved: Saved) -> Fitted:
     """The model that a command's settings name, on this process's device."""
-    device = str(PartialState(cpu=saved.cpu).device)
+    device = str(PartialState(cpu=on_processor(saved.cpu)).device)
     seed = None if saved.seed < 0 else saved.seed
     return load(saved.model, seed, detector=saved.detector, backbone=saved.backbone, device=device)
 

@@ -13,6 +13,7 @@ from accelerate import PartialState
 from groundling.checkpoint import Checkpoints
 from groundling.errors import InputError, in_one_line
 from groundling.find import is_outside, source_of
+from groundling.jobs import on_processor
 from groundling.runs import (
     RESULT,
     difference,
@@ -52,7 +53,7 @@ class Run:
         """
         self.makes = makes
         inputs = {**_named(inputs), **_modules(settings)}
-        self.state = PartialState(cpu=cpu)
+        self.state = PartialState(cpu=on_processor(cpu))
         with self.state.main_process_first():
             is_main = self.state.is_main_process
             self.folder = open_run(out, kind, settings, inputs, is_main, self._hold)

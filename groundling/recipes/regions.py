@@ -16,7 +16,7 @@ from groundling.data.region_imports import import_several
 from groundling.data.regions import RegionWriter
 from groundling.data.shards import Part
 from groundling.errors import InputError
-from groundling.jobs import Job, run_jobs
+from groundling.jobs import Job, on_processor, run_jobs
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.vision.extract import extract
 
@@ -32,7 +32,7 @@ def regions(
     `groundling.data.regions.RegionStore(out)` reads it. Under torchrun every process writes its share of the shards.
     Raises InputError if settings do not go together, or `out` holds something else.
     """
-    state = PartialState(cpu=config.cpu, timeout=PATIENCE)
+    state = PartialState(cpu=on_processor(config.cpu), timeout=PATIENCE)
     part = Part(state.process_index, state.num_processes)
     _refuse_settings(config, part)
     run = _open(config, out)
