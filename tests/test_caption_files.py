@@ -254,6 +254,8 @@ def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
         (("coco.json=inf", "cc.tsv=1"), "'inf' is no weight"),
         (("coco.json=", "cc.tsv=1"), "'' is no weight"),
         (("coco.json=six", "cc.tsv=1"), "'six' is no weight"),
+        (("coco.json=1e308", "cc.tsv=1e308"), "'1e308' is no weight"),
+        (("coco.json=1", "=2"), "'2' is no weight"),
         (("coco.json=6", "cc.tsv"), "cc.tsv has no weight; give one to all files or to none"),
         (("cc.tsv=6", "cc.tsv=1"), "a file is there twice"),
     ],

@@ -138,3 +138,18 @@ def test_ids_of_two_files_of_one_name_differ(bert_tokenizer, tmp_path: Path) -> 
 def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--text FILE"):
         corpus([], "lines", bert_tokenizer, 32)
+
+
+def test_a_long_text_without_spaces_is_cut_by_its_beginning(
+    engines: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join("中文字符测试"[n * n % 6] for n in range(700))
+    for kind in ("bert", "roberta"):
+        whole = list(corpora.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
+        with monkeypatch.context() as shorter:
+            shorter.setattr(corpora, "LONG", 100)
+            assert (
+                list(corpora.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
+                == whole
+            )
+        assert len(whole) > 10

@@ -243,12 +243,17 @@ def test_texts_put_together_of_words_are_those_tokenised_whole(
 
 
 def test_a_tokenizer_that_is_not_known_to_take_words_by_themselves_reads_whole_texts(
-    bert_tokenizer,
+    bert_tokenizer, clip_tokenizer
 ) -> None:
-    for change in ({"rstrip": True}, {"content": "two words"}):
+    for change in ({"rstrip": True}, {"content": "two words"}, {"lstrip": True}):
         tokenizer = copy.deepcopy(bert_tokenizer)
         tokenizer.add_tokens([AddedToken(**{"content": "[NEW]", **change})])
         assert not Lexicon(backend(tokenizer)).by_word
+    clip = backend(clip_tokenizer).to_str()
+    replaced, split = r'"Regex":"\\s+"', r'"Regex":"<\\|'
+    for part, other in ((replaced, '"String":" a"'), (split, f"{split[:9]}..|{split[9:]}")):
+        assert part in clip
+        assert not Lexicon(Tokenizer.from_str(clip.replace(part, other))).by_word
 
 
 def test_equal_content_that_is_read_in_another_way_is_another_store(

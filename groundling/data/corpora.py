@@ -21,6 +21,8 @@ Item = TypeVar("Item")
 
 CHUNK = 2000
 """Texts tokenised at a time."""
+LONG = 1 << 13
+"""Characters of a word, as of a text without spaces, from which on its beginning alone is read to cut it."""
 EVERYTHING = Wanted()
 """All captions of files without splits, in columns that nobody has named."""
 
@@ -95,7 +97,7 @@ def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator
             yield " ".join([*block, head] if head else block)
             block = []
             room = pieces
-            count = lexicon.count(word)
+            count = _count(word, lexicon, room)
         if word:
             room -= count
             block.append(word)
@@ -117,11 +119,24 @@ def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]
     """A word's longest beginning of at most `room` pieces behind the text `before`, which may be empty; its rest."""
     if not room:
         return "", word
-    offsets = lexicon.engines[0].encode(before + word, add_special_tokens=False).offsets
+    engine = lexicon.engines[0]
+    offsets = engine.encode(before + word[:LONG], add_special_tokens=False).offsets
+    if len(word) > LONG and len(offsets) <= 2 * room:
+        offsets = engine.encode(before + word, add_special_tokens=False).offsets
     end = min(offsets[room - 1][1] - len(before), len(word) - 1)
     while end > 0 and lexicon.count(before + word[:end]) > room:
         end -= 1
     return word[: max(0, end)], word[max(0, end) :]
+
+
+def _count(word: str, lexicon: Lexicon, most: int) -> int:
+    """How many pieces a word has; of a long one that has more than `most`, some number above that."""
+    if len(word) > LONG:
+        count = lexicon.count(word[:LONG])
+        # Where it is cut, there may be some pieces that the word does not have.
+        if count > 2 * most:
+            return count
+    return lexicon.count(word)
 
 
 def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:

@@ -7,6 +7,7 @@ between them; any other text is an entry by itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ MOST_CHARACTERS = 1 << 24
 """Characters of these together."""
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 """How CLIP's tokenizer splits, behind alternatives for its special tokens; none of these matches space."""
+LITERALS = r"(?:[^\s\\.^$*+?{}\[\]()]|\\[^\w\s])*"
+"""Alternatives that match nothing but themselves, as a tokenizer's special tokens do."""
 
 
 class Pieces(NamedTuple):
@@ -218,7 +221,9 @@ def _blank_of(engine: Tokenizer) -> str | None:
     if not all(_is_inside_words(token) for token in parts["added_tokens"]):
         return None
     if kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
-        return ""
+        # Of the blanks in normalized text some stand for a Chinese character or for one that is left out.
+        eaten = any(token["lstrip"] and token["normalized"] for token in parts["added_tokens"])
+        return None if eaten else ""
     if kinds == ["Sequence", "Sequence", "BPE"] and _is_clip(parts):
         return ""
     if kinds == [None, "ByteLevel", "BPE"] and parts["pre_tokenizer"]["use_regex"]:
@@ -236,13 +241,15 @@ def _is_clip(parts: dict[str, Any]) -> bool:
     normalizers = [one["type"] for one in parts["normalizer"]["normalizers"]]
     if [one["type"] for one in splits] != ["Split", "ByteLevel"]:
         return False
+    if normalizers != ["NFC", "Replace", "Lowercase"]:
+        return False
     pattern = str(splits[0]["pattern"].get("Regex", ""))
     special = pattern.removesuffix(CLIP_WORDS)
+    space = parts["normalizer"]["normalizers"][1]
     return (
         special != pattern
-        and not any(map(str.isspace, special))
-        and r"\s" not in special
+        and re.fullmatch(LITERALS, special) is not None
         and (splits[0]["behavior"], splits[0]["invert"]) == ("Removed", True)
         and not splits[1]["add_prefix_space"]
-        and normalizers == ["NFC", "Replace", "Lowercase"]
+        and (space["pattern"], space["content"]) == ({"Regex": r"\s+"}, " ")
     )

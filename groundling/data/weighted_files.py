@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from groundling.errors import InputError
 
+LEAST, MOST = 1e-9, 1e9
+"""Weights: beyond them a file is hardly ever drawn, and their sums are no numbers any more."""
+
 
 class Weighted(NamedTuple):
     """A file, and how often it is drawn relative to others."""
@@ -27,9 +30,10 @@ def weighted(word: str | Path, flag: str) -> Weighted:
         weight = float(told)
     except ValueError:
         weight = 0.0
-    if not 0 < weight < float("inf"):
+    if not (file and LEAST <= weight <= MOST):
         raise InputError(
-            f"{flag} {word}: {told!r} is no weight; expected FILE or FILE=WEIGHT with a number above 0"
+            f"{flag} {word}: {told!r} is no weight of a file; expected FILE or FILE=WEIGHT with a number above 0 "
+            f"({LEAST:g} to {MOST:g})"
         )
     return Weighted(file, weight)
 
