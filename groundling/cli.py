@@ -447,7 +447,6 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         out = Annotated[str, tyro.conf.arg(help=about)]
         members.append(("out", out, field(default=place)))
     options = make_dataclass("Options", members, frozen=True)
-    _refuse_twice(arguments)
     parsed: Any
     said = StringIO()
     try:
@@ -471,16 +470,6 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
         filled = values.pop(prefix.lstrip("_"))
         settings.append(type(default)(**vars(filled)))
     return settings + list(values.values())
-
-
-def _refuse_twice(arguments: Sequence[str]) -> None:
-    """Raises InputError for a flag that is there twice, of which the parser would take the last without a word."""
-    flags = [word.partition("=")[0].replace("_", "-") for word in arguments if word[:2] == "--"]
-    for flag in flags:
-        if flags.count(flag) > 1:
-            raise InputError(
-                f"{flag} is there twice; give all its values behind it once: {flag} A B"
-            )
 
 
 def _unframed(box: str) -> str:

@@ -9,15 +9,14 @@ import multiprocessing.forkserver
 import os
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import browsing
 import homes
 import pytest
 import torch
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -106,29 +105,35 @@ def processes():
 
 @pytest.fixture(scope="session")
 def two_machines(processes) -> Callable[..., None]:
-    """Calls a function on two machines of one process each, which find each other by torchrun's own rendezvous."""
+    """Calls a function on two machines of one process each, as torchrun tells processes where they are."""
 
     def call(function: Callable[..., None], *arguments: object) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        config = LaunchConfig(
-            min_nodes=2,
-            max_nodes=2,
-            nproc_per_node=1,
-            run_id="two",
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"127.0.0.1:{port}",
-            max_restarts=0,
-            monitor_interval=0.1,
-            start_method="forkserver",
-        )
-        with ThreadPoolExecutor(2) as machines:
-            launch = elastic_launch(config, function)
-            ran = [machines.submit(launch, *arguments) for _ in range(2)]
-        assert [machine.exception() for machine in ran] == [None, None]
+        ranks = [
+            processes.Process(target=_on_machine, args=(rank, port, function, *arguments))
+            for rank in (0, 1)
+        ]
+        for rank in ranks:
+            rank.start()
+        # If one fails, the other would wait for it in a collective for ever.
+        while any(one.exitcode is None for one in ranks) and not any(one.exitcode for one in ranks):
+            wait([one.sentinel for one in ranks if one.exitcode is None], timeout=1)
+        for one in ranks:
+            if any(other.exitcode for other in ranks):
+                one.kill()
+            one.join()
+        assert [one.exitcode for one in ranks] == [0, 0]
 
     return call
+
+
+def _on_machine(rank: int, port: int, function: Callable[..., None], *arguments: object) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    os.environ |= {"LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    function(*arguments)
 
 
 @pytest.fixture(scope="session")

@@ -199,7 +199,6 @@ def test_an_unknown_command_is_one_line(
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("adapt --text a --text=b", "--text is there twice; give all its values behind it once"),
         ("adapt --nope 1", "adapt has no flag '--nope'; see `groundling adapt --help`"),
         ("adapt --stepz=1", "adapt has no flag '--stepz=1'; did you mean --steps?; see"),
         ("compare --steps 1", "'--steps'; did you mean --train.steps or --tune.steps?; see"),

@@ -2,6 +2,9 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from torch import nn
 from transformers import CLIPImageProcessorPil
 
 from groundling.batch import Example, collate
+from groundling.cli import main
 from groundling.config import Targeted, TrainConfig
 from groundling.data import prepared
 from groundling.data.corpus_samples import corpus_samples
@@ -212,3 +216,40 @@ def test_two_machines_share_a_text_and_read_what_one_reads(two, tmp_path):
     ]
     assert len(every) > 5
     assert made == [{n for n in every if n % 2 == 0}, {n for n in every if n % 2}]
+
+
+def test_two_nodes_of_torchrun_train_as_one_process_does(tmp_path):
+    """Two of torchrun's own agents, which find each other by its rendezvous; nobody says --cpu."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
+    words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]
+    words += ["--batch", "8", "--steps", "2", "--log-every", "1"]
+    launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    shared = str(tmp_path / "two")
+    command = [sys.executable, *launch, "-m", "groundling", *words, "--out", shared]
+    hidden = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    nodes = [
+        subprocess.Popen(command, env=hidden, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    try:
+        said = [node.communicate(timeout=240)[1].decode() for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert main([*words, "--cpu", "--accumulate", "2", "--out", str(tmp_path / "one")]) == 0
+    two, one = (
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").open()]
+        for name in ("two", "one")
+    )
+    assert len(one) == 2
+    for a, b in zip(two, one, strict=True):
+        assert a | {"seconds": 0} == pytest.approx(b | {"seconds": 0}, rel=1e-5)
