@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import socket
 from collections.abc import Callable
 from copy import deepcopy
 from multiprocessing.connection import wait
@@ -108,9 +107,7 @@ def two_machines(processes) -> Callable[..., None]:
     """Calls a function on two machines of one process each, as torchrun tells processes where they are."""
 
     def call(function: Callable[..., None], *arguments: object) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = homes.free_port()
         ranks = [
             processes.Process(target=_on_machine, args=(rank, port, function, *arguments))
             for rank in (0, 1)

@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import pickle
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,13 @@ STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=Tr
 
 RECIPES = [command.recipe.replace(":", ".") for command in COMMANDS.values()]
 """What commands call, by place."""
+
+
+def free_port() -> int:
+    """A port at which processes of this machine can meet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def import_recipes() -> None:

@@ -353,5 +353,5 @@ def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run
     assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
     for kept in ("teacher/x.npy", "texts/x.npy"):
         put(tmp_path / "run" / kept, "")
-    clear_kept(tmp_path / "run")
+    clear_kept("", tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []

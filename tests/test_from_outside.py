@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
@@ -854,9 +853,7 @@ def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
     documents.write_modules(ROOT / "CONTRIBUTING.md", tmp_path)
     homes.put(tmp_path / "mine/gated.py", MORE["mine/gated.py"])
     for size in (1, 2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = homes.free_port()
         ranks = [
             processes.Process(target=_rank, args=(rank, size, str(tmp_path), port))
             for rank in range(size)

@@ -271,8 +271,10 @@ def _end(path: Path, writer: ShardWriter, shards: int) -> None:
             index.unlink()
         raise InputError(f"{path}: changed while it was tokenised; run the same command again")
     writer.close({"texts_of": path.name}, summary=_summary)
+    written: dict[Path, str] = {}
     for number in range(shards):
-        remember(_recorded(folder, number, read_index(shard_file(folder, "index", number))))
+        written |= _recorded(folder, number, read_index(shard_file(folder, "index", number)))
+    remember(written)
 
 
 def _recorded(folder: Path, number: int, index: Index) -> dict[Path, str]:

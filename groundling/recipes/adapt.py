@@ -15,9 +15,9 @@ from groundling.analysis.retention import Pairs, Retention, read_pairs
 from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
 from groundling.data.captions import Wanted
 from groundling.data.corpus_samples import CorpusSamples, corpus_samples
-from groundling.data.prepared import clear_stores, place_of_stores
+from groundling.data.prepared import place_of_stores
 from groundling.data.samples import Samples, TextInput, WindowInput
-from groundling.data.weighted_files import weighted_files
+from groundling.data.weighted_files import Weighted, weighted_files
 from groundling.errors import InputError, nearest
 from groundling.feed import Source, sectioned
 from groundling.inner_steps import InnerStep
@@ -107,8 +107,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     check_numbers(config)
     check_training(training)
     inner = inner_step(config.inner, config.adversarial)
-    files = weighted_files(config.text, "--text")
-    inputs: dict[str, str | Path] = {f"text:{n}": each.file for n, each in enumerate(files)}
+    inputs: dict[str, str | Path] = {f"text:{n}": f.file for n, f in enumerate(_files(config))}
     inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
     inputs |= {"retention": config.retention}
     inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
@@ -117,7 +116,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
     run = Run(out, "adapt", settings, inputs, training.cpu, makes)
     if run.result is not None:
-        clear_kept(run.folder)
+        clear_kept(config.targeted.teacher_cache, run.folder)
         return run.result
     return _adapted(run, config, training, arm, inner, pairs)
 
@@ -155,15 +154,9 @@ def _adapted(
     say_notes(notes)
     held_out = _held_out(held, room, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
+    sources = _sources(config, texts, samples)
     result = train(
-        model,
-        objectives,
-        _sources(config, texts, samples),
-        training,
-        run.folder,
-        teachers=teachers,
-        inner=inner,
-        exam=exam,
+        model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
     )
     remarks = flattery(result)
     say_notes(remarks)
@@ -186,8 +179,7 @@ def _adapted(
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
     result = run.finish(result, save)
-    clear_stores(run.folder)
-    room.clear()
+    clear_kept(config.targeted.teacher_cache, run.folder)
     return result
 
 
@@ -206,18 +198,16 @@ def _texts(
         return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
 
     held = cut(config.held) if config.held else None
-    return cut(_files(config), config.max_texts), held
+    return cut([each.file for each in _files(config)], config.max_texts), held
 
 
 def _sources(config: AdaptConfig, texts: CorpusSamples, samples: Samples) -> list[Source]:
     """What is learned from, `samples` being `texts` beside which teachers may stand; by file, if files have weights."""
-    files = weighted_files(config.text, "--text")
-    return sectioned(Source(samples, name="--text"), texts.bounds, files)
+    return sectioned(Source(samples, name="--text"), texts.bounds, _files(config))
 
 
-def _files(config: AdaptConfig) -> list[str]:
-    """The files of --text without their weights."""
-    return [each.file for each in weighted_files(config.text, "--text")]
+def _files(config: AdaptConfig) -> list[Weighted]:
+    return weighted_files(config.text, "--text")
 
 
 def _room(
@@ -282,8 +272,9 @@ def _check(config: AdaptConfig, arm: Arm) -> None:
     if not config.teacher and (arm.joint or arm.taught):
         raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
     check_held(config.examining, bool(config.held), "--held FILES, texts that are not learned from")
+    learned_from = {each.file for each in _files(config)}
     for path in config.held:
-        if path in _files(config):
+        if path in learned_from:
             raise InputError(f"--held {path}: --text has it, too, so that it is learned from")
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
@@ -478,7 +469,7 @@ def _count(module: nn.Module) -> int:
 
 
 def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:
-    texts = "\n".join(f"- `{Path(path).name}`" for path in _files(config))
+    texts = "\n".join(f"- `{Path(each.file).name}`" for each in _files(config))
     terms = ", ".join(f"{term} {value:.3f}" for term, value in result["last"].items())
     library = "sentence-transformers" if config.keep_projection else "transformers"
     return f"""---

@@ -103,10 +103,7 @@ def finetune(
     if notes:
         result["notes"] = notes
     result = run.finish(result)
-    if room is not None:
-        room.clear()
-    else:
-        clear_kept(run.folder)
+    clear_kept(config.targeted.teacher_cache, run.folder)
     return result
 
 

@@ -29,7 +29,7 @@ from groundling.data.captions import (
 from groundling.data.corpus_samples import corpus_samples
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.prepared import clear_stores, place_of_stores
+from groundling.data.prepared import place_of_stores
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
 from groundling.data.several_stores import SeveralStores
 from groundling.data.weighted_files import weighted, weighted_files
@@ -82,7 +82,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
     if run.result is not None:
-        clear_kept(run.folder)
+        clear_kept(config.targeted.teacher_cache, run.folder)
         return run.result
 
     corpora = _corpora(config)
@@ -125,8 +125,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         save_objectives(folder / "model", every)
 
     result = run.finish(result, save)
-    clear_stores(run.folder)
-    room.clear()
+    clear_kept(config.targeted.teacher_cache, run.folder)
     return result
 
 

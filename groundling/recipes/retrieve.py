@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,6 +40,7 @@ from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.recipes.lifecycle import Run, say_notes
+from groundling.recipes.teaching import clear_kept, place_of_features
 from groundling.report import table
 from groundling.teachers import Teacher
 from groundling.teachers.clip import ClipTeacher
@@ -101,7 +101,7 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
     student = _student(config, image.width)
     run = Run(out, "retrieve", asdict(config), _inputs(config), config.cpu)
     result = run.result
-    cache = Path(config.teacher_cache or run.folder / "teacher")
+    cache = place_of_features(config.teacher_cache, run.folder)
     if result is None:
         towers.to(run.state.device)
         gallery = _gallery(captioned, towers, config.images, cache)
@@ -110,8 +110,7 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
         head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
         head |= {"of_equals": TIES}
         result = run.finish(head | _numbers(gallery, read, told, config.seed))
-    if not config.teacher_cache and run.state.is_main_process:  # a kill may have left it, too
-        shutil.rmtree(cache, ignore_errors=True)
+    clear_kept(config.teacher_cache, run.folder)
     if run.state.is_main_process:
         print(_told(result))
     return result

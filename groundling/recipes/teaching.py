@@ -180,17 +180,14 @@ class Classroom:
         teachers: Sequence[Teacher] = (),
         limit_gb: float = 0.0,
         folder: Path | None = None,
-        passing: bool = False,
     ) -> None:
         """Teachers whose features are kept in `folder`, or in memory without one.
 
         Features of a teacher that has no parts are kept if they take at most `limit_gb` GiB; if it is 0, none are.
-        `passing`: the folder goes with the run's end.
         """
         self.teachers = teachers
         self.limit_gb = limit_gb
         self.folder = folder
-        self.passing = passing
         self.fits: dict[str, bool] = {}
 
     def wrap(self, samples: Samples, fixed: bool = True) -> tuple[Samples, list[Teacher]]:
@@ -249,17 +246,20 @@ class Classroom:
         images = [teacher.image_width for teacher in self.teachers]
         return sizes._replace(teacher=max(widths, default=0), teacher_image=max(images, default=0))
 
-    def clear(self) -> None:
-        """Remove features that were kept for this run alone, which has ended."""
-        if self.passing and self.folder is not None and PartialState().is_main_process:
-            shutil.rmtree(self.folder, ignore_errors=True)
+
+def place_of_features(cache: str, out: Path) -> Path:
+    """Where teachers' features are kept: in --teacher-cache, or without one below the run's folder `out`."""
+    return Path(cache) if cache else out / "teacher"
 
 
-def clear_kept(out: Path) -> None:
-    """Remove from the folder of a run that has ended what it kept for itself alone: a kill just then leaves it."""
+def clear_kept(cache: str, out: Path) -> None:
+    """Remove what a run that has ended kept for itself alone, tokenised texts and, without `cache`, features.
+
+    To be called for a run that ended before, too, since a kill behind its end leaves them.
+    """
     clear_stores(out)
-    if PartialState().is_main_process:
-        shutil.rmtree(out / "teacher", ignore_errors=True)
+    if not cache and PartialState().is_main_process:
+        shutil.rmtree(place_of_features(cache, out), ignore_errors=True)
 
 
 def classroom(
@@ -283,9 +283,8 @@ def classroom(
         return Classroom()
     for teacher in teachers:
         teacher.to(device)
-    cache = given.targeted.teacher_cache
-    folder = Path(cache) if cache else out / "teacher"
-    return Classroom(teachers, given.distilling.cache_gb, folder, passing=not cache)
+    folder = place_of_features(given.targeted.teacher_cache, out)
+    return Classroom(teachers, given.distilling.cache_gb, folder)
 
 
 def base_room(base: Base, options: Targeted, device: torch.device, out: Path) -> Classroom:
@@ -295,9 +294,7 @@ def base_room(base: Base, options: Targeted, device: torch.device, out: Path) ->
     """
     towers = Towers(base.image, base.text, base.tokenizer)
     teacher = ClipTeacher(towers, {IMAGE, TEXT}, options).to(device)
-    cache = options.teacher_cache
-    folder = Path(cache) if cache else out / "teacher"
-    return Classroom([teacher], math.inf, folder, passing=not cache)
+    return Classroom([teacher], math.inf, place_of_features(options.teacher_cache, out))
 
 
 def _teachers(source: str, needs: Collection[str], given: Given) -> list[Teacher]:

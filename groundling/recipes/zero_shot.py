@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from groundling.metrics import collapsed
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
 from groundling.recipes.regions_of import Shelf, manifests
+from groundling.recipes.teaching import clear_kept, place_of_features
 from groundling.runs import disk_errors, write_json
 from groundling.shift.beside import with_others
 from groundling.shift.predictions import told_of
@@ -58,6 +58,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     stores = _stores(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
+        clear_kept(config.teacher_cache, run.folder)
         return run.result
     work = _Answering(config, task, kind, run, stores)
     place = run.folder / SEED
@@ -76,8 +77,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
         write_json(place / "result.json", done)
     result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
     result = run.finish(result | work.told)
-    if not config.teacher_cache and run.state.is_main_process:
-        shutil.rmtree(run.folder / "teacher", ignore_errors=True)
+    clear_kept(config.teacher_cache, run.folder)
     return result
 
 
@@ -170,7 +170,7 @@ class _Answering:
         if config.regions:
             self.match = ByMatchHead(config, stores, run.state.device)
         else:
-            cache = Path(config.teacher_cache or run.folder / "teacher")
+            cache = place_of_features(config.teacher_cache, run.folder)
             self.match = ByCosine(config.model, config.images, run.state.device, cache)
         self.told["measure"] = self.match.measure
         if kind == "choices":

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -220,9 +219,7 @@ def test_two_machines_share_a_text_and_read_what_one_reads(two, tmp_path):
 
 def test_two_nodes_of_torchrun_train_as_one_process_does(tmp_path):
     """Two of torchrun's own agents, which find each other by its rendezvous; nobody says --cpu."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = homes.free_port()
     student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
     words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]
     words += ["--batch", "8", "--steps", "2", "--log-every", "1"]
