@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,31 +13,70 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from groundling.errors import InputError
+from groundling.runs import read_json
 
+
+class HeadNames(NamedTuple):
+    """What checkpoints call the parts of a masked-LM head."""
+
+    dense: str
+    """The Linear before the output."""
+    norm: str
+    """Its LayerNorm."""
+    bias: tuple[str, ...]
+    """The output bias, the first that is there; where a file has both, transformers adds the first alone."""
+    table: str = ""
+    """The output embeddings; empty where the head always reads the input embeddings."""
+
+
+BERT = HeadNames(
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    "cls.predictions.decoder.weight",
+)
+ROBERTA = HeadNames(
+    "lm_head.dense",
+    "lm_head.layer_norm",
+    ("lm_head.decoder.bias", "lm_head.bias"),
+    "lm_head.decoder.weight",
+)
 LM_HEADS = {
-    "bert": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.bias",
-    ),
-    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    "xlm-roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    "camembert": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    "mpnet": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "bert": (BERT,),
+    "roberta": (ROBERTA,),
+    "xlm-roberta": (ROBERTA,),
+    "camembert": (ROBERTA,),
+    "mpnet": (ROBERTA,),
     "electra": (
-        "generator_predictions.dense",
-        "generator_predictions.LayerNorm",
-        "generator_lm_head.bias",
+        HeadNames(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            ("generator_lm_head.bias",),
+            "generator_lm_head.weight",
+        ),
     ),
-    "modernbert": ("head.dense", "head.norm", "decoder.bias"),
-    "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    "modernbert": (HeadNames("head.dense", "head.norm", ("decoder.bias",), "decoder.weight"),),
+    "distilbert": (
+        HeadNames(
+            "vocab_transform",
+            "vocab_layer_norm",
+            ("vocab_projector.bias",),
+            "vocab_projector.weight",
+        ),
+    ),
+    # Transformers calls the first one legacy; DeBERTa's own code, and its v3 checkpoints, have the second.
     "deberta-v2": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.bias",
+        BERT,
+        HeadNames(
+            "lm_predictions.lm_head.dense",
+            "lm_predictions.lm_head.LayerNorm",
+            ("lm_predictions.lm_head.bias",),
+        ),
     ),
 }
-"""Where each family's checkpoints keep the language-modelling head: transform, its LayerNorm, output bias."""
+"""How each family's checkpoints may call the language-modelling head; what is exported has the first names."""
+INPUT_TABLES = (".word_embeddings.weight", ".tok_embeddings.weight")
+"""Ends of the names of the input embeddings."""
 
 ACTIVATIONS = {
     "bert": "hidden_act",
@@ -66,7 +106,11 @@ def lm_head_style(config: Any) -> tuple[str, float]:
 
 
 class LMHead(nn.Module):
-    """BERT's masked-language-modelling head: Linear, activation, LayerNorm, then the (tied) input embedding table."""
+    """BERT's masked-language-modelling head: Linear, activation, LayerNorm, then the input embedding table.
+
+    A head whose checkpoint does not tie the two (`tie_word_embeddings`) has output embeddings of its own, `table`
+    (vocabulary, E), which are trained with it.
+    """
 
     def __init__(
         self,
@@ -85,22 +129,49 @@ class LMHead(nn.Module):
         self.activation = ACT2FN[activation]
         self.norm = nn.LayerNorm(embedding, eps=epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.table: nn.Parameter | None = None
+        nn.Module.register_load_state_dict_pre_hook(self, _tie_as_stored)
 
     def forward(self, states: Tensor, table: Tensor) -> Tensor:
-        """Logits (n, vocabulary) of states (n, D) against `table` (vocabulary, E)."""
-        return F.linear(self.norm(self.activation(self.dense(states))), table, self.bias)
+        """Logits (n, vocabulary) of states (n, D) against `table` (vocabulary, E), or the head's own if it has one."""
+        own = self.table
+        transformed = self.norm(self.activation(self.dense(states)))
+        return F.linear(transformed, table if own is None else own, self.bias)
 
     def load(self, folder: Path, family: str) -> bool:
         """Fill from a checkpoint folder that holds the family's head; False (and nothing changed) if it has none."""
-        weights = lm_head_weights(folder, family)
-        before = self.state_dict()
-        weights = {name: grown(value, before[name]) for name, value in weights.items()}
-        if not weights or any(weights[name].shape != before[name].shape for name in weights):
-            return False
-        for name in before.keys() - weights.keys():  # a head without biases: zero is no bias
-            weights[name] = torch.zeros_like(before[name])
-        self.load_state_dict(weights)
-        return True
+        weights = self.fitted(lm_head_weights(folder, family))
+        if weights:
+            self.load_state_dict(weights)
+        return bool(weights)
+
+    def fitted(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Stored weights (...) of such a head, as long as this one's; none if one is missing or has another shape.
+
+        Biases of the LayerNorm and of the Linear may be missing, which are zero then; so may a table.
+        """
+        made = {name: value for name, value in self.state_dict().items() if name != "table"}
+        if not {"dense.weight", "norm.weight", "bias"} <= stored.keys():
+            return {}
+        weights = {
+            name: grown(stored[name], value) if name in stored else torch.zeros_like(value)
+            for name, value in made.items()
+        }
+        shapes = {name: value.shape for name, value in made.items()}
+        if "table" in stored:
+            weights["table"] = stored["table"]
+            shapes["table"] = torch.Size((len(self.bias), self.norm.weight.shape[0]))
+        fits = all(weights[name].shape == shape for name, shape in shapes.items())
+        return weights if fits else {}
+
+
+def _tie_as_stored(head: LMHead, stored: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """Before weights are loaded: a head gets a table of its own if these have one, and loses it if they have none."""
+    table = stored.get(f"{prefix}table")
+    if table is None:
+        head.table = None
+    elif head.table is None:
+        head.table = nn.Parameter(torch.empty_like(table).to(head.bias))
 
 
 def grown(stored: Tensor, made: Tensor) -> Tensor:
@@ -114,31 +185,81 @@ def grown(stored: Tensor, made: Tensor) -> Tensor:
 
 
 def lm_head_weights(folder: Path, family: str) -> dict[str, Tensor]:
-    """Weights (...) of the family's head in a checkpoint folder, by their names in `LMHead`; none if it has no head."""
-    file = folder / "model.safetensors"
-    if family not in LM_HEADS or not file.exists():
+    """Weights (...) of the family's head in a checkpoint folder, by their names in `LMHead`; none if it has no head.
+
+    There is a `table` if the checkpoint does not tie the output embeddings: if its configuration says so, or, as in
+    transformers, if the file holds other numbers for these than for the input embeddings.
+    """
+    files = _files_of(folder)
+    config = _config_of(folder)
+    spellings = LM_HEADS.get(family, ())
+    if config.get("legacy", True) is False:  # DeBERTa's own head counts, where a file has both
+        spellings = spellings[::-1]
+    for spelling in spellings:
+        names = _stored_names(spelling, files.keys())
+        if names is None:
+            continue
+        weights = {name: _read(files, key) for name, key in names.items()}
+        if not spelling.table or _is_tied(files, spelling.table, config):
+            return weights
+        if spelling.table in files:
+            return {**weights, "table": _read(files, spelling.table)}
+    return {}
+
+
+def _is_tied(files: Mapping[str, Path], table: str, config: Mapping[str, Any]) -> bool:
+    """Whether the output embeddings, which the file may hold as `table`, are the input embeddings."""
+    if config.get("tie_word_embeddings", True) is False:
+        return False
+    inputs = [name for name in files if name.endswith(INPUT_TABLES)]
+    if table not in files or not inputs:
+        return table not in files
+    return torch.equal(_read(files, table), _read(files, inputs[0]))
+
+
+def _files_of(folder: Path) -> dict[str, Path]:
+    """The file of every weight in a checkpoint folder, by its name there; none without safetensors."""
+    whole = folder / "model.safetensors"
+    index = folder / "model.safetensors.index.json"
+    if whole.exists():
+        with safe_open(whole, framework="pt") as stored:
+            return dict.fromkeys(stored.keys(), whole)
+    if not index.exists():
         return {}
-    with safe_open(file, framework="pt") as stored:
-        names = _stored_names(family, set(stored.keys()))
-        return {name: stored.get_tensor(key) for name, key in (names or {}).items()}
+    content = read_json(index)
+    parts = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(parts, dict):
+        raise InputError(f"{index}: expected an object with weight_map, the file of every weight")
+    return {str(name): folder / str(file) for name, file in parts.items()}
 
 
-def _stored_names(family: str, keys: set[str]) -> dict[str, str] | None:
-    """What a checkpoint with these keys calls each weight of the head; None if it lacks one."""
-    dense, norm, bias = LM_HEADS[family]
+def _config_of(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    content = read_json(path) if path.exists() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read(files: Mapping[str, Path], name: str) -> Tensor:
+    with safe_open(files[name], framework="pt") as stored:
+        value: Tensor = stored.get_tensor(name)
+    return value
+
+
+def _stored_names(spelling: HeadNames, keys: Collection[str]) -> dict[str, str] | None:
+    """What a checkpoint with these keys calls each weight of the head but its table; None if it lacks one."""
     # BERT's first checkpoints, bert-base-uncased among them, call a LayerNorm's weights gamma and beta.
     wanted = {
-        "dense.weight": (f"{dense}.weight",),
-        "norm.weight": (f"{norm}.weight", f"{norm}.gamma"),
-        "bias": (bias,),
+        "dense.weight": (f"{spelling.dense}.weight",),
+        "norm.weight": (f"{spelling.norm}.weight", f"{spelling.norm}.gamma"),
+        "bias": spelling.bias,
     }
     optional = {
-        "dense.bias": (f"{dense}.bias",),
-        "norm.bias": (f"{norm}.bias", f"{norm}.beta"),
+        "dense.bias": (f"{spelling.dense}.bias",),
+        "norm.bias": (f"{spelling.norm}.bias", f"{spelling.norm}.beta"),
     }  # ModernBERT has neither
     names = {}
     for name, spellings in {**wanted, **optional}.items():
-        there = [spelling for spelling in spellings if spelling in keys]
+        there = [each for each in spellings if each in keys]
         if there:
             names[name] = there[0]
         elif name in wanted:

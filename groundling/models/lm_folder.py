@@ -24,17 +24,16 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
         return False
     weights = {name: value.detach() for name, value in head.state_dict().items()}
     config = deepcopy(encoder.config)
-    config.tie_word_embeddings = (
-        True  # the head reads the input embeddings, whatever the student's did
-    )
+    config.tie_word_embeddings = "table" not in weights
     if family == "deberta-v2":
-        config.legacy = (
-            True  # the other of its two heads has other names, and no embedding of its own width
-        )
+        # The other of its two heads has no table of its own, nor one of another width than the states.
+        config.legacy = True
     if family == "modernbert":
         config.classifier_bias = True
         config.decoder_bias = True
-        weights = _without_norm_bias(weights, encoder.get_input_embeddings().weight)
+        if not config.norm_bias:
+            inputs = encoder.get_input_embeddings().weight
+            weights = _without_norm_bias(weights, weights.get("table", inputs))
     with torch.device("meta"):  # nothing is drawn, nothing is kept: all of it is put in below
         whole = AutoModelForMaskedLM.from_config(config)
     setattr(whole, whole.base_model_prefix, encoder)
@@ -57,10 +56,15 @@ def _without_norm_bias(weights: dict[str, Tensor], table: Tensor) -> dict[str, T
 
 def _named(family: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The head's weights by the names of the family's model."""
-    dense, norm, bias = LM_HEADS[family]
+    names = LM_HEADS[family][0]
+    places = {"dense": names.dense, "norm": names.norm}
     named = {}
     for name, value in weights.items():
         layer, _, kind = name.rpartition(".")
-        place = {"dense": f"{dense}.{kind}", "norm": f"{norm}.{kind}"}.get(layer, bias)
-        named[place] = value
+        if layer:
+            named[f"{places[layer]}.{kind}"] = value
+    if "table" in weights:
+        named[names.table] = weights["table"]
+    for name in names.bias:  # without ties, each is a weight by itself
+        named[name] = weights["bias"].clone()
     return named

@@ -70,14 +70,17 @@ def start_layer(layer: nn.Module, source: str | Path, name: str, family: str) ->
 
 def _folder(source: str | Path) -> Path:
     """Where the weights of a hub id or folder lie on this machine."""
-    weights = cached_file(
-        str(source),
-        "model.safetensors",
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **local_only(source),
-    )
-    return Path(weights).parent if weights else Path(source)
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        weights = cached_file(
+            str(source),
+            name,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            **local_only(source),
+        )
+        if weights:
+            return Path(weights).parent
+    return Path(source)
 
 
 def load_head(folder: Path, head: nn.Module, name: str) -> bool:
@@ -88,19 +91,25 @@ def load_head(folder: Path, head: nn.Module, name: str) -> bool:
     file = folder / HEADS
     if not file.exists():
         return False
-    before = head.state_dict()
+    prefix = f"{name}."
     try:
         with safe_open(file, framework="pt") as stored:
-            names = {key: f"{name}.{key}" for key in before}
-            if not set(names.values()) <= set(stored.keys()):
-                return False
-            weights = {
-                key: grown(stored.get_tensor(stored_as), before[key])
-                for key, stored_as in names.items()
-            }
+            keys = [key for key in list(stored.keys()) if key.startswith(prefix)]
+            weights = {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
     except (OSError, SafetensorError) as error:
         raise InputError(f"{file}: damaged or not safetensors ({error})") from None
-    if any(weights[key].shape != before[key].shape for key in before):
+    fitting = head.fitted(weights) if isinstance(head, LMHead) else _fitted(head, weights)
+    if not fitting:
         return False
-    head.load_state_dict(weights)
+    head.load_state_dict(fitting)
     return True
+
+
+def _fitted(head: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Stored weights (...) of a head, as long as its own; none if one is missing or of another shape."""
+    before = head.state_dict()
+    if not before.keys() <= stored.keys():
+        return {}
+    weights = {key: grown(stored[key], made) for key, made in before.items()}
+    fits = all(weights[key].shape == made.shape for key, made in before.items())
+    return weights if fits else {}

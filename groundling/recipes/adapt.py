@@ -443,13 +443,11 @@ def _save_lm_head(
 ) -> str:
     """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
 
-    Without masked LM the student's own head is handed on as it was. A joint one took its place and says nothing of the
-    encoder alone.
+    Without masked LM of the encoder alone, which a joint one says nothing of, the student's own head is handed on.
     """
-    trained = [one for one in objectives if isinstance(one, MaskedLM)]
     origin = "this run's"
-    heads = [one.head for one in trained if not one.joint]
-    if not trained:
+    heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
+    if not heads:
         origin = "the student's"
         heads = _own_head(student, text)
     written = [save_with_lm_head(folder, text.encoder, head) for head in heads]

@@ -1,0 +1,279 @@
+"""Masked-LM heads with output embeddings of their own, and DeBERTa's own head, against Hugging Face's models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+import toys
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from test_lm_heads import FAMILIES, SIZES, Family, of_sizes, read
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from groundling.config import AdaptConfig, configured
+from groundling.models.lm_folder import save_with_lm_head
+from groundling.models.saved_heads import HEADS, LM_HEAD, load_head, save_heads, start_lm_head
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.recipes.adapt import adapt
+
+ALL = {
+    **FAMILIES,
+    "xlm-roberta": Family(
+        lambda size: hf.XLMRobertaForMaskedLM(
+            hf.XLMRobertaConfig(vocab_size=size, type_vocab_size=1, **SIZES)
+        ),
+        toys.roberta_words,
+        "gelu",
+        1e-12,
+    ),
+    "camembert": Family(
+        lambda size: hf.CamembertForMaskedLM(
+            hf.CamembertConfig(vocab_size=size, type_vocab_size=1, **SIZES)
+        ),
+        toys.roberta_words,
+        "gelu",
+        1e-12,
+    ),
+}
+
+
+def untied(name: str, folder: Path, **settings: Any) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The family's own masked-LM model without ties, no weight of which is at its start, in a folder."""
+    words = ALL[name].words()
+    tied = ALL[name].whole(len(words))
+    tied.config.tie_word_embeddings = False
+    for key, value in settings.items():
+        setattr(tied.config, key, value)
+    torch.manual_seed(0)
+    whole = type(tied)(tied.config).eval()
+    drawn(whole)
+    homes.home(folder, whole, words)
+    return whole, words
+
+
+def drawn(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.2)
+
+
+@torch.no_grad()
+def both(whole: Any, text: TextEncoder, head: Any) -> tuple[Tensor, Tensor]:
+    """Logits of Hugging Face's model and of an encoder with its head, where there is text."""
+    batch, tokens = read(text)
+    arguments = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    if text.has_types:
+        arguments["token_type_ids"] = tokens.types
+    encoded = text.eval()(batch)
+    theirs = whole.eval()(**arguments).logits[tokens.mask]
+    ours = head.eval()(encoded.text, encoded.word_table)[tokens.mask]
+    assert theirs.std() > 0.1
+    return ours, theirs
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_untied_head_is_read_left_and_exported_exactly(name: str, tmp_path: Path) -> None:
+    whole, _ = untied(name, tmp_path / "student")
+    text = load_text_encoder(tmp_path / "student")
+    family = text.encoder.config.model_type
+    head = of_sizes(text)
+    assert start_lm_head(head, tmp_path / "student", family) == "the checkpoint's"
+    assert head.table is not None
+    assert (head.table - text.word_embeddings().weight).abs().max() > 0.1
+    ours, theirs = both(whole, text, head)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+    left = tmp_path / "left"
+    text.export(left)
+    assert save_with_lm_head(left, text.encoder, head)
+    filling, report = hf.AutoModelForMaskedLM.from_pretrained(left, output_loading_info=True)
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    assert filling.config.tie_word_embeddings is False
+    _, found = both(filling, text, head)
+    torch.testing.assert_close(found, theirs, rtol=0, atol=1e-5)
+
+    # Both ways back: from Hugging Face's file, and from the file of heads beside it.
+    again = of_sizes(text)
+    assert start_lm_head(again, left, family) == "the checkpoint's"
+    torch.testing.assert_close(both(filling, text, again)[0], theirs, rtol=0, atol=1e-5)
+    save_heads(left, {LM_HEAD: head})
+    kept = of_sizes(text)
+    assert start_lm_head(kept, left, family) == "an earlier run's"
+    assert torch.equal(both(filling, text, kept)[0], ours)
+
+
+@pytest.mark.parametrize("name", ["relu bert", "electra"])
+def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(
+    name: str, tmp_path: Path
+) -> None:
+    whole, _ = untied(name, tmp_path)
+    whole.config.tie_word_embeddings = True
+    whole.config.save_pretrained(tmp_path)
+    theirs = hf.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    text = load_text_encoder(tmp_path)
+    head = of_sizes(text)
+    start_lm_head(head, tmp_path, text.encoder.config.model_type)
+    ours, expected = both(theirs, text, head)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    assert head.table is not None
+
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    table = next(key for key in stored if key.endswith("word_embeddings.weight"))
+    output = "cls.predictions.decoder.weight" if name == "relu bert" else "generator_lm_head.weight"
+    save_file({**stored, output: stored[table].clone()}, file, metadata={"format": "pt"})
+    start_lm_head(head, tmp_path, text.encoder.config.model_type)
+    assert head.table is None
+
+
+def test_an_untied_head_without_its_table_is_none(tmp_path: Path) -> None:
+    untied("relu bert", tmp_path)
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    del stored["cls.predictions.decoder.weight"]
+    save_file(stored, file, metadata={"format": "pt"})
+    head = of_sizes(load_text_encoder(tmp_path))
+    assert start_lm_head(head, tmp_path, "bert") == "new"
+
+
+def test_a_table_for_fewer_words_does_not_fit(tmp_path: Path) -> None:
+    head = MaskedLM(load_text_encoder(homes.student(tmp_path / "student")).sizes).head
+    head.table = nn.Parameter(torch.randn(len(head.bias) - 1, 32))
+    save_heads(tmp_path, {LM_HEAD: head})
+    other = MaskedLM(load_text_encoder(tmp_path / "student").sizes).head
+    assert not load_head(tmp_path, other, LM_HEAD)
+    assert other.table is None
+
+
+@pytest.mark.parametrize("norm_bias", [True, False])
+def test_modernbert_keeps_the_bias_of_its_layernorm_where_it_has_one(
+    norm_bias: bool, tmp_path: Path
+) -> None:
+    whole, words = untied("modernbert", tmp_path, norm_bias=norm_bias)
+    text = TextEncoder(whole.model, words)
+    head = of_sizes(text)
+    drawn(head)
+    assert save_with_lm_head(tmp_path / "left", text.encoder, head)
+    filling = hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "left")
+    ours, theirs = both(filling, text, head)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert ("head.norm.bias" in filling.state_dict()) is norm_bias
+
+
+def test_a_head_in_several_files_is_read(tmp_path: Path) -> None:
+    whole, words = untied("roberta", tmp_path / "whole")
+    whole.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    words.save_pretrained(tmp_path / "parts")
+    assert len(list((tmp_path / "parts").glob("model-*.safetensors"))) > 1
+    text = load_text_encoder(tmp_path / "parts")
+    head = of_sizes(text)
+    assert start_lm_head(head, tmp_path / "parts", "roberta") == "the checkpoint's"
+    ours, theirs = both(whole, text, head)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+# -- DeBERTa's own head ------------------------------------------------------------------------------------------------
+
+
+def deberta_v3(folder: Path, said: bool) -> Any:
+    """DeBERTa v3's checkpoint; transformers' configuration knows of its head, the released ones' does not."""
+    family = FAMILIES["deberta-v2"]
+    words = family.words()
+    config = family.whole(len(words)).config
+    config.legacy = False
+    torch.manual_seed(0)
+    whole = hf.DebertaV2ForMaskedLM(config).eval()
+    drawn(whole)
+    homes.home(folder, whole, words)
+    if not said:
+        config.legacy = True
+        config.save_pretrained(folder)
+    return whole
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_debertas_own_head_is_read_and_exported(said: bool, tmp_path: Path) -> None:
+    whole = deberta_v3(tmp_path / "v3", said)
+    stored = load_file(tmp_path / "v3" / "model.safetensors")
+    assert any(key.startswith("lm_predictions.lm_head.") for key in stored)
+    text = load_text_encoder(tmp_path / "v3")
+    head = of_sizes(text)
+    assert start_lm_head(head, tmp_path / "v3", "deberta-v2") == "the checkpoint's"
+    ours, theirs = both(whole, text, head)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert save_with_lm_head(tmp_path / "left", text.encoder, head)
+    filling, report = hf.AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "left", output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    _, found = both(filling, text, head)
+    torch.testing.assert_close(found, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) -> None:
+    deberta_v3(tmp_path, said=True)
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    config = hf.AutoConfig.from_pretrained(tmp_path)
+    config.legacy = True
+    other = hf.DebertaV2ForMaskedLM(config)
+    drawn(other)
+    theirs = {key: value for key, value in other.state_dict().items() if key.startswith("cls.")}
+    del theirs["cls.predictions.decoder.weight"], theirs["cls.predictions.decoder.bias"]
+    save_file({**stored, **theirs}, file, metadata={"format": "pt"})
+    config.legacy = legacy
+    config.save_pretrained(tmp_path)
+    text = load_text_encoder(tmp_path)
+    head = of_sizes(text)
+    start_lm_head(head, tmp_path, "deberta-v2")
+    ours, expected = both(hf.AutoModelForMaskedLM.from_pretrained(tmp_path), text, head)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ["mlm", "xdbert"])
+@pytest.mark.parametrize("kind", ["untied", "v3"])
+def test_an_adapted_folder_has_such_a_head(kind: str, arm: str, tmp_path: Path) -> None:
+    source = tmp_path / "student"
+    if kind == "untied":
+        whole, _ = untied("relu bert", source)
+    else:
+        whole = deberta_v3(source, said=False)
+    teacher = homes.teacher(tmp_path / "clip") if arm == "xdbert" else ""
+    config = configured(
+        AdaptConfig,
+        student=str(source),
+        teacher=str(teacher),
+        arm=arm,
+        form="lines",
+        text=(str(homes.text(tmp_path / "text.txt", 16)),),
+    )
+    result = adapt(config, homes.STEPS, tmp_path / "out")
+    left = tmp_path / "out/model"
+    name = "mlm" if arm == "mlm" else "joint_mlm"
+    assert result["heads_from"][name] == "the checkpoint's"
+    assert (left / HEADS).exists()
+    filling, report = hf.AutoModelForMaskedLM.from_pretrained(left, output_loading_info=True)
+    assert result["fills_masks"] == ("this run's" if arm == "mlm" else "the student's")
+    assert not report["missing_keys"]
+    text = load_text_encoder(left)
+    head = of_sizes(text)
+    if arm == "mlm":
+        assert load_head(left, head, LM_HEAD)
+        changed = filling.state_dict()
+        before = whole.state_dict()
+        table = "cls.predictions.decoder.weight"
+        if kind == "untied":
+            assert not torch.equal(changed[table], before[table])  # it trains
+    else:
+        start_lm_head(head, source, text.encoder.config.model_type)
+    ours, theirs = both(filling, text, head)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
