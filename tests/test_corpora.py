@@ -37,7 +37,11 @@ def length(engine: Tokenizer, text: str) -> int:
 LONG = [" ".join(toys.sentences()[i : i + 7]) for i in range(0, 70, 7)] + toys.sentences()[-60:]
 
 
-@pytest.mark.parametrize("way", [fitting, blocks])
+def fitted(texts: list[str], lexicon: Lexicon, pieces: int) -> list[str]:
+    return [unit for _, unit in fitting(texts, lexicon, pieces)]
+
+
+@pytest.mark.parametrize("way", [fitted, blocks])
 @pytest.mark.parametrize("pieces", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_lost_too_long_or_cut_in_a_word(
@@ -62,8 +66,9 @@ def test_blocks_are_full(kind: str, engines: dict) -> None:
 def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
     texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
     units = list(fitting(texts[:1] + texts[2:], Lexicon(engines["bert"]), 30))
-    assert units[:2] == ["a  dog", "two\u00a0dogs"]
+    assert units[:2] == [(0, "a  dog"), (1, "two\u00a0dogs")]
     assert len(units) > 3
+    assert {number for number, _ in units[2:]} == {2}
 
 
 @pytest.mark.parametrize("kind", KINDS)

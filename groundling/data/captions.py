@@ -18,7 +18,7 @@ from groundling.data.caption_files import (
     layout_of,
     read_file,
 )
-from groundling.data.image_files import one_form
+from groundling.data.image_files import one_form, stem
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.runs import read_json
@@ -152,10 +152,20 @@ def caption_lines(
     Raises:
         InputError: a line or entry is malformed, or there is no caption at all.
     """
+    return [caption for caption, _ in captions_of_images(path, splits, columns)]
+
+
+def captions_of_images(
+    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = GUESSED
+) -> list[tuple[str, str]]:
+    """The same captions, each with its image's path without the ending, as region stores call it; empty for none.
+
+    Raises InputError as `caption_lines`.
+    """
     captions = Captions(path, splits, columns)
     for fault in captions.text_faults:
         raise InputError(fault)
-    return [caption for image in captions.images for caption in image.captions]
+    return [(caption, stem(image.file)) for image in captions.images for caption in image.captions]
 
 
 def is_captions(path: Path) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Example
-from groundling.data.captions import Wanted, caption_lines, is_captions
+from groundling.data.captions import Wanted, captions_of_images, is_captions
 from groundling.data.lexicon import Lexicon
 from groundling.data.plain_text import plain_lines
 from groundling.data.samples import backend, thinned
@@ -27,6 +28,14 @@ EVERYTHING = Wanted()
 """All captions of files without splits, in columns that nobody has named."""
 
 
+class Line(NamedTuple):
+    """A line of plain text, or a caption."""
+
+    text: str
+    image: str = ""
+    """The caption's image, by its path without the ending; empty for plain text, and where there is none."""
+
+
 def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
     """Non-empty lines of a text file, or the captions of a file or folder of captions that are `wanted`.
 
@@ -35,21 +44,21 @@ def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
     Raises:
         InputError: the file is missing, empty, not UTF-8, or no caption file in spite of its name.
     """
-    return list(texts_in(path, wanted))
+    return [line.text for line in texts_in(path, wanted)]
 
 
-def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[str]:
-    """The same, one after the other; of plain text no more than a part is held in memory."""
+def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[Line]:
+    """The same with captions' images, one after the other; of plain text no more than a part is held in memory."""
     path = Path(path)
     if is_captions(path):
-        yield from caption_lines(path, wanted.splits, wanted.columns)
+        yield from (Line(*each) for each in captions_of_images(path, wanted.splits, wanted.columns))
         return
     if wanted != EVERYTHING:
         raise InputError(
             f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
             "--image-column out"
         )
-    yield from plain_lines(path)
+    yield from map(Line, plain_lines(path))
 
 
 def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
@@ -147,17 +156,22 @@ def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
     return _halves(word[:middle], lexicon, pieces) + _halves(word[middle:], lexicon, pieces)
 
 
-def fitting(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
+def fitting(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[tuple[int, str]]:
     """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost.
 
-    Arguments are those of `blocks`.
+    With each comes the number of the text that it is, or is a part of. Arguments are those of `blocks`.
     """
+    number = 0
     for some in batched(texts, CHUNK):
         for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
-            if count <= pieces:
-                yield text
-            else:
-                yield from blocks([text], lexicon, pieces)
+            for part in [text] if count <= pieces else blocks([text], lexicon, pieces):
+                yield number, part
+            number += 1
+
+
+def line_id(name: str, number: int, part: int | None = None) -> str:
+    """The id of a file's line or caption, which are counted from 0, or of one of the parts into which it is cut."""
+    return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
@@ -175,7 +189,10 @@ def corpus(
     limit: int = 0,
     wanted: Wanted = EVERYTHING,
 ) -> list[Example]:
-    """Examples of one or more text files, with the ids `file:number`.
+    """Examples of one or more text files, captions with their images.
+
+    The ids are `file:number` of a line, a caption or a block, counted from 0, and `file:number.part` where a line or a
+    caption is cut: however others are cut, a line keeps its number. A block is of several captions, and has no image.
 
     Args:
         paths: text files or caption files, see `lines`.
@@ -192,11 +209,20 @@ def corpus(
     engine = backend(tokenizer)
     pieces = room_of(engine, max_length)
     lexicon = Lexicon(engine)
-    cut = fitting if form == "lines" else full_blocks
     examples: list[Example] = []
     for name, path, own in zip(names_of(paths), paths, each, strict=True):
-        for number, text in enumerate(cut(lines(path, own), lexicon, pieces)):
-            examples.append(Example(f"{name}:{number}", text))
+        read = list(texts_in(path, own))
+        texts = [line.text for line in read]
+        if form == "blocks":
+            blocks_of_it = enumerate(full_blocks(texts, lexicon, pieces))
+            examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
+            continue
+        for number, parts in groupby(fitting(texts, lexicon, pieces), key=itemgetter(0)):
+            image = read[number].image
+            own_parts = [text for _, text in parts]
+            for part, text in enumerate(own_parts):
+                name_of_it = line_id(name, number, part if len(own_parts) > 1 else None)
+                examples.append(Example(name_of_it, text, images=(image,) if image else ()))
     return thinned(examples, limit)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.batch import Example, Sample
 from groundling.data.captions import Wanted
-from groundling.data.corpora import EVERYTHING, names_of, room_of, wanted_of
+from groundling.data.corpora import EVERYTHING, line_id, names_of, room_of, wanted_of
 from groundling.data.prepared import Making, prepared
 from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_of, thinned
 from groundling.data.shards import ShardStore
@@ -23,7 +23,7 @@ PIECES = 2
 
 
 class CorpusSamples:
-    """Samples of the texts of several files, in order, with the ids `file:number`."""
+    """Samples of the texts of several files, in order; ids and images as `corpora.corpus` has them."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class CorpusSamples:
         self._places = np.array(thinned(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
         self.ids = Each(count, self._id)
-        self.images: Sequence[Sequence[str]] = Each(count, _none)
+        self.images: Sequence[Sequence[str]] = Each(count, self._images)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,20 +88,36 @@ class CorpusSamples:
         """Which of all files' texts it is."""
         return index if self._places is None else int(self._places[index])
 
-    def _id(self, index: int) -> str:
-        place = self._place(index)
-        file = int(self._file_starts.searchsorted(place, side="right")) - 1
-        return f"{self.files[file][0]}:{place - int(self._file_starts[file])}"
-
-    def _made(self, index: int) -> Sample:
+    def _at(self, index: int) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays of the shard that a sample is in, and its place there."""
         place = self._place(index)
         shard = int(self._starts.searchsorted(place, side="right")) - 1
         store, number = self._shards[shard]
-        arrays = store.views(number)
-        here = place - int(self._starts[shard])
+        return store.views(number), place - int(self._starts[shard])
+
+    def _id(self, index: int) -> str:
+        return self._name(index, *self._at(index))
+
+    def _images(self, index: int) -> tuple[str, ...]:
+        return _images_of(*self._at(index))
+
+    def _name(self, index: int, arrays: dict[str, np.ndarray], here: int) -> str:
+        """The id of a sample, whose shard has these arrays, and whose place there is `here`."""
+        place = self._place(index)
+        file = int(self._file_starts.searchsorted(place, side="right")) - 1
+        name = self.files[file][0]
+        if "line" not in arrays:
+            return line_id(name, place - int(self._file_starts[file]))
+        lines = arrays["line"]
+        number = int(lines[here])
+        first, last = lines.searchsorted([number, number + 1]).tolist()
+        return line_id(name, number, here - first if last - first > 1 else None)
+
+    def _made(self, index: int) -> Sample:
+        arrays, here = self._at(index)
         stops = arrays["ends"][here]
         starts = arrays["ends"][here - 1] if here else np.zeros_like(stops)
-        name = self._id(index)
+        name = self._name(index, arrays, here)
         text = arrays["text"][starts[0] : stops[0]].tobytes().decode()
         row, dropped = self.text.row_of(_part(arrays, "pieces", starts[PIECES], stops[PIECES]))
         clip = None
@@ -109,12 +125,18 @@ class CorpusSamples:
             clip, left_out = self.clip.row_of(_part(arrays, "clip", starts[3], stops[3]))
             dropped += left_out
         words = arrays["words"][starts[1] : stops[1]].astype(np.int64)
-        example = Example(name, text)
+        example = Example(name, text, images=_images_of(arrays, here))
         return Sample(name, row, clip, words, dropped=dropped, example=example)
 
 
-def _none(index: int) -> tuple[str, ...]:
-    return ()
+def _images_of(arrays: dict[str, np.ndarray], here: int) -> tuple[str, ...]:
+    """The images of the text at a place of a shard, which has at most one."""
+    if "line" not in arrays:
+        return ()
+    ends = arrays["image_ends"]
+    start = ends[here - 1] if here else 0
+    image = arrays["image"][start : ends[here]].tobytes().decode()
+    return (image,) if image else ()
 
 
 def _part(

@@ -3,7 +3,9 @@
 A store's records are its shards: each holds some thousand texts one after the other, so that what is read into memory
 does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each raw word), `pieces` and
 `pieces_word` (the raw word of each), where there is a CLIP side `clip` and `clip_word` likewise, `characters` of every
-text, and `ends` (texts, 3 or 4): where each text's part of `text`, `words`, `pieces` and `clip` ends.
+text, and `ends` (texts, 3 or 4): where each text's part of `text`, `words`, `pieces` and `clip` ends. Texts that are
+lines have `line`, the number of each one's in the file, which several have if it is cut, and captions `image` (UTF-8)
+and `image_ends`, where each text's part of that ends.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -28,7 +30,7 @@ from accelerate import PartialState
 from tokenizers import Tokenizer
 
 from groundling.data.captions import Wanted
-from groundling.data.corpora import CHUNK, batched, fitting, full_blocks, texts_in
+from groundling.data.corpora import CHUNK, Line, batched, fitting, full_blocks, texts_in
 from groundling.data.lexicon import Lexicon
 from groundling.data.plain_text import PACKED
 from groundling.data.shards import (
@@ -60,7 +62,7 @@ WAIT = 0.2
 """Seconds between two looks for what another process makes."""
 SIDES = ("pieces", "clip")
 """Arrays of ids, by tokenizer."""
-FORMAT = 1
+FORMAT = 2
 """Of the arrays; a new one makes all stores anew."""
 
 
@@ -85,6 +87,16 @@ class Making:
         """What a store depends on beside its file."""
         short = replace(self, engine=_digest(self.engine), clip=_digest(self.clip))
         return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
+
+
+class Some(NamedTuple):
+    """What becomes one shard; can be sent to another process."""
+
+    first: int
+    """The number of the first of its texts in the file."""
+    texts: list[str]
+    images: list[str]
+    """Of every text, see `Line`."""
 
 
 def place_of_stores(run: Path) -> Path:
@@ -244,11 +256,11 @@ def _make(path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, 
     progress = Progress(f"tokenising {path.name}", max(1, size // each), "shard")
     shards = 0
 
-    def calls() -> Iterator[tuple[Path, Facts, int, list[str], Making]]:
+    def calls() -> Iterator[tuple[Path, Facts, int, Some, Making]]:
         nonlocal shards
-        for texts in _grouped(_units(path, wanted, making), each):
+        for some in _grouped(_units(path, wanted, making), each):
             if shards % part.world == part.rank and not writer.done(shards):
-                yield folder, key, shards, texts, making
+                yield folder, key, shards, some, making
             else:
                 progress.step()
             shards += 1
@@ -286,28 +298,36 @@ def _summary(indices: Sequence[Index]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[str]:
+def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[Line]:
     """What can be tokenised each by itself: lines, or blocks, each of which begins where the one before ends."""
-    texts = texts_in(path, wanted)
+    read = texts_in(path, wanted)
     if making.form == "lines":
-        yield from texts
+        yield from read
     else:
-        yield from full_blocks(texts, _lexicon(*making.engines()), making.most)
+        texts = (line.text for line in read)
+        yield from map(Line, full_blocks(texts, _lexicon(*making.engines()), making.most))
 
 
-def _grouped(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+def _grouped(lines: Iterable[Line], size: int) -> Iterator[Some]:
     """Texts of about `size` characters together."""
-    some: list[str] = []
+    some: list[Line] = []
+    first = 0
     count = 0
-    for text in texts:
-        some.append(text)
-        count += len(text)
+    for line in lines:
+        some.append(line)
+        count += len(line.text)
         if count >= size:
-            yield some
+            yield _some(first, some)
+            first += len(some)
             some = []
             count = 0
     if some:
-        yield some
+        yield _some(first, some)
+
+
+def _some(first: int, lines: Sequence[Line]) -> Some:
+    images = [line.image for line in lines]
+    return Some(first, [line.text for line in lines], images)
 
 
 # -- tokenising --------------------------------------------------------------------------------------------------------
@@ -319,23 +339,30 @@ def _lexicon(*described: str) -> Lexicon:
     return Lexicon(*map(Tokenizer.from_str, described))
 
 
-def write_shard(
-    folder: Path, key: Facts, number: int, texts: Sequence[str], making: Making
-) -> None:
+def write_shard(folder: Path, key: Facts, number: int, some: Some, making: Making) -> None:
     """Tokenise some texts and write them as one shard."""
-    arrays = tokenised(texts, making)
+    arrays = tokenised(some, making)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
-def tokenised(texts: Sequence[str], making: Making) -> dict[str, np.ndarray]:
+def tokenised(some: Some, making: Making) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
     lexicon = _lexicon(*making.engines())
-    own: Iterable[str] = texts
+    own: Iterable[tuple[int, str]] = enumerate(some.texts)
     if making.form == "lines":
-        own = fitting(texts, lexicon, making.most)
-    parts = [_tokenised(some, lexicon) for some in batched(own, CHUNK)]
+        own = fitting(some.texts, lexicon, making.most)
+    parts = []
+    places: list[int] = []
+    for few in batched(own, CHUNK):
+        places += [place for place, _ in few]
+        parts.append(_tokenised([text for _, text in few], lexicon))
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
+    if making.form == "lines":
+        arrays["line"] = some.first + np.array(places, np.int64)
+        images = [some.images[place].encode() for place in places]
+        arrays["image"] = np.frombuffer(b"".join(images), np.uint8)
+        arrays["image_ends"] = np.cumsum([len(image) for image in images], dtype=np.int64)
     return arrays
 
 

@@ -1,0 +1,196 @@
+"""Captions and lines keep their numbers and captions their images, however long some of them are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+from homes import put
+from torch import Tensor
+
+from groundling.batch import Batch, Sample
+from groundling.config import AdaptConfig, configured
+from groundling.data import prepared
+from groundling.data.corpora import corpus
+from groundling.data.corpus_samples import corpus_samples
+from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
+from groundling.objectives import Objective
+from groundling.recipes.adapt import adapt
+from groundling.teachers import Teacher
+
+LONG = "a dog runs home " * 12
+CAPTIONS = [
+    ("one.jpg", "a dog"),
+    ("two.jpg", LONG.strip()),
+    ("animals/three.png", "two cats"),
+    ("one.jpg", "a red bird"),
+    ("four.v2.jpg", LONG.strip() + " again"),
+    ("five.jpg", "a bus"),
+]
+IMAGES = {"one": 2, "two": 1, "animals/three": 1, "four.v2": 1, "five": 1}
+"""By image: its captions."""
+
+
+def table(path: Path) -> Path:
+    return put(path, "image\tcaption\n" + "".join(f"{i}\t{c}\n" for i, c in CAPTIONS))
+
+
+def karpathy(path: Path) -> Path:
+    images = []
+    for name in dict.fromkeys(image for image, _ in CAPTIONS):
+        said = [{"raw": text} for image, text in CAPTIONS if image == name]
+        images.append({"filename": name, "split": "train", "sentences": said})
+    return put(path, json.dumps({"images": images}))
+
+
+def image_by_image() -> list[tuple[str, str]]:
+    """Every caption with its image's id, an image's captions together."""
+    order = list(dict.fromkeys(image for image, _ in CAPTIONS))
+    ordered = sorted(CAPTIONS, key=lambda each: order.index(each[0]))
+    return [(image.rpartition(".")[0], text) for image, text in ordered]
+
+
+@pytest.fixture(params=[0, 1], ids=["one shard", "many shards"])
+def shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(prepared, "SMALLEST", 1)
+        monkeypatch.setattr(prepared, "CHUNK", 3)
+
+
+def read(path: Path, clip_tokenizer: object, limit: int = 0) -> tuple[Samples, Samples]:
+    """Samples of tokenised files, and of texts at once."""
+    text = TextInput(homes.words(), 20)
+    clip = WindowInput(clip_tokenizer, 7, 2)
+    place = path.parent / "texts"
+    kept = corpus_samples([path], "lines", text, place, clip, limit)
+    return kept, TextSamples(corpus([path], "lines", homes.words(), 20, limit), text, clip)
+
+
+@pytest.mark.parametrize("limit", [0, 7])
+def test_a_cut_caption_shifts_no_other_and_keeps_its_image(
+    limit: int, shards: None, clip_tokenizer, tmp_path: Path
+) -> None:
+    path = table(tmp_path / "c.tsv")
+    for samples in read(path, clip_tokenizer, limit):
+        assert len(samples) == limit or len(samples) > len(CAPTIONS) + 5
+        rows = samples.get(range(len(samples)), ())
+        numbers = set()
+        for index, row in enumerate(rows):
+            name, _, place = row.id.rpartition(":")
+            number, _, part = place.partition(".")
+            image, text = image_by_image()[int(number)]
+            assert (name, samples.ids[index]) == ("c.tsv", row.id)
+            assert tuple(samples.images[index]) == row.example.images == (image,)
+            assert row.example.text in text
+            assert (row.example.text == text) == (not part)
+            numbers.add(int(number))
+        assert len(set(samples.ids)) == len(samples)
+        assert limit or numbers == set(range(len(CAPTIONS)))
+        assert limit or [one for one in samples.ids if "." not in one.removeprefix("c.tsv")] == [
+            *("c.tsv:0", "c.tsv:1", "c.tsv:3", "c.tsv:5")
+        ]
+
+
+def test_parts_of_a_caption_are_the_whole_of_it(clip_tokenizer, tmp_path: Path) -> None:
+    for samples in read(table(tmp_path / "c.tsv"), clip_tokenizer):
+        parts: dict[str, list[str]] = {}
+        for row in samples.get(range(len(samples)), ()):
+            parts.setdefault(row.id.removeprefix("c.tsv:").partition(".")[0], []).append(
+                row.example.text
+            )
+        assert [" ".join(some) for some in parts.values()] == [text for _, text in image_by_image()]
+
+
+def test_plain_lines_keep_their_numbers_and_have_no_images(
+    shards: None, clip_tokenizer, tmp_path: Path
+) -> None:
+    path = put(tmp_path / "t.txt", "".join(f"{text}\n\n" for _, text in CAPTIONS))
+    for samples in read(path, clip_tokenizer):
+        whole = {row.id: row.example.text for row in samples.get(range(len(samples)), ())}
+        assert whole["t.txt:3"] == "a red bird"
+        assert whole["t.txt:5"] == "a bus"
+        assert "t.txt:1" not in whole and whole["t.txt:1.0"] in LONG
+        assert not any(samples.images)
+
+
+def test_blocks_are_numbered_and_have_no_images(tmp_path: Path) -> None:
+    path = table(tmp_path / "c.tsv")
+    text = TextInput(homes.words(), 20)
+    samples = corpus_samples([path], "blocks", text, tmp_path / "texts")
+    assert list(samples.ids) == [f"c.tsv:{number}" for number in range(len(samples))]
+    assert not any(samples.images)
+    alike = corpus([path], "blocks", homes.words(), 20)
+    assert [(one.id, one.images) for one in alike] == [(name, ()) for name in samples.ids]
+
+
+def test_a_caption_whose_image_nobody_names_has_none(tmp_path: Path) -> None:
+    path = put(tmp_path / "c.tsv", "a dog\thttp://a.b/c/\na cat\thttp://a.b/c/cat.jpg\n")
+    text = TextInput(homes.words(), 20)
+    samples = corpus_samples([path], "lines", text, tmp_path / "texts")
+    assert [tuple(some) for some in samples.images] == [(), ("cat",)]
+
+
+# -- a teacher of images beside `adapt` --------------------------------------------------------------------------------
+
+SEEN: list[tuple[str, tuple[str, ...], str]] = []
+
+
+class Looks(Teacher):
+    """Says of a row a number of its image."""
+
+    name = "looks"
+    width = 1
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        for row in rows:
+            SEEN.append((row.id, row.example.images, row.example.text))
+        names = [row.example.images[0] for row in rows]
+        return [Sample(name, words=np.array([len(name)])) for name in names]
+
+    def features(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {"look": batch.words.float().mean(1, keepdim=True)}
+
+
+class Follow(Objective):
+    """Reads it."""
+
+    name = "follow"
+    needs = ("text", "features.look")
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"follow": batch.rows}
+
+    def forward(self, encoded, batch: Batch) -> dict[str, Tensor]:
+        return {"follow": (encoded.text[:, 0, :1] - batch.features["look"]).pow(2).sum()}
+
+
+@pytest.mark.parametrize("write", [table, karpathy])
+def test_a_teacher_of_images_stands_beside_adapt(
+    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "captions_with_looks", sys.modules[__name__])
+    path = write(tmp_path / ("c.tsv" if write is table else "c.json"))
+    SEEN.clear()
+    config = configured(
+        AdaptConfig,
+        student=str(homes.student(tmp_path / "student")),
+        arm="mlm+captions_with_looks:Follow",
+        teacher="captions_with_looks:Looks",
+        text=(str(path),),
+        caption_splits=() if write is table else ("train",),
+        max_length=20,
+    )
+    result = adapt(config, homes.STEPS, tmp_path / "out")
+    assert result["last"]["follow"] > 0
+    assert {images[0] for _, images, _ in SEEN} == set(IMAGES)
+    captions = dict(enumerate(image_by_image()))
+    for name, images, text in SEEN:
+        image, caption = captions[int(name.rpartition(":")[2].partition(".")[0])]
+        assert images == (image,) and text in caption
+    assert torch.isfinite(torch.tensor(result["last"]["follow"]))
