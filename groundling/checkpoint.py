@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from groundling.errors import InputError, first_line
 from groundling.hashing import sha256_of
 from groundling.progress import is_first
-from groundling.runs import disk_errors, read_json, synced
+from groundling.runs import disk_errors, json_text, read_json, synced
 
 STATE = "state.safetensors"
 """Weights and the optimizer's state."""
@@ -45,8 +44,8 @@ class Counters:
     """Means of the latest line of the log."""
     scaler: dict[str, Any] | None = None
     """State of the loss scaler, in fp16."""
-    exams: list[dict[str, float]] = field(default_factory=list)
-    """Of every evaluation on the way: `step` and scores by name."""
+    exams: list[dict[str, float | None]] = field(default_factory=list)
+    """Of every evaluation on the way: `step` and scores by name, None where undefined."""
 
 
 class Checkpoints:
@@ -72,14 +71,14 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             save_file(_tensors(module, optimizer), partial / STATE)
-            counted = json.dumps(asdict(counters))
+            counted = json_text(asdict(counters))
             (partial / COUNTERS).write_text(counted, encoding="utf-8")
             sums = {
                 f"{target.name}/{name}": sha256_of(partial / name) for name in (STATE, COUNTERS)
             }
             if best:
                 sums[self._aside(best).name] = self._hash_of(self._aside(best))
-            (partial / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+            (partial / CHECKSUMS).write_text(json_text(sums, indent=1), encoding="utf-8")
             for path in (*partial.iterdir(), partial):
                 synced(path)
             shutil.rmtree(target, ignore_errors=True)

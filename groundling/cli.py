@@ -6,7 +6,6 @@ Heavy imports wait until a command runs.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import struct
@@ -24,6 +23,7 @@ from groundling import __version__, config
 from groundling.documented import summary_of
 from groundling.errors import InputError, first_line, nearest
 from groundling.progress import is_first
+from groundling.runs import json_text
 
 
 @dataclass(frozen=True)
@@ -409,7 +409,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if command.speaks:
         return result if isinstance(result, int) else 0
     if is_first():
-        print(result if isinstance(result, str) else json.dumps(result, indent=2))
+        print(result if isinstance(result, str) else json_text(result, indent=2))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,7 +21,7 @@ from groundling.documented import documented
 from groundling.metrics import collapsed
 from groundling.objectives.supervised import Supervised
 from groundling.progress import followed
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, json_text
 from groundling.tasks import Task
 
 MANY = 100
@@ -69,11 +68,17 @@ class Scores:
                 line |= {
                     "prediction": self.predictions[number].item(),
                     "label": None if self.labels is None else self.labels[number].tolist(),
-                    "outputs": [round(float(value), 5) for value in self.outputs[number]],
+                    "outputs": _written(self.outputs[number]),
                 }
                 if self.likely and self.likely[number]:
                     line["likely"] = self.likely[number]
-                file.write(json.dumps(line) + "\n")
+                file.write(json_text(line) + "\n")
+
+
+def _written(outputs: np.ndarray) -> list[float]:
+    """The outputs (K,) of one example, without what fills them up to the longest example's; see `_even`."""
+    real = np.flatnonzero(np.asarray(outputs) != -np.inf)
+    return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
 
 
 def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from groundling.documented import documented
 
-Taken = Sequence[Mapping[str, float]]
-"""Of every exam so far: `step` and the scores by name."""
+Scored = Mapping[str, float | None]
+"""An exam's `step` and its scores by name; None where a score is undefined."""
+Taken = Sequence[Scored]
+"""Every exam so far."""
 
 
 @documented
@@ -38,9 +40,13 @@ class Exam:
         each = self.every * per_epoch
         return step == steps or _whole(step / each) > _whole((step - 1) / each)
 
-    def best(self, taken: Taken) -> Mapping[str, float]:
+    def best(self, taken: Taken) -> Scored:
         """The best of some exams, of equal ones the first; an undefined score is the worst there is."""
         return max(taken, key=self._worth)
+
+    def best_step(self, taken: Taken) -> int:
+        """The step after which it was taken."""
+        return int(self.best(taken)["step"] or 0)
 
     def is_over(self, taken: Taken) -> bool:
         """Whether patience is at an end."""
@@ -51,16 +57,16 @@ class Exam:
     def line(self, taken: Taken) -> str:
         """What is printed of the latest one."""
         latest = taken[-1]
-        said = ", ".join(f"{name} {value:.4g}" for name, value in latest.items() if name != "step")
+        said = ", ".join(f"{name} {_said(one)}" for name, one in latest.items() if name != "step")
         best = self.best(taken)
         compared = "the best so far"
         if best is not latest:
-            compared = f"best so far: {best[self.metric]:.4g} at step {best['step']:,}"
+            compared = f"best so far: {_said(best[self.metric])} at step {best['step']:,}"
         return f"step {latest['step']:,}: {self.split} {said} ({compared})"
 
     def told(self, taken: Taken, step: int, steps: int) -> dict[str, Any]:
         """What a result says of all of them, after `step` of `steps` planned ones."""
-        kept = int(self.best(taken)["step"]) if self.keep == "best" else step
+        kept = self.best_step(taken) if self.keep == "best" else step
         return {
             "split": self.split,
             "metric": self.metric,
@@ -71,11 +77,15 @@ class Exam:
             "scores": list(taken),
         }
 
-    def _worth(self, scores: Mapping[str, float]) -> float:
+    def _worth(self, scores: Scored) -> float:
         value = scores[self.metric]
-        if math.isnan(value):
+        if value is None or math.isnan(value):
             return -math.inf
         return value if self.higher_is_better else -value
+
+
+def _said(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4g}"
 
 
 def _whole(number: float) -> int:

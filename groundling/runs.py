@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import platform
 import shutil
@@ -30,13 +31,29 @@ TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "n
 """Packages whose versions a run folder names."""
 
 
+def plain(value: Any) -> Any:
+    """A value as JSON can have it: None for every number in it that is not finite, which JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def json_text(value: object, **options: Any) -> str:
+    """JSON of a value as `plain` has it; `options` are those of `json.dumps`."""
+    return json.dumps(plain(value), allow_nan=False, **options)
+
+
 def write_json(path: Path, value: object) -> None:
     """Write JSON so that the file is either the old one or the new one, never half of it.
 
     Raises:
         InputError: the disk is full, or the folder must not be written to.
     """
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    write_whole(path, json_text(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -158,7 +175,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `log.jsonl`, each with its `step`; none if there is no file.
+    """The lines of a run's `log.jsonl`, each with its `step`; none if there is no file. Undefined numbers are None.
 
     A last line that a kill cut off is none. Raises InputError, naming the line, for anything else that is no such line.
     """
@@ -192,7 +209,8 @@ def _log_line(text: str) -> dict[str, Any] | None:
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         return None
     numbers = [value for value in line.values() if type(value) in (int, float)]
-    is_line = len(numbers) == len(line) and 0 <= line["step"] <= MOST_STEPS
+    undefined = sum(value is None for value in line.values())
+    is_line = len(numbers) + undefined == len(line) and 0 <= line["step"] <= MOST_STEPS
     # JSON's whole numbers may be longer than any float.
     is_line = is_line and all(type(n) is float or abs(n) < LONGEST for n in numbers)
     return line if is_line else None
@@ -293,7 +311,7 @@ def open_run(
     out = Path(out)
     mine: dict[str, Any] = {
         "kind": kind,
-        "config": json.loads(json.dumps(config, default=str)),  # as it would be read from the file
+        "config": json.loads(json_text(config, default=str)),  # as it would be read from the file
         "inputs": {
             name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -36,7 +35,7 @@ from groundling.models.recomputing import recomputing
 from groundling.objectives import Objective
 from groundling.optimizers import clip_each, optimizer_of, set_rates
 from groundling.progress import Progress
-from groundling.runs import disk_errors, read_log
+from groundling.runs import disk_errors, json_text, plain, read_log
 from groundling.teachers import Doubt, Teacher, said
 
 MOST_WORKERS = 4
@@ -355,7 +354,7 @@ class _Training:
     def _examine(self, exam: Exam, progress: Progress) -> None:
         """Take the exam and keep the weights if none were better before."""
         counters = self.counters
-        taken = {"step": counters.step, **exam.measure()}
+        taken = plain({"step": counters.step, **exam.measure()})  # as a checkpoint has it
         counters.exams = [*counters.exams, taken]
         self.log.note(counters.step, {f"{exam.split} {k}": taken[k] for k in taken if k != "step"})
         progress.say(exam.line(counters.exams))
@@ -366,7 +365,7 @@ class _Training:
         """The step whose weights the model is to have at the end; 0 for the last one's."""
         if self.exam is None or self.exam.keep == "last" or not self.counters.exams:
             return 0
-        return int(self.exam.best(self.counters.exams)["step"])
+        return self.exam.best_step(self.counters.exams)
 
     def _check_weights(self) -> None:
         """Raises InputError for weights that are no numbers: nobody resumes from them, and none are exported."""
@@ -570,7 +569,7 @@ class _Log:
         if accelerator.is_main_process:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                kept = [json.dumps(line) for line in read_log(path) if line["step"] <= step]
+                kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
                 path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         with disk_errors(path.parent / "tensorboard"):
             accelerator.init_trackers("tensorboard")
@@ -625,11 +624,12 @@ class _Log:
         self.steps = 0
         return {"loss": loss, **means}
 
-    def note(self, step: int, measured: Mapping[str, float]) -> None:
-        """Appends a line of what was measured after a step, by the main process."""
+    def note(self, step: int, measured: Mapping[str, float | None]) -> None:
+        """Appends a line of what was measured after a step, by the main process; None is what is undefined."""
         if not self.accelerator.is_main_process:
             return
         with disk_errors(self.path):
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **measured}) + "\n")
-            self.accelerator.log(dict(measured), step=step)
+                file.write(json_text({"step": step, **measured}) + "\n")
+            defined = {name: value for name, value in measured.items() if value is not None}
+            self.accelerator.log(defined, step=step)

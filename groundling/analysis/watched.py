@@ -22,7 +22,7 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
         before = line["step"]
         number = ceil(round(before / epoch, 6))
         for term in terms:
-            if term in line and steps:
+            if line.get(term) is not None and steps:
                 total, covered = sums[term].get(number, (0.0, 0))
                 sums[term][number] = (total + steps * line[term], covered + steps)
     return {

@@ -49,6 +49,7 @@ from groundling.errors import InputError
 from groundling.hashing import CACHE, cache_folder, data_hash, hashes_of, remember
 from groundling.jobs import cores, side_by_side
 from groundling.progress import Progress
+from groundling.runs import json_text
 
 FOLDER = "texts"
 """Where stores are, in the cache or in a run's folder."""
@@ -123,7 +124,7 @@ def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> S
     path = Path(path)
     content = {"sha256": data_hash(path), "ending": _ending(path)}
     key = {**content, "wanted": asdict(wanted), **making.key()}
-    folder = place / _digest(json.dumps(key, sort_keys=True))[:32]
+    folder = place / _digest(json_text(key, sort_keys=True))[:32]
     state = PartialState()
     part = _part(folder, state)
     leads = state.is_local_main_process
@@ -234,7 +235,7 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
     """What is wrong with a shard, by its index; files that stay as they are are read once."""
     try:
         index = read_index(path)
-        if index.key != json.loads(json.dumps(key)):
+        if index.key != json.loads(json_text(key)):
             return f"{path}: of another store"
         number = int(path.stem.partition("-")[2])
         expected = _recorded(path.parent, number, index)

@@ -28,7 +28,7 @@ import numpy as np
 from groundling.data.image_files import one_form
 from groundling.errors import InputError, first_line
 from groundling.hashing import sha256_of
-from groundling.runs import difference, disk_errors, read_json, write_json
+from groundling.runs import difference, disk_errors, json_text, read_json, write_json
 
 FORMAT = 2
 """Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""
@@ -143,7 +143,7 @@ class ShardWriter:
         of several processes this is. Raises InputError if shards of another key are there already.
         """
         self.folder = Path(folder)
-        self.key: dict[str, Any] = json.loads(json.dumps(dict(key or {})))
+        self.key: dict[str, Any] = json.loads(json_text(key or {}))
         self.part = part or Part()
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ class ShardWriter:
             skipped=list(skipped),
             key=self.key,
         )
-        text = json.dumps({"format": FORMAT, **asdict(index)}, ensure_ascii=False)
+        text = json_text({"format": FORMAT, **asdict(index)}, ensure_ascii=False)
         _write(shard_file(self.folder, "index", number), [memoryview(text.encode())])
 
     def close(
@@ -566,9 +566,7 @@ class ShardStore:
 
     def require_key(self, key: Facts) -> None:
         """Raise InputError, naming the first difference, if the store was made of something else than `key`."""
-        differing = difference(
-            self.manifest.get("key", {}), json.loads(json.dumps(dict(key))), "key"
-        )
+        differing = difference(self.manifest.get("key", {}), json.loads(json_text(key)), "key")
         if differing:
             raise InputError(f"{self.folder}: made of something else ({differing}); make it again")
 

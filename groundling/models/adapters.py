@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_cl
 from groundling.models.kinds import Kind, Student
 from groundling.models.task_heads import HEAD, Reading, TaskHead, answer
 from groundling.models.weights import weights_sha256
-from groundling.runs import disk_errors, read_json
+from groundling.runs import disk_errors, json_text, read_json
 
 ABOUT = "adapter.json"
 """What an adapter is, and the CLIP that it stands on."""
@@ -139,7 +138,7 @@ class ClipAdapter(Student):
             "fusion": self.options.fusion,
         }
         with disk_errors(folder / ABOUT):
-            (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            (folder / ABOUT).write_text(json_text(about, indent=1) + "\n", encoding="utf-8")
             own = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
             save_file(own, folder / WEIGHTS)
 

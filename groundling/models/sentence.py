@@ -24,6 +24,7 @@ from transformers.utils.hub import cached_file
 
 from groundling.errors import InputError, first_line
 from groundling.models.hub import local_only
+from groundling.runs import json_text
 
 MODULES = "modules.json"
 """Marks a sentence-transformers folder, and lists its modules in order."""
@@ -222,7 +223,7 @@ def _module(number: int, kind: str) -> dict[str, Any]:
 
 
 def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json_text(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

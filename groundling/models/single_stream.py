@@ -32,6 +32,7 @@ from groundling.models.attention import (
 from groundling.models.join import Join, Joined, fresh
 from groundling.models.kinds import RegionReader
 from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.runs import json_text
 
 
 class SingleStream(RegionReader):
@@ -174,7 +175,7 @@ class SingleStream(RegionReader):
             "options": self.join.options,
             "regions_from": self.regions_from,
         }
-        (folder / JOIN).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+        (folder / JOIN).write_text(json_text(described, indent=1) + "\n", encoding="utf-8")
 
 
 class _Watched:

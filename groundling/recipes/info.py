@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from groundling.config import InfoConfig, need
 from groundling.presets import describe
+from groundling.runs import json_text
 
 
 def info(config: InfoConfig) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def info(config: InfoConfig) -> dict[str, Any]:
     need(config, "info", "name")
     described = describe(config.name)
     if config.json:
-        print(json.dumps(described))
+        print(json_text(described))
         return described
     print(f"{described['name']}: {described['total']:,} parameters")
     for part, count in described["components"].items():

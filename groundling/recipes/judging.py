@@ -14,7 +14,7 @@ from groundling.analysis.verdict import Runs, Verdict, decide, judge
 from groundling.metrics import Metric
 from groundling.recipes.judged_page import write_verdicts
 from groundling.report import table
-from groundling.runs import write_json
+from groundling.runs import plain, write_json
 
 Collected = Mapping[str, Mapping[str, tuple[Runs, Metric]]]
 """By group and task: the runs, and what they are compared by."""
@@ -47,11 +47,8 @@ def judge_folders(
         name: {task: _scores(runs, metric) for task, (runs, metric) in by_task.items()}
         for name, by_task in collected.items()
     }
-    result = {
-        "control": control,
-        "scores": scores,
-        "verdicts": [one.as_json() for one in verdicts],
-    }
+    told = [one.as_json() for one in verdicts]
+    result: dict[str, Any] = plain({"control": control, "scores": scores, "verdicts": told})
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "verdict.json", result)

@@ -20,6 +20,7 @@ from groundling.runs import (
     finished,
     hold,
     open_run,
+    plain,
     read_json,
     whole_folder,
     write_json,
@@ -90,7 +91,7 @@ class Run:
     def finish(
         self, result: dict[str, Any], save: Callable[[Path], None] | None = None
     ) -> dict[str, Any]:
-        """Let `save` write what the run made, then the result, which ends it; returns the result.
+        """Let `save` write what the run made, then the result, which ends it; returns the result as the file has it.
 
         Raises InputError if another run has taken the folder, as it can until there is more than settings in it.
         """
@@ -101,7 +102,8 @@ class Run:
                 "choose another --out"
             )
         write_result(self.folder, result, save)
-        return result
+        whole: dict[str, Any] = plain(result)
+        return whole
 
 
 def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +30,7 @@ from groundling.errors import InputError
 from groundling.evaluate import Scores
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import table
-from groundling.runs import disk_errors, write_json
+from groundling.runs import disk_errors, json_text, write_json
 
 SPLIT = "pairs"
 """What the answers are filed under, for `verdict`."""
@@ -194,7 +193,7 @@ def _write_items(
             for name, one, gained in zip(names, scores, worth, strict=False):
                 line[name] = {"scores": one[number].round(6).tolist()}
                 line[name] |= {rule: values[number] for rule, values in gained.items()}
-            file.write(json.dumps(line) + "\n")
+            file.write(json_text(line) + "\n")
 
 
 def _write_answers(

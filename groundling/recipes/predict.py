@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from groundling.predicting.fitted import opened, sight_of
 from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
 from groundling.recipes.lifecycle import say_notes
-from groundling.runs import write_new
+from groundling.runs import json_text, plain, write_new
 from groundling.tasks import Task
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
@@ -126,9 +125,10 @@ def _written(
     rows = []
     for number, line in enumerate(lines):
         cells = cells_of(answers.get(number), names)
-        rows.append({**line.cells, **{f"{prefix}{name}": value for name, value in cells.items()}})
+        own = {f"{prefix}{name}": value for name, value in cells.items()}
+        rows.append(plain({**line.cells, **own}))
     if ending == ".jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return "".join(json_text(row, ensure_ascii=False) + "\n" for row in rows)
     every = [*header, *(f"{prefix}{name}" for name in names)]
     table = [every, *([_cell(row.get(name)) for name in every] for row in rows)]
     if ending == ".tsv":
@@ -142,4 +142,4 @@ def _cell(value: object) -> str:
     """A value as a table has it: nothing for none, JSON for what is neither text nor number."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

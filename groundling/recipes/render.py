@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from groundling.config import TasksConfig, WorldConfig
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, json_text
 from groundling.world import World
 from groundling.world.tasks import write_tasks
 
@@ -42,7 +41,7 @@ def render_tasks(
     folder = Path(out)
     with disk_errors(folder):
         counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
-        say(json.dumps(counts, indent=2))
+        say(json_text(counts, indent=2))
         new_encoder(
             folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -22,7 +21,7 @@ from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import ByCosine, ByMatchHead, Matcher
 from groundling.recipes.regions_of import Shelf, manifests
 from groundling.report import table
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, json_text
 from groundling.shift.zero_shot import finite, same_for_same
 from groundling.students import is_single_stream
 
@@ -147,7 +146,7 @@ def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Fo
             line |= first
             if others:
                 line["other"] = others[0]
-            file.write(json.dumps(line) + "\n")
+            file.write(json_text(line) + "\n")
 
 
 def _item(found: _Found, number: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
-from groundling.runs import disk_errors
+from groundling.runs import disk_errors, json_text
 from groundling.tasks.vcr import ANSWER, Item, Token, items
 
 Part = Literal["answer", "rationale"]
@@ -59,7 +59,7 @@ class Line:
             return self
         fields = json.loads(self.raw)
         fields[f"{part}_choices"] = new
-        raw = json.dumps(fields, ensure_ascii=self.raw.isascii())
+        raw = json_text(fields, ensure_ascii=self.raw.isascii())
         if part == "answer":
             return Line(raw, replace(self.item, answers=new))
         return Line(raw, replace(self.item, rationales=new))
@@ -133,7 +133,7 @@ def write_lines(folder: Path, split: str, lines: Sequence[Line]) -> Path:
 def write_log(path: Path, log: Sequence[dict[str, Any]]) -> None:
     """One line of JSON per entry."""
     with disk_errors(path):
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in log), encoding="utf-8")
+        path.write_text("".join(json_text(entry) + "\n" for entry in log), encoding="utf-8")
 
 
 def link_beside(source: Path, folder: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from groundling.data.tables import lines_of
 from groundling.errors import InputError, refuse
 from groundling.forms import Answer
 from groundling.metrics import SCORE
-from groundling.runs import read_json
+from groundling.runs import json_text, read_json
 from groundling.tasks import Task
 
 YEARS = {"train": "train2014", "val": "val2014", "test-dev": "test-dev2015", "test": "test2015"}
@@ -430,7 +429,7 @@ def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
     entries = []
     for number, answer in zip(officials, answers, strict=True):
         entries.append({"question_id": int(number), "answer": answer})
-    return json.dumps(entries)
+    return json_text(entries)
 
 
 SOURCE = "Goyal et al. 2017, VQA v2, visualqa.org; scored as github.com/GT-Vision-Lab/VQA does"

@@ -29,13 +29,13 @@ def mixed(learning: Source) -> dict[str, int]:
 
 
 def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
-    """Every seed's scores and their medians, by split and metric; NaN where a median is undefined.
+    """Every seed's scores and their medians, by split and metric; None where a median is undefined.
 
     Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
     """
-    medians: dict[str, dict[str, float]] = {}
+    medians: dict[str, dict[str, float | None]] = {}
     every: dict[str, dict[str, list[float]]] = {}
-    official: dict[str, dict[str, float]] = {}
+    official: dict[str, dict[str, float | None]] = {}
     for split in task.dev:
         present = [run["scores"][split] for run in runs if split in run["scores"]]
         names = [metric.name for metric in task.metrics]
@@ -70,5 +70,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
     return result
 
 
-def _median(values: Sequence[float]) -> float:
-    return median(values) if all(isfinite(value) for value in values) else float("nan")
+def _median(values: Sequence[float | None]) -> float | None:
+    """None if one of the values is undefined."""
+    defined = [value for value in values if value is not None and isfinite(value)]
+    return median(defined) if len(defined) == len(values) else None

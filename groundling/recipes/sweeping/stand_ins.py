@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from groundling.recipes.sweeping.parts import Source, slug
 from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.sweeping.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.recipes.teach import teach
-from groundling.runs import read_json
+from groundling.runs import json_text, read_json
 from groundling.students import join_to, load_student
 from groundling.tasks.vqa import questions
 from groundling.world.encoder import new_encoder
@@ -235,7 +234,7 @@ class _Shelf:
             }
             for one in annotated["annotations"]
         ]
-        path.write_text(json.dumps(found), encoding="utf-8")
+        path.write_text(json_text(found), encoding="utf-8")
         return path
 
     def join(self, name: str) -> Path:
@@ -272,7 +271,7 @@ def _cut_val(vqa: Path) -> None:
             {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}
             for one in some
         ]
-        (vqa / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+        (vqa / f"{name}.json").write_text(json_text(rows), encoding="utf-8")
 
 
 def _name_persons(vcr: Path) -> None:
