@@ -123,10 +123,24 @@ class CrossLayer(nn.Module):
         }
 
 
+INNER = ("intermediate_size", "hidden_dim", "d_inner", "ffn_dim")
+"""What families call the width inside their feed-forward blocks; DistilBERT's is the second."""
+DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout")
+"""What they call the dropout of their states; ModernBERT names several, and this is none of them."""
+
+
 def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.ModuleList:
-    """The cross-modal encoder between a text encoder of this configuration and a CLIP-like text tower."""
-    # ModernBERT names several dropouts, and this is none of them.
-    dropout = getattr(config, "hidden_dropout_prob", None)
+    """The cross-modal encoder between a text encoder of this configuration and a CLIP-like text tower.
+
+    What the configuration does not name is as in BERT. Raises InputError for an encoder without attention heads.
+    """
+    if not hasattr(config, "num_attention_heads"):
+        raise InputError(
+            f"a {config.model_type} model has no attention heads, after which those of a cross-modal encoder are made"
+        )
+    settings = config.to_dict()
+    told = [settings[name] for name in INNER if settings.get(name)]
+    dropouts = [settings[name] for name in DROPOUT if settings.get(name) is not None]
     return nn.ModuleList(
         CrossLayer(
             text=config.hidden_size,
@@ -134,8 +148,8 @@ def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.Mo
             clip=clip.width,
             # CLIP's own head width; the tower's head count need not divide the projection.
             clip_heads=max(1, clip.width // 64),
-            inner=config.intermediate_size,
-            dropout=0.1 if dropout is None else dropout,
+            inner=told[0] if told else 4 * config.hidden_size,
+            dropout=dropouts[0] if dropouts else 0.1,
         )
         for _ in range(layers)
     )

@@ -1,0 +1,73 @@
+"""Text encoders of every family that has a masked-LM head here learn from every arm of `adapt`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import pytest
+import torch
+import transformers as hf
+from test_untied_heads import ALL
+
+from groundling.config import AdaptConfig, configured
+from groundling.errors import InputError
+from groundling.models.clip import load_clip_text
+from groundling.models.crossmodal import cross_layers
+from groundling.models.heads import LM_HEADS
+from groundling.recipes.adapt import adapt
+
+SHORT = replace(homes.STEPS, steps=2)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.teacher(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -> None:
+    words = ALL[name].words()
+    torch.manual_seed(0)
+    whole = ALL[name].whole(len(words))
+    student = homes.home(tmp_path / "student", whole, words)
+    config = configured(
+        AdaptConfig,
+        student=str(student),
+        teacher=str(clip),
+        arm="xdbert+l1+contrastive",
+        form="lines",
+        text=(str(homes.text(tmp_path / "text.txt", 16)),),
+    )
+    result = adapt(config, SHORT, tmp_path / "out")
+    assert set(result["objectives"]) == {"joint_mlm", "match", "clip_tokens", "l1", "contrastive"}
+    assert all(value > 0 for value in result["last"].values())
+    assert whole.config.model_type in LM_HEADS
+    before = whole.base_model.get_input_embeddings().weight
+    after = hf.AutoModel.from_pretrained(tmp_path / "out/model").get_input_embeddings().weight
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize(
+    ("config", "inner", "dropout"),
+    [
+        (hf.BertConfig(hidden_size=32, intermediate_size=48, num_attention_heads=2), 48, 0.1),
+        (hf.DistilBertConfig(dim=32, hidden_dim=40, n_heads=2, dropout=0.3), 40, 0.3),
+        (hf.XLMConfig(emb_dim=32, n_heads=2, dropout=0.0), 128, 0.0),
+        (hf.ModernBertConfig(hidden_size=32, intermediate_size=24, num_attention_heads=2), 24, 0.1),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
+    config: hf.PreTrainedConfig, inner: int, dropout: float, clip: Path
+) -> None:
+    (layer,) = cross_layers(config, load_clip_text(clip)[0], 1)
+    assert layer.text_forward.up.out_features == inner
+    assert (layer.text_cross.heads, layer.text_cross.dropout) == (2, dropout)
+
+
+def test_an_encoder_without_attention_is_refused_by_name(clip: Path) -> None:
+    config = hf.FNetConfig(hidden_size=32)
+    with pytest.raises(InputError, match="fnet model has no attention heads"):
+        cross_layers(config, load_clip_text(clip)[0], 1)
