@@ -409,7 +409,7 @@ class TrainConfig:
     """In place of --batch: most tokens (pieces and regions, padding included) of a micro-batch of one process; an \
 optimizer step has --accumulate of them on every process (UNITER); 0: --batch counts."""
     accumulate: int = 1
-    """Micro-batches per optimizer step and process."""
+    """Micro-batches per optimizer step and process; contrastive terms take their negatives from one of them."""
     optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
     """adamw; bertadam, which does not correct the first steps' bias (VisualBERT, XDBERT); sgd (VL-BERT's VCR)."""
     lr: float = 1e-4

@@ -31,8 +31,8 @@ class Objective(nn.Module):
 
     `forward` returns *sums* by term name and `count` how many items each sum covers, both from one micro-batch; the
     loop divides by the count of the whole step, over accumulation and processes, so that splitting a batch changes
-    nothing. A term that has no items in a step, or none that is counted, is divided by 1. Sub-classes take `Sizes`
-    first and keyword options after it.
+    nothing, but for in-batch negatives. A term that has no items in a step, or none that is counted, is divided by 1.
+    Sub-classes take `Sizes` first and keyword options after it.
     """
 
     name: str = ""
@@ -41,6 +41,11 @@ class Objective(nn.Module):
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
     watched: Sequence[str] = ()
     """Terms that are logged and not trained on, such as how often a gate is open."""
+    in_batch_negatives: bool = False
+    """True if an item's loss depends on the others of its micro-batch, which accumulation makes smaller: a run says so.
+
+    Those of other processes are there only if the objective gathers them, as the package's own do.
+    """
     swaps: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
 

@@ -82,6 +82,7 @@ class Contrast(Objective):
 
     name = "contrast"
     needs = ("clip", "pixels", "labels.image")
+    in_batch_negatives = True
 
     def __init__(
         self, sizes: Sizes, *, max_scale: float = 100.0, weight: float = 1.0, warmup: int = 0

@@ -19,10 +19,10 @@ class Distill(Objective):
     Needs a teacher (`Taught`) whose features are `sentence` (N, E) and `words` (N, K, E). Kinds: "l1" is CLIP-TD's
     naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
     `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE against the
-    teacher's features of the other sentences and words of the batch, equal words not being negatives. The student's
-    sentence feature is its first position, the mean, or with `pool="own"` what its own sentence-transformers folder
-    pools, if it has one; its word feature the mean of the word's pieces. Words with a masked piece take no part, nor do
-    special positions, unless a folder pools them.
+    teacher's features of the other sentences and words of the micro-batch in all processes, equal words not being
+    negatives. The student's sentence feature is its first position, the mean, or with `pool="own"` what its own
+    sentence-transformers folder pools, if it has one; its word feature the mean of the word's pieces. Words with a
+    masked piece take no part, nor do special positions, unless a folder pools them.
     """
 
     name = "distill"
@@ -45,6 +45,7 @@ class Distill(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.name = kind  # two of them in one run have two heads
         self.kind = kind
+        self.in_batch_negatives = kind == "contrastive"
         self.shares = {"sentence": sentence, "word": word}
         self.temperature = temperature
         self.pool = pool

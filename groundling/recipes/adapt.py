@@ -42,6 +42,7 @@ from groundling.recipes.teaching import (
     Classroom,
     classroom,
     clear_kept,
+    fewer_negatives,
     inner_step,
     make_objectives,
     save_objectives,
@@ -149,6 +150,7 @@ def _adapted(
     if retains:
         objectives.append(Retain(given.sizes, weight=config.retain))
         notes.append(_retain_note(config))
+    notes += fewer_negatives(objectives, training)
     by_length = match_by_length(objectives, texts, training.seed)
     notes += length_note(by_length, reading.form)
     say_notes(notes)

@@ -43,6 +43,7 @@ from groundling.recipes.teaching import (
     base_room,
     classroom,
     clear_kept,
+    fewer_negatives,
     inner_step,
     make_objectives,
     save_objectives,
@@ -152,10 +153,10 @@ def one_run(
     objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     student.word_embeddings().requires_grad_(not config.freeze_words)
     samples, teachers = samples_of(splits, head, student, task, config, room, shelf)
-    notes = lacking(head, student, task, config, shelf)
-    say_notes(notes)
     given = with_teachers(_given(student, task, config, objective.form, shelf), room)
     objectives = [objective, *_beside(student, task, given, config, training.seed)]
+    notes = lacking(head, student, task, config, shelf) + fewer_negatives(objectives, training)
+    say_notes(notes)
     if student.sizes.visual:
         for layer, name in [start for one in objectives for start in one.starts()]:
             start_layer(layer, config.model, name, "bert")

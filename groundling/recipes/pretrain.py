@@ -55,6 +55,7 @@ from groundling.recipes.teaching import (
     check_parts,
     classroom,
     clear_kept,
+    fewer_negatives,
     inner_step,
     make_objectives,
     save_objectives,
@@ -106,7 +107,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
-    notes = [*data.notes, *_notes(phase, own, task, config)]
+    notes = [*data.notes, *_notes(phase, own, task, config), *fewer_negatives(every, training)]
     held = _held_data(config, phase, task, model, shelf, room)
     held_out = None
     if held is not None:

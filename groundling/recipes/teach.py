@@ -35,6 +35,7 @@ from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
+from groundling.recipes.teaching import fewer_negatives
 from groundling.runs import whole_folder
 from groundling.train import train
 
@@ -65,7 +66,9 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     data = _data(config)
     images = data.images
     model, cut = _model(run, images, config, training)
+    contrast = Contrast(model.sizes)
     notes = [*data.notes, *_of_start(config, training)]
+    notes += [] if config.untrained else fewer_negatives([contrast], training)
     say_notes(notes)
     window = model.clip.config.text_config.max_position_embeddings
     size = model.clip.config.vision_config.image_size
@@ -83,7 +86,7 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     held_out = seen(data.held_out, augment=False) if data.held_out else None
     if not config.untrained:
         exam = _exam(model, held_out, config)
-        result |= train(model, [Contrast(model.sizes)], samples, training, run.folder, exam=exam)
+        result |= train(model, [contrast], samples, training, run.folder, exam=exam)
         remarks = flattery(result)
         say_notes(remarks)
         notes += remarks

@@ -14,7 +14,7 @@ from accelerate import PartialState
 
 from groundling.analysis.watched import means_by_epoch
 from groundling.batch import Sizes, collate
-from groundling.config import Adversarial, Distilling, Targeted
+from groundling.config import Adversarial, Distilling, Targeted, TrainConfig
 from groundling.data.keywords import Keywords
 from groundling.data.prepared import clear_stores
 from groundling.data.samples import Samples
@@ -325,6 +325,20 @@ def inner_step(name: str, options: Adversarial) -> InnerStep | None:
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")
+
+
+def fewer_negatives(objectives: Sequence[Objective], training: TrainConfig) -> list[str]:
+    """What is to be said where accumulation leaves objectives fewer in-batch negatives than the batch has samples."""
+    names = [one.name for one in objectives if one.in_batch_negatives]
+    if not names or training.accumulate == 1:
+        return []
+    size = f"{training.batch // training.accumulate} of a step's {training.batch} samples"
+    if training.batch_tokens:
+        size = f"one of a step's {training.accumulate} on each process"
+    return [
+        f"--accumulate {training.accumulate}: {', '.join(names)} takes its negatives from one micro-batch ({size}), so "
+        "that the loss is another one than of the whole batch at once"
+    ]
 
 
 def watched_terms(

@@ -45,7 +45,7 @@ KINDS = {
 }
 OPTIONS = {"Supervised": {"form": Classify(("no", "yes"))}}
 BATCHWISE = {"Contrast", "Distill"}
-"""Objectives that compare a batch's samples with each other."""
+"""Objectives that compare a batch's samples with each other, as they stand."""
 
 
 SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
@@ -258,6 +258,18 @@ def test_samples_contribute_on_their_own(name, case):
     alone = [c.terms(c.batch(i)) for i in LENGTHS]
     for term, value in together.items():
         torch.testing.assert_close(value, sum(a[term] for a in alone), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_who_depends_on_the_rest_of_a_micro_batch_says_so(name, case):
+    c = case(name)
+    assert c.objective.in_batch_negatives == (name in BATCHWISE)
+    if name not in BATCHWISE:
+        return
+    together = c.terms(c.batch(*LENGTHS))
+    halves = [c.terms(c.batch(*some)) for some in (LENGTHS[:2], LENGTHS[2:])]
+    for term, value in together.items():
+        assert abs(value - sum(half[term] for half in halves)) > 1e-2
 
 
 def same(a: Sample, b: Sample) -> bool:
