@@ -14,37 +14,36 @@ RANKED = {
         "sending a telegram < man is sending < telegram < man = sending"
     ),
     "30 dogs run past the well-known singer.": (
-        "dogs run past < dogs run = well-known singer < past the well-known = run past < dogs = singer "
-        "< past = run = well-known"
+        "dogs run past < dogs run = well-known singer < past the well-known = run past < dogs = singer"
+        " < past = run = well-known"
     ),
     "Is the cat sleeping on top of the laptop or under the desk?": (
         "cat sleeping = sleeping on top < desk < cat = laptop = sleeping = top"
     ),
     "The old woman in the red coat is feeding pigeons near the fountain. Pigeons gather around the woman.": (
-        "feeding pigeons near < near the fountain < coat is feeding = red coat "
-        "< feeding pigeons = old woman = pigeons near < pigeons gather around < fountain < pigeons gather "
-        "< pigeons = woman < coat = feeding = near = old = red < gather around < around the woman < around = gather"
+        "coat is feeding = red coat < feeding pigeons < fountain < pigeons gather < pigeons = woman"
+        " < coat = feeding = red < gather"
     ),
     "A surfer in a black wetsuit rides a huge green wave. The wave is breaking behind the surfer and his board.": (
-        "black wetsuit rides < huge green wave < black wetsuit = huge green = rides a huge = wetsuit rides "
-        "< green wave < surfer = wave < black = green = huge = rides = wetsuit < breaking behind < board "
-        "< behind the surfer = wave is breaking < behind = breaking"
+        "black wetsuit rides < huge green wave"
+        " < black wetsuit = huge green = rides a huge = wetsuit rides < green wave < surfer = wave"
+        " < black = green = huge = rides = wetsuit < board < wave is breaking < breaking"
     ),
     "person3 and person4 are arguing about the broken vase that person3 dropped.": (
         "broken vase < dropped < arguing = broken = vase"
     ),
     "She is nervous because the NASA engineer from Houston is about to start the countdown for the rocket.": (
-        "engineer from houston = nasa engineer < start the countdown < houston = nasa < rocket "
-        "< countdown = engineer = nervous = start"
+        "engineer from houston = nasa engineer < start the countdown < houston = nasa < rocket"
+        " < countdown = engineer = nervous = start"
     ),
     "An elephant sprays water over a baby elephant. The baby elephant enjoys the water! "
     "Tourists take pictures of the elephants.": (
-        "elephant sprays water < baby elephant < sprays water < elephant sprays < baby elephant enjoys < baby "
-        "< elephant < water < sprays < elephant enjoys < tourists take < enjoys the water < tourists take pictures "
-        "< elephants < enjoys < tourists < take pictures < pictures = take"
+        "elephant sprays water < baby elephant < sprays water < elephant sprays < baby elephant enjoys"
+        " < baby < elephant < water < sprays < elephant enjoys < tourists take pictures"
+        " < enjoys the water < elephants < enjoys < tourists < pictures"
     ),
 }
-"""What yake 0.7.3 answers (n 3, dedupLim 1, all keywords, the same stop words), best first, ties to five decimals."""
+"""What yake 0.7.3 answers (n 3, dedup_lim 1, all keywords, its own stop words), best first, ties to five decimals."""
 
 
 @pytest.mark.parametrize("text", RANKED)
@@ -75,7 +74,7 @@ def test_scores_follow_the_published_formulas(text: str, score: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "2", "Is it?", "10:30, 1,000", "person1", "... !", "ox", "\n\n"]
+    "text", ["", "2", "Is it?", "3.5, 1,000", "person1", "... !", "ox", "\n\n", "Looks well!"]
 )
 def test_a_text_may_have_no_keywords(text: str) -> None:
     assert BuiltIn()(text) == []
@@ -96,7 +95,7 @@ def test_keywords_come_best_first_and_of_equals_the_earlier() -> None:
 
 def test_a_possessive_is_its_word_and_a_contraction_a_stop_word() -> None:
     phrases = [keyword.phrase for keyword in BuiltIn()("The girl's hat isn't red")]
-    assert sorted(phrases) == ["girl", "girl's hat", "hat", "hat isn't red", "red"]
+    assert sorted(phrases) == ["girl", "girl's hat", "hat", "red"]
 
 
 def test_a_word_is_worth_its_best_keyword() -> None:

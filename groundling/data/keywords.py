@@ -1,36 +1,57 @@
 """Which words of a text matter: keywords without a model and without a corpus, and what they make each word worth.
 
 CLIP-TD (Section 3.1.2) takes the published extractor YAKE, whose package stands under the AGPL. Here are its published
-formulas (Campos et al., Information Sciences 509, 2020, Section 3), written anew; any other extractor may take their
-place, see `Keywords`.
+formulas (Campos et al., Information Sciences 509, 2020, Section 3), written anew, on the tokens of segtok, which YAKE
+takes, too; any other extractor may take their place, see `Keywords`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
-from statistics import fmean, median, pstdev
+from functools import cache, lru_cache
+from html import unescape
+from importlib.resources import files
+from itertools import chain
+from math import log, sqrt
+from statistics import fmean, median
+from string import ascii_uppercase, punctuation
 from typing import NamedTuple, Protocol
 
 import numpy as np
-
-from groundling.data.words import stop_words
+from segtok.segmenter import split_multi
+from segtok.tokenizer import split_contractions, web_tokenizer
 
 LONGEST = 3
 """Most words of a keyword (YAKE's default; CLIP-TD says "n-grams")."""
 SHORTEST = 3
 """Characters of a word; a shorter one counts as a stop word, as in YAKE."""
 
-_WORD = r"[^\W_]+"
-_TOKEN = re.compile(
-    rf"\d+(?:[.,]\d+)+|{_WORD}(?:-{_WORD})*(?:['’](?:{_WORD})?)?|(?P<mark>[^\w\s]|_)"
-)
-"""A number, a word with what follows its apostrophe, or a mark by itself."""
-_SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]*\s+(?=\S)")
-_NUMBER = re.compile(r"[\d.,]+")
+_LINE_END = re.compile(r"[\n\r\u2028]")
+_ESCAPE = re.compile(r"&#?\w+;?")
+
+
+@cache
+def keyword_stop_words() -> frozenset[str]:
+    """The English stop words of YAKE, which are the SMART system's."""
+    lines = (files(__package__) / "keyword_stopwords.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
+    """Whether a word in lower case says nothing to YAKE: it or its singular is listed, or it is short."""
+    if word in stopwords:
+        return True
+    singular = _singular(word)
+    characters = sum(character not in punctuation for character in singular)
+    return singular in stopwords or characters < SHORTEST
+
+
+def _singular(word: str) -> str:
+    """A word without the s at its end."""
+    return word[:-1] if word.endswith("s") and len(word) > SHORTEST else word
 
 
 class Keyword(NamedTuple):
@@ -52,31 +73,36 @@ class Keywords(Protocol):
         ...
 
 
-class _Token(NamedTuple):
-    """A word of a sentence."""
+class _Word(NamedTuple):
+    """What the spelling of a word tells."""
 
-    span: tuple[int, int]
     surface: str
     """In lower case."""
     term: str
     """What it is counted as: singular and plural are one."""
-    sentence: int
-    stops: bool
-    """Whether it is a stop word."""
     odd: bool
-    """A number, or letters and digits mixed: no keyword contains it, and it is nobody's neighbour."""
-    number: bool
+    """A number, a mark, several marks inside, or letters and digits: in no keyword, and nobody's neighbour."""
     capital: bool
-    """Whether its first letter alone is a capital, and it is not the first of its sentence."""
+    """Whether its first letter alone is a capital."""
     acronym: bool
+
+
+class _Token(NamedTuple):
+    """A word of a sentence."""
+
+    word: _Word
+    span: tuple[int, int]
+    sentence: int
+    first: bool
+    """Whether its sentence begins with it."""
 
 
 @dataclass
 class _Term:
     """What is counted of all tokens that are the same word."""
 
-    counts: bool
-    """Whether it is neither a stop word nor a number."""
+    stops: bool
+    """Whether it is a stop word, as it first stands in the text."""
     count: int = 0
     capitals: int = 0
     acronyms: int = 0
@@ -87,8 +113,8 @@ class _Term:
     def add(self, token: _Token) -> None:
         """One more token."""
         self.count += 1
-        self.capitals += token.capital
-        self.acronyms += token.acronym
+        self.capitals += token.word.capital and not token.first
+        self.acronyms += token.word.acronym
         self.sentences.append(token.sentence)
 
     def relatedness(self, most: int) -> float:
@@ -110,109 +136,128 @@ class BuiltIn:
     """YAKE's published formulas, for English; lists keywords best first, of equal ones the earlier in the text."""
 
     def __init__(self, stopwords: Collection[str] | None = None) -> None:
-        """`stopwords` in lower case; without, NLTK's."""
-        self.stopwords = stop_words() if stopwords is None else stopwords
+        """`stopwords` in lower case; without, YAKE's."""
+        self.stopwords = keyword_stop_words() if stopwords is None else stopwords
 
     def __call__(self, text: str) -> list[Keyword]:
         """All keywords of a text; none if it holds only stop words, numbers and marks."""
-        runs = self._runs(text)
-        terms = _counted(runs)
-        known = [term.count for term in terms.values() if term.counts]
+        plain = _plain(text)
+        sentences = _sentences(plain)
+        runs = [
+            run for number, spans in enumerate(sentences) for run in _runs(plain, number, spans)
+        ]
+        terms = self._counted(runs)
+        known = [term.count for term in terms.values() if not term.stops]
         if not known:
             return []
-        typical = fmean(known) + pstdev(known)
+        mean = fmean(known)
+        typical = mean + sqrt(fmean((count - mean) ** 2 for count in known))
         most = max(term.count for term in terms.values())
-        sentences = 1 + max(run[-1].sentence for run in runs)
         scores = {
-            name: term.score(typical, most, sentences)
+            name: term.score(typical, most, len(sentences))
             for name, term in terms.items()
-            if term.counts
+            if not term.stops
         }
         keywords = []
-        for found in self._candidates(runs).values():
+        for found in _candidates(runs, terms).values():
             score = _joint(found, scores, terms)
             spans = tuple((tokens[0].span[0], tokens[-1].span[1]) for tokens in found)
             keywords.append(Keyword(text[slice(*spans[0])], spans, score))
         return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
-    def _runs(self, text: str) -> list[list[_Token]]:
-        """The words of a text in runs between marks."""
-        runs: list[list[_Token]] = []
-        for number, (start, stop) in enumerate(_sentences(text)):
-            run: list[_Token] = []
-            first = True
-            for match in _TOKEN.finditer(text, start, stop):
-                if match["mark"] is not None:
-                    runs.append(run)
-                    run = []
-                    continue
-                run.append(self._token(match, number, first))
-                first = False
-            runs.append(run)
-        return [run for run in runs if run]
-
-    def _token(self, match: re.Match[str], sentence: int, first: bool) -> _Token:
-        word = match[0]
-        whole = word.lower().replace("’", "'")
-        # "girl's" is "girl"; "isn't" is one stop word.
-        bare = re.split(r"['’]", word)[0]
-        surface = bare.lower()
-        listed = whole in self.stopwords or surface in self.stopwords
-        return _Token(
-            span=(match.start(), match.start() + len(bare)),
-            surface=surface,
-            term=surface[:-1] if surface.endswith("s") and len(surface) > SHORTEST else surface,
-            sentence=sentence,
-            stops=listed or len(surface) < SHORTEST,
-            odd=any(character.isdigit() for character in word),
-            number=_NUMBER.fullmatch(word) is not None,
-            capital=bare.istitle() and not first,
-            acronym=bare.isupper() and len(bare) > 1,
-        )
-
-    def _candidates(
-        self, runs: Sequence[Sequence[_Token]]
-    ) -> Mapping[tuple[str, ...], list[Sequence[_Token]]]:
-        """Every phrase that begins and ends with no stop word and holds no number, wherever it stands."""
-        found: dict[tuple[str, ...], list[Sequence[_Token]]] = {}
+    def _counted(self, runs: Iterable[Sequence[_Token]]) -> dict[str, _Term]:
+        """Every word of a text by its term, with its neighbours."""
+        terms: dict[str, _Term] = {}
         for run in runs:
-            for start in range(len(run)):
-                for tokens in _phrases(run[start : start + LONGEST]):
-                    found.setdefault(tuple(token.surface for token in tokens), []).append(tokens)
-        return found
+            before: _Word | None = None
+            for token in run:
+                word = token.word
+                if word.term not in terms:
+                    terms[word.term] = _Term(is_stop_word(word.surface, self.stopwords))
+                terms[word.term].add(token)
+                if before is not None and not (before.odd or word.odd):
+                    terms[before.term].right[word.term] += 1
+                    terms[word.term].left[before.term] += 1
+                before = word
+        return terms
 
 
-def _phrases(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
-    """The phrases that begin with the first of some tokens."""
-    for length in range(1, len(tokens) + 1):
-        last = tokens[length - 1]
-        if last.odd:
-            return
-        if not (tokens[0].stops or last.stops):
-            yield tokens[:length]
+def _plain(text: str) -> str:
+    """A text as YAKE reads it, of the same length: of an escape its character and blanks, of a line's end a blank."""
+    text = _ESCAPE.sub(lambda escape: unescape(escape[0]).ljust(len(escape[0])), text)
+    # segtok makes one character of an escape, too, which then stands nowhere in the text; any other mark is as good.
+    return _LINE_END.sub(" ", text.replace("&", "+"))
 
 
-def _sentences(text: str) -> Iterator[tuple[int, int]]:
-    """First character of each sentence and the one after its last."""
-    start = 0
-    for match in _SENTENCE.finditer(text):
-        yield start, match.start()
-        start = match.end()
-    yield start, len(text)
+@lru_cache(1)
+def _sentences(text: str) -> list[list[tuple[int, int]]]:
+    """First character of each sentence's tokens and the one after the last, as segtok tells them apart."""
+    sentences = []
+    place = 0
+    # YAKE reads a blank before a text that begins with no capital: "1. Dogs" are two sentences to segtok then.
+    begun = text if text[:1] in ascii_uppercase else f" {text}"
+    for sentence in filter(None, split_multi(begun)):
+        tokens = []
+        for token in split_contractions(web_tokenizer(sentence)):
+            start = text.index(token, place)
+            place = start + len(token)
+            # What follows an apostrophe is no word: "girl's" is "girl".
+            if token and not (token.startswith("'") and len(token) > 1):
+                tokens.append((start, place))
+        sentences.append(tokens)
+    return sentences
 
 
-def _counted(runs: Sequence[Sequence[_Token]]) -> dict[str, _Term]:
-    """Every word of a text by its term, with its neighbours."""
-    terms: dict[str, _Term] = {}
+def _runs(text: str, sentence: int, spans: Sequence[tuple[int, int]]) -> Iterator[list[_Token]]:
+    """The words of a sentence in runs between marks, from its tokens."""
+    run: list[_Token] = []
+    for place, (start, stop) in enumerate(spans):
+        word = text[start:stop]
+        if all(character in punctuation for character in word):
+            yield run
+            run = []
+        else:
+            run.append(_Token(_word(word), (start, stop), sentence, place == 0))
+    yield run
+
+
+@lru_cache(1 << 16)
+def _word(word: str) -> _Word:
+    surface = word.lower()
+    digits = any(character.isdigit() for character in word)
+    letters = any(character.isalpha() for character in word)
+    marks = sum(character in punctuation for character in word)
+    is_number = word.replace(",", "").replace(".", "").isdigit()
+    return _Word(
+        surface=surface,
+        term=_singular(surface),
+        odd=digits == letters or marks > 1 or is_number,
+        capital=word[0].isupper() and word[1:] == word[1:].lower(),
+        acronym=word.isupper() and len(word) > 1,
+    )
+
+
+def _candidates(
+    runs: Sequence[Sequence[_Token]], terms: Mapping[str, _Term]
+) -> Mapping[tuple[str, ...], list[Sequence[_Token]]]:
+    """Every phrase that begins and ends with no stop word and holds nothing odd, wherever it stands."""
+    found: dict[tuple[str, ...], list[Sequence[_Token]]] = {}
     for run in runs:
-        before: _Token | None = None
-        for token in run:
-            terms.setdefault(token.term, _Term(not (token.stops or token.number))).add(token)
-            if before is not None and not (before.odd or token.odd):
-                terms[before.term].right[token.term] += 1
-                terms[token.term].left[before.term] += 1
-            before = token
-    return terms
+        for start in range(len(run)):
+            for tokens in _phrases(run[start : start + LONGEST], terms):
+                found.setdefault(tuple(token.word.surface for token in tokens), []).append(tokens)
+    return found
+
+
+def _phrases(tokens: Sequence[_Token], terms: Mapping[str, _Term]) -> Iterator[Sequence[_Token]]:
+    """The phrases that begin with the first of some tokens."""
+    if terms[tokens[0].word.term].stops:
+        return
+    for length, last in enumerate(tokens, 1):
+        if last.word.odd:
+            return
+        if not terms[last.word.term].stops:
+            yield tokens[:length]
 
 
 def _joint(
@@ -222,18 +267,17 @@ def _joint(
 
     A stop word inside enters through how often its neighbours go with it, not through a score of its own.
     """
-    tokens = found[0]
+    words = [token.word.term for token in found[0]]
     product = 1.0
     total = 0.0
-    for place, token in enumerate(tokens):
-        if not token.stops:
-            product *= scores[token.term]
-            total += scores[token.term]
+    for place, word in enumerate(words):
+        if not terms[word].stops:
+            product *= scores[word]
+            total += scores[word]
             continue
-        before = terms[tokens[place - 1].term]
-        after = terms[tokens[place + 1].term]
-        together = before.right[token.term] / before.count
-        together *= after.left[token.term] / after.count
+        before, after = terms[words[place - 1]], terms[words[place + 1]]
+        together = before.right[word] / before.count
+        together *= after.left[word] / after.count
         product *= 2 - together
         total -= 1 - together
     return product / (len(found) * (1 + total))
@@ -251,14 +295,15 @@ def keyword_importance(
         text: the text.
         words: the raw words' character spans, (K, 2), see `data/words.py`.
         keywords: what finds the keywords of a text.
-        stopwords: in lower case; without, NLTK's.
+        stopwords: in lower case; without, YAKE's.
     """
-    stops = stop_words() if stopwords is None else stopwords
+    stops = keyword_stop_words() if stopwords is None else stopwords
+    plain = _plain(text)
+    says = np.zeros(len(text), bool)
+    for start, stop in chain.from_iterable(_sentences(plain)):
+        says[start:stop] = not is_stop_word(plain[start:stop].lower(), stops)
+    counts = np.array([text[start].isalnum() and says[start] for start, _ in words], bool)
     worth = np.zeros(len(words))
-    counts = np.array(
-        [text[start:stop].lower() not in stops and text[start].isalnum() for start, stop in words],
-        bool,
-    )
     for keyword in keywords(text):
         # YAKE's own can be below 0, where stop words follow each other.
         value = 1 / (1 + max(0.0, float(keyword.score)))
