@@ -77,6 +77,6 @@ def _views(
 ) -> Iterator[View]:
     """What each model makes of a pair; only asked for once its photo was read."""
     for model, one in zip(models, mass, strict=True):
-        view = model.view(pair.example, pair.photo, layers)
+        view = model.view(pair.example, pair.photo, layers, pair.asked)
         one.add(view)
         yield view
