@@ -36,9 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.picture(folder / "photos/one.jpg", size=(60, 40))
     row = toys.regions(3, 3)
     writer = RegionWriter(folder / "store")
-    writer.write(
-        0, [Found("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)]
-    )
+    writer.write(0, [Found("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)])
     writer.close({"class_names": list("abcde")})
     rows = [("is it a dog", "one.jpg", ("yes", "no", "red")[n % 3]) for n in range(12)]
     homes.put(folder / "asked.csv", homes.table(("text", "image", "label"), *rows))
