@@ -7,8 +7,8 @@ from pathlib import Path
 import homes
 import numpy as np
 import pytest
-import toys
 import torch
+import toys
 from test_look import TEXT, content_of
 
 import groundling
@@ -74,6 +74,14 @@ def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
     shares = [share for _, share in told["ranked"]]
     assert shares == pytest.approx([one.probability for one in own.best])
     assert len(shares) == 3 and sum(shares) == pytest.approx(1)
+
+
+def test_a_loaded_model_says_what_it_is(place: Path) -> None:
+    said = repr(groundling.load(place / "run", device="cpu"))
+    folder = place / "run/seed-0/model"
+    assert said.startswith(f"Fitted({str(folder)!r}, task='table/") and said.endswith(
+        "answers=['no', 'red', 'yes'], reads='text and regions of images', device='cpu')"
+    )
 
 
 def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> None:
