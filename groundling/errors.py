@@ -1,7 +1,7 @@
 """The one kind of error a user can mend."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -24,12 +24,22 @@ VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
 
 
 @contextmanager
-def as_keywords(settings: Collection[str], switches: Collection[str] = ()) -> Iterator[None]:
+def as_keywords(
+    settings: Collection[str],
+    switches: Collection[str] = (),
+    given: Mapping[str, object] | None = None,
+) -> Iterator[None]:
     """Inside, an InputError calls a setting by its keyword, as Python has it, where it named a command's flag.
 
     `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8` becomes `batch=8`,
     and `--no-tags` becomes `tags=False`. A flag of no such name stays as it is, and so does what a quoted command has.
+    `given` are keywords' values, by which a value is told from the next word of the sentence.
     """
+
+    def is_value(name: str, word: str) -> bool:
+        value = (given or {}).get(name)
+        several = value if isinstance(value, (list, tuple)) else [value]
+        return bool(VALUE.match(word)) or word.rstrip(".,;:)") in map(str, several)
 
     def keyword(found: re.Match[str]) -> str:
         command, flag, word = found.groups()
@@ -42,7 +52,7 @@ def as_keywords(settings: Collection[str], switches: Collection[str] = ()) -> It
             return f"{negated}=False{blank}"
         if command or name not in settings:
             return found[0]
-        return f"{name}=" if word and VALUE.match(word) else f"{name}={blank}"
+        return f"{name}=" if word and is_value(name, word) else f"{name}={blank}"
 
     try:
         yield

@@ -34,7 +34,7 @@ def function_of(name: str) -> Callable[..., Any]:
         out = [given.pop("out", out_of(name)[0])] if command.out else []
         if not all(isinstance(place, str) for place in out):
             raise InputError(f"groundling.{name}: out = {out[0]!r}, expected a text or a path")
-        with as_keywords(kinds, switches):
+        with as_keywords(kinds, switches, given):
             configs = filled(list(command.settings.values()), given, f"groundling.{name}")
             return command.call([*configs, *out])
 

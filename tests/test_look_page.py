@@ -216,7 +216,7 @@ def test_nearly_even_attention_has_hardly_a_shade(browser: Any, place: Path) -> 
 def test_what_the_model_answers_is_on_the_page(alone: Page, browser: Any, place: Path) -> None:
     assert not alone.all(".answer")
     even = Page(browser, place / "even.html")
-    assert even.all(".answer")[0].text == "Answer: <b>no</b> (73 %); next: yes (27 %)."
+    assert even.all(".answer")[0].text == "Answer: <b>no</b> (73.0 %); next: yes (27.0 %)."
 
 
 def test_arrows_do_the_same(alone: Page) -> None:

@@ -45,6 +45,12 @@ def test_flags_are_told_as_keywords(flags: str, keywords: str) -> None:
     assert keywords in told(flags)
 
 
+def test_a_value_is_told_by_what_was_given() -> None:
+    with pytest.raises(InputError) as caught, as_keywords(KEYWORDS, (), {"model": ("mine",)}):
+        raise InputError("is of another, not of --model mine; pass --model or")
+    assert str(caught.value) == "is of another, not of model=mine; pass model= or"
+
+
 def test_a_function_and_its_command_name_the_same_setting(tmp_path: Path, capsys: Any) -> None:
     homes.student(tmp_path / "bert")
     text = homes.text(tmp_path / "text.txt", 8)

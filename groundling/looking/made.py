@@ -40,7 +40,7 @@ def look(
     given: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
     kinds = hints(LookConfig)
     plain = {name: _plain(value, kinds.get(name)) for name, value in given.items()}
-    with as_keywords(kinds, [name for name, kind in kinds.items() if kind is bool]):
+    with as_keywords(kinds, [name for name, kind in kinds.items() if kind is bool], plain):
         (config,) = filled([LookConfig()], plain, "groundling.look")
         return looked_at(config)
 

@@ -112,6 +112,7 @@ function timesEven(view, layer, pick, shares, columns) {
 const TWICE = 2; // the full shade is of so many even shares at least, so that what is nearly even looks nearly even
 
 function times(ratio) {
+  if (ratio > 0 && ratio < 0.1) return "< 0.1 ×";
   return `${ratio < 9.95 ? ratio.toFixed(1) : ratio.toFixed(0)} ×`;
 }
 
@@ -395,7 +396,7 @@ function ranksOf(panel) {
 function answerOf(answer) {
   if (!answer) return "";
   const said = answer.ranked.map(([text, share], index) => {
-    const number = share === null ? "" : ` (${percent(share)})`;
+    const number = share === null ? "" : ` (${(100 * share).toFixed(1)} %)`;
     return index === 0 ? make("b", {}, `${text}${number}`) : make("span", {}, `${text}${number}`);
   });
   const parts = said.flatMap((one, index) => (index === 0 ? [one] : [index === 1 ? "; next: " : ", ", one]));

@@ -137,11 +137,20 @@ class View:
 
     def shares(self, head: str) -> np.ndarray:
         """What a head, LAYER-HEAD, gives from words (K) to boxes (R); raises InputError if there is none such."""
+        layer, number = self._layer_of(head)
+        return np.asarray(layer.blocks[WORDS, BOXES][number])
+
+    def even(self, head: str) -> float:
+        """What each box would get from a word in the layer of LAYER-HEAD if all that it may read got the same."""
+        layer, _ = self._layer_of(head)
+        return float(layer.even[WORDS].max())
+
+    def _layer_of(self, head: str) -> tuple[Layer, int]:
+        """The layer of LAYER-HEAD, and the head's number in it."""
         for layer in self.layers:
-            block = layer.blocks.get((WORDS, BOXES))
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
-            if block is not None and head in names:
-                return np.asarray(block[names.index(head)])
+            if (WORDS, BOXES) in layer.blocks and head in names:
+                return layer, names.index(head)
         there = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
         spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in there)
         raise InputError(
