@@ -160,8 +160,9 @@ def _draw_difference(axes: Axes, row: Difference, place: int) -> None:
     axes.scatter([row.mean], [place], facecolors=full, zorder=3, **look)
     dots: dict[str, Any] = {"s": 20, "color": ORANGE, "edgecolors": BLACK, "linewidths": 0.6}
     axes.scatter(row.seeds, [place + 0.25] * len(row.seeds), zorder=4, **dots)
+    # Above the interval, or the end of one that touches 0 would hide it; below the means and the seeds.
     span = [place - 0.16, place + 0.36]
-    axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=1)
+    axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
 
 
 def _label(text: str, letters: int = LABEL, most: int = LINES) -> str:

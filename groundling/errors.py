@@ -1,6 +1,8 @@
 """The one kind of error a user can mend."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 MOST_QUOTED = 160
@@ -13,6 +15,52 @@ class InputError(ValueError):
     def __str__(self) -> str:
         """The message; line ends and control characters of the names that it quotes are spaces."""
         return "".join(one if one.isprintable() else " " for one in super().__str__())
+
+
+FLAG = re.compile(r"(`groundling [^`]*`)|(?<![\w/.-])--([a-z][a-z0-9-]*)(?: (?=([^\s]+)))?")
+"""A command as one types it, which is left alone; or a flag, and the word that follows it."""
+VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
+"""What a word looks like that is a flag's value, and does not go on with the sentence."""
+
+
+@contextmanager
+def as_keywords(
+    settings: Collection[str],
+    switches: Collection[str] = (),
+    given: Mapping[str, object] | None = None,
+) -> Iterator[None]:
+    """Inside, an InputError calls a setting by its keyword, as Python has it, where it named a command's flag.
+
+    `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8` becomes `batch=8`,
+    and `--no-tags` becomes `tags=False`. A flag of no such name stays as it is, and so does what a quoted command has.
+    `given` are keywords' values, by which a value is told from the next word of the sentence.
+    """
+
+    def is_value(name: str, word: str) -> bool:
+        value = (given or {}).get(name)
+        several = value if isinstance(value, (list, tuple)) else [value]
+        return bool(VALUE.match(word)) or word.rstrip(".,;:)") in map(str, several)
+
+    def keyword(found: re.Match[str]) -> str:
+        command, flag, word = found.groups()
+        name = (flag or "").replace("-", "_")
+        negated = name.removeprefix("no_")
+        blank = " " if found[0].endswith(" ") else ""
+        if name in switches:
+            return f"{name}=True{blank}"
+        if negated != name and negated in switches:
+            return f"{negated}=False{blank}"
+        if command or name not in settings:
+            return found[0]
+        return f"{name}=" if word and is_value(name, word) else f"{name}={blank}"
+
+    try:
+        yield
+    except InputError as error:
+        told = FLAG.sub(keyword, str(error))
+        if told == str(error):
+            raise
+        raise InputError(told) from error.__cause__
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 from groundling.cli import COMMANDS, Command, out_of
 from groundling.config import filled, flat, hints
 from groundling.documented import Told, fields_told, listed
-from groundling.errors import InputError
+from groundling.errors import InputError, as_keywords
 
 Text = str | os.PathLike[str]
 """What a setting takes that is a text: a path does as well."""
@@ -27,14 +27,16 @@ def function_of(name: str) -> Callable[..., Any]:
     command = COMMANDS[name]
     settings = settings_of(name)
     kinds = {one.told.name: one.kind for one in settings}
+    switches = [name for name, kind in kinds.items() if kind is bool]
 
     def call(**values: object) -> Any:
         given = {key: _given(value, kinds.get(key)) for key, value in values.items()}
         out = [given.pop("out", out_of(name)[0])] if command.out else []
         if not all(isinstance(place, str) for place in out):
             raise InputError(f"groundling.{name}: out = {out[0]!r}, expected a text or a path")
-        configs = filled(list(command.settings.values()), given, f"groundling.{name}")
-        return command.call([*configs, *out])
+        with as_keywords(kinds, switches, given):
+            configs = filled(list(command.settings.values()), given, f"groundling.{name}")
+            return command.call([*configs, *out])
 
     parameters = [
         Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)

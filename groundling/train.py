@@ -406,6 +406,12 @@ class _Training:
             "dropped_regions": counters.left_out,
             "seconds": round(counters.seconds, 1),
             "last": counters.last,
+            # By which `last` adds up: the loss is the sum of each term times its weight.
+            "loss_weights": {
+                term: self.module.weight(term, counters.step - 1)
+                for term in counters.last
+                if term != "loss"
+            },
         }
         if self.exam is not None:
             told["exam"] = self.exam.told(counters.exams, counters.step, len(self.plan))

@@ -544,7 +544,7 @@ def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
         return [Record(one, {"number": np.full(2, int(one), np.float32)}) for one in some]
 
     disk = kept.OnDisk(folder, {"key": 1})
-    disk.fill(ids, make)
+    disk.fill(ids, make, "features")
     told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
 
 

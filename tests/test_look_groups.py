@@ -209,7 +209,7 @@ def test_heads_are_those_of_the_model_wherever_it_lies(place: Path, tmp_path: Pa
     other = tmp_path / "other"
     other.mkdir()
     toys.seer().export(other)
-    with pytest.raises(InputError, match=r"result\.json: is of .*model, not of --model .*other;"):
+    with pytest.raises(InputError, match=r"result\.json: is of .*model, not of model=.*other;"):
         groundling.look(other, **own)
     assert groundling.look(other, other_heads=True, **own).entries
 
@@ -217,8 +217,8 @@ def test_heads_are_those_of_the_model_wherever_it_lies(place: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"untrained": True}, "is of model with random weights, not of --model"),
-        ({"model": "elsewhere"}, "is of elsewhere, not of --model"),
+        ({"untrained": True}, "is of model with random weights, not of model="),
+        ({"model": "elsewhere"}, "is of elsewhere, not of model="),
         ({"more": (2, 0)}, "has 3 layers of 2 heads, the model 2 of 2; pass this model's own"),
         ({"more": (1, 2)}, "has 2 layers of 3 heads, the model 2 of 2; pass this model's own"),
     ],

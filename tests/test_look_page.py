@@ -17,13 +17,15 @@ from groundling.batch import Example
 from groundling.looking.page import Look
 from groundling.looking.pairs import Change, Pair
 from groundling.looking.ranked import Ranked
-from groundling.looking.views import Boxes, Layer, View, Word
+from groundling.looking.views import Answer, Boxes, Layer, View, Word
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300
 BOXES = np.array([[0, 0, 1, 1], [0, 0, 0.5, 0.5], [0.4, 0.2, 0.9, 0.9]])
 WORDS = [Word("[CLS]"), Word("red", 0), Word("dog", 1), Word(NASTY, 2), Word(LONG, 3)]
 """The first box is the whole image."""
+EVEN = 1 / 8
+"""Share of a place where five words and three boxes can be read."""
 PIECES = [Word("[CLS]"), Word("the"), *WORDS[1:4]]
 """The same words for another model, whose own pieces are others."""
 
@@ -45,9 +47,23 @@ def view(words: list[Word], layers: int = 2) -> View:
             ("words", "boxes"): every[:, :count, count:],
             ("boxes", "words"): every[:, count:, :count],
         }
-        made.append(Layer("self", layer, 2, blocks))
+        even = {"words": np.full(count, EVEN), "boxes": np.full(3, EVEN)}
+        made.append(Layer("self", layer, 2, blocks, even))
     whole = np.array([True, False, False])
     return View(words, Boxes(BOXES, whole, ("", "dog", "ball")), made)
+
+
+def even_view() -> View:
+    """Five words and a grid of nine boxes, to which a head gives nearly the same everywhere."""
+    even = 1 / 14
+    block = np.full((1, 5, 14), even)
+    block[0, 1, 5:] = [0.081, 0.06, *[0.073] * 7]
+    blocks = {("words", "words"): block[..., :5], ("words", "boxes"): block[..., 5:]}
+    thirds = np.arange(3) / 3
+    boxes = np.array([[x, y, x + 1 / 3, y + 1 / 3] for y in thirds for x in thirds])
+    layer = Layer("self", 0, 1, blocks, {"words": np.full(5, even)})
+    answer = Answer("Answer", [("<b>no</b>", 0.73), ("yes", 0.27)])
+    return View(WORDS, Boxes(boxes, np.zeros(9, bool)), [layer], answer=answer)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +77,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gold = np.array([[0.4, 0.2, 0.9, 0.9]])
     alone.add(Pair(example, photo, gold), [view(WORDS)])
     alone.save(folder / "alone.html")
+    nearly = Look("Even", [("grid", [])])
+    nearly.add(Pair(example, photo), [even_view()])
+    nearly.save(folder / "even.html")
     counts = {"became right": 1, "became wrong": 1}
     both = Look("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
     for kind in counts:
@@ -159,8 +178,45 @@ def test_clicking_a_word_shades_the_boxes(alone: Page) -> None:
     told = f"{100 * weights(1, 0)[2][7]:.0f}"
     assert "“dog” in layer 1, head 0" in alone.said()
     assert f"box 1 (ball) {told} %" in alone.said()
-    darkest = max(alone.all(".boxes .box"), key=lambda box: float(box.get_attribute("data-share")))
-    assert float(alone.run("arguments[0].style.getPropertyValue('--share')", darkest)) == 1
+    ratios = weights(1, 0)[2][6:] / EVEN
+    most = max(2, *ratios)
+    shades = [(ratio - 1) / (most - 1) if ratio > 1 else 1 - ratio for ratio in ratios]
+    assert shaded(alone, ".boxes .box") == near(shades)
+    assert [one > 1 for one in ratios] == is_more(alone, ".boxes .box")
+
+
+def shaded(page: Page, selector: str) -> list[float]:
+    """How dark each is, whether for more or for less than even attention."""
+    script = "[...document.querySelectorAll(arguments[0])].map((one) => one.style.getPropertyValue('--share'))"
+    return [float(shade) for shade in page.run(script, selector)]
+
+
+def is_more(page: Page, selector: str) -> list[bool]:
+    return [
+        "less" not in one.get_attribute("class").split() for one in page.all(f"main {selector}")
+    ]
+
+
+def test_nearly_even_attention_has_hardly_a_shade(browser: Any, place: Path) -> None:
+    page = Page(browser, place / "even.html")
+    page.all(WORD)[1].click()
+    assert page.shares(".boxes .box") == near([0.081, 0.06, *[0.073] * 7])
+    assert max(shaded(page, ".boxes .box")) < 0.2
+    assert is_more(page, ".boxes .box")[:2] == [True, False]
+    boxes, words = (one.text for one in page.all(".legend .scale"))
+    assert "even 7.1 %" in boxes and "strongest 8.1 % (1.1 × even)" in boxes
+    assert "word" in words
+    marks = "[...document.querySelectorAll('.legend .bar')].map((one) => one.style.getPropertyValue('--even'))"
+    assert page.run(marks) == ["50.0%", "50.0%", "64.3%"], "the last: 9 of 14 places are boxes"
+    assert "even would be 64 %, 7.1 % each" in page.said()
+    assert "even 64 %" in page.all(".legend")[1].text
+    assert "1.1 × even" in page.all(".boxes .box")[0].get_attribute("aria-label")
+
+
+def test_what_the_model_answers_is_on_the_page(alone: Page, browser: Any, place: Path) -> None:
+    assert not alone.all(".answer")
+    even = Page(browser, place / "even.html")
+    assert even.all(".answer")[0].text == "Answer: <b>no</b> (73.0 %); next: yes (27.0 %)."
 
 
 def test_arrows_do_the_same(alone: Page) -> None:
@@ -225,7 +281,7 @@ def test_texts_stay_texts(alone: Page) -> None:
 
 @pytest.mark.parametrize("pixels", [360, 1600])
 def test_nothing_is_wider_than_the_page(pixels: int, place: Path, browser: Any) -> None:
-    for name in ("alone", "both", "patches"):
+    for name in ("alone", "both", "patches", "even"):
         page = Page(browser, place / f"{name}.html")
         page.wide(pixels)
         edge = "Math.max(...[...document.querySelectorAll('body *')].map((one) => one.getBoundingClientRect().right))"

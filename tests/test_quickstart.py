@@ -163,8 +163,9 @@ def test_rows_show_the_test_nouns_and_guessing() -> None:
 def test_the_verdict_compares_with_the_first_arm() -> None:
     told = verdict({"control": scores(0.52), "l1": scores(0.55, 0.8), "contrastive": scores(0.8)})
     assert told.startswith("Against control, on nouns never described to it. l1: does not see (")
-    gains = "attribute true/false +0.03, odd one out +0.03, category -0.10, word order -0.10"
-    assert f"l1: does not see ({gains}); contrastive: sees (attribute true/false +0.28," in told
+    both = "attribute true/false 0.55 against 0.52, odd one out 0.55 against 0.52"
+    assert f"l1: does not see ({both}, category 0.80 against 0.90, word order" in told
+    assert "contrastive: sees (attribute true/false 0.80 against 0.52," in told
     one_eyed = scores(0.9) | {"world/odd": {"test": 0.59, "chance": 0.5}}
     assert "half: sees in part" in verdict({"control": scores(0.5), "half": one_eyed})
 
@@ -177,8 +178,8 @@ def test_a_probe_that_learned_nothing_has_no_accuracy() -> None:
     cells = [row["odd one out"] for row in table_rows(arms)]
     assert cells == [NOTHING, "0.75 ± 0.07 (2 of 3)", "0.75 ± 0.05", NOTHING, "0.50"]
     told = verdict(arms)
-    assert f"odd one out 0.75 (control {NOTHING})" in told
-    assert f"as control: does not see (attribute true/false +0.00, odd one out {NOTHING}," in told
+    assert f"odd one out 0.75 against {NOTHING}" in told
+    assert f"odd one out {NOTHING}, as the control," in told
 
 
 def test_a_table_is_aligned() -> None:

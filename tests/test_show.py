@@ -85,13 +85,13 @@ def test_the_command_writes_a_picture(store: Path, capsys: pytest.CaptureFixture
 def test_what_cannot_be_shown(store: Path) -> None:
     for name, message in (
         ("beech", "no image 'beech' among 2; did you mean|no image 'beech' among 2; the first is"),
-        ("grün", "photos: no photo of 'grün'; pass --images FOLDER, where it is"),
+        ("grün", "photos: no photo of 'grün'; pass images=FOLDER, where it is"),
     ):
         with pytest.raises(InputError, match=message) as told:
             show_regions(store, name)
         assert "\n" not in str(told.value)
     (store / "config.json").unlink()
-    with pytest.raises(InputError, match="does not say where its photos are; pass --images FOLDER"):
+    with pytest.raises(InputError, match="does not say where its photos are; pass images=FOLDER"):
         show_regions(store, "beach")
     with pytest.raises(InputError, match="no such folder of photos"):
         show_regions(store, "beach", store.parent / "nowhere")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundling.charts import BLUE, GREEN, GREY, ORANGE
+from groundling.charts import BLUE, GREEN, GREY, ORANGE, VERMILION
 from groundling.errors import InputError
 from groundling.report import new_figure
 from groundling.runs import disk_errors, write_whole
@@ -150,10 +150,15 @@ def accuracies(panels: Mapping[str, Told]) -> Figure:
     return figure
 
 
-def _scale(figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float) -> None:
-    """The scale that heat maps share, and the largest share in it."""
+def _scale(
+    figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float, even: float | None = None
+) -> None:
+    """The scale that heat maps share, the largest share in it, and a line where even attention is, if that is told."""
     bar = figure.colorbar(image, ax=axes)
-    bar.set_label(f"attention, % (largest: {most:.1f})", fontsize=8)
+    told = "" if even is None else f"; line: even, {even:.1f}"
+    bar.set_label(f"attention, % (largest: {most:.1f}{told})", fontsize=8)
+    if even is not None:
+        bar.ax.axhline(even, color=VERMILION, linewidth=1.5)
     bar.ax.tick_params(labelsize=7)
 
 
@@ -230,11 +235,16 @@ def by_layer(models: Sequence[Told]) -> Figure:
 def by_head(models: Sequence[Told]) -> Figure:
     """Share of attention on text and on image in every head, a row of panels for each model; CLIP-TD, Figure 4.
 
-    All panels share one scale, from 0 to the largest share, which stands beside it.
+    All panels share one scale, from 0 to the largest share, which stands beside it; titles have what even attention
+    over all places would give, in per cent.
     """
     kinds = ("visual", "textual")
     maps = [
-        (f"{model['model']}: {kind}", model["layers"], 100 * np.array(model["by_head"][kind]))
+        (
+            f"{model['model']}: {kind} (even: {100 * model['uniform'][kind]['mean']:.1f})",
+            model["layers"],
+            100 * np.array(model["by_head"][kind]),
+        )
         for model in models
         for kind in kinds
     ]
@@ -301,20 +311,26 @@ def of_words(chosen: Told, names: Sequence[str]) -> Figure:
 
 
 def heat_maps(
-    maps: Mapping[str, np.ndarray], words: Sequence[str], columns: Sequence[str], across: str
+    maps: Mapping[str, np.ndarray],
+    words: Sequence[str],
+    columns: Sequence[str],
+    across: str,
+    even: float | None = None,
 ) -> Figure:
     """Attention (W, C) from words to columns, a panel for each head's title; VisualBERT, Figures 1 and 5.
 
     `across` is what columns are, such as boxes. All panels share one scale, from 0 to the largest share, which stands
-    beside it; what is NaN stays blank.
+    beside it, or to the share in per cent that `even` attention gives a column, if that is more; what is NaN stays
+    blank.
     """
     wide = max(WIDE * 0.8, 0.22 * len(columns) + 0.9)
     told = [fill(column, TITLE) for column in columns]
     longest = max(len(line) for column in told for line in column.splitlines())
     figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
     most = 100 * max(float(np.nanmax(one)) for one in maps.values())
+    top = max(most, even or 0.0)
     for one, (title, shares) in zip(axes, maps.items(), strict=True):
-        image = one.imshow(100 * shares, vmin=0, vmax=most, cmap=SHADES, aspect="auto")
+        image = one.imshow(100 * shares, vmin=0, vmax=top, cmap=SHADES, aspect="auto")
         one.set_title(f"layer-head {title}", fontsize=9)
         one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
         one.set_xticks(
@@ -328,5 +344,5 @@ def heat_maps(
         )
     figure.supxlabel(across, fontsize=9)
     figure.supylabel("word", fontsize=9)
-    _scale(figure, axes, image, most)
+    _scale(figure, axes, image, most, even)
     return figure

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.batch import Example, RegionRow
+from groundling.batch import Example, RegionRow, Sample
 from groundling.config import LookConfig, RegionsConfig
 from groundling.data.paired import RegionSamples, Seeing, Store
 from groundling.data.pictures import Pictured
@@ -19,13 +19,15 @@ from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.errors import InputError
 from groundling.forms import Choose
 from groundling.joins.end_to_end import EndToEnd
-from groundling.looking.views import Boxes, View, view_of
+from groundling.looking.answers import answer_of, match_of
+from groundling.looking.views import Answer, Boxes, View, view_of
 from groundling.models.adapters import ClipAdapter
 from groundling.models.clip import ClipEncoder
 from groundling.models.crossmodal import CrossModal
 from groundling.models.kinds import RegionReader, Student
 from groundling.models.lxmert import Lxmert
 from groundling.models.patches import PatchReader, PatchStore
+from groundling.models.single_stream import SingleStream
 from groundling.predicting import Fitted, load
 from groundling.predicting.description import FILE, settings_of, unlike
 from groundling.predicting.fitted import SEED, model_folder
@@ -199,8 +201,16 @@ class Looked:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def view(self, example: Example, photo: Path | None, layers: Sequence[int] = ()) -> View:
-        """What the model attends to in a text and the photo of its image.
+    def view(
+        self,
+        example: Example,
+        photo: Path | None,
+        layers: Sequence[int] = (),
+        asked: Example | None = None,
+    ) -> View:
+        """What the model attends to in a text and the photo of its image, and what it answers.
+
+        `asked` is the example with all of its choices, where the one that is shown has the text of one of them.
 
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
@@ -232,7 +242,18 @@ class Looked:
                     "be damaged"
                 )
         view.notes += notes
+        view.answer = self._answer(
+            replace(asked or example, images=example.images), seen, sample, boxes
+        )
         return view
+
+    def _answer(self, example: Example, seen: Seen, sample: Sample, boxes: Boxes) -> Answer | None:
+        """What its head says; None of a model whose own heads are not read, a text encoder or a guest."""
+        if self.fitted is not None:
+            return answer_of(self.fitted, example, seen, boxes)
+        if not isinstance(self.student, SingleStream):
+            return None
+        return match_of(self.student, self.folder, sample, self.device)
 
     def _samples(self, example: Example, seen: Seen) -> Samples:
         """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import torch
 
 from groundling.config import LookConfig, filled, hints
+from groundling.errors import as_keywords
 from groundling.looking.looked import Looked
 from groundling.looking.page import Look
 from groundling.looking.pairs import Pair, pairs_of
@@ -39,8 +40,9 @@ def look(
     given: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
     kinds = hints(LookConfig)
     plain = {name: _plain(value, kinds.get(name)) for name, value in given.items()}
-    (config,) = filled([LookConfig()], plain, "groundling.look")
-    return looked_at(config)
+    with as_keywords(kinds, [name for name, kind in kinds.items() if kind is bool], plain):
+        (config,) = filled([LookConfig()], plain, "groundling.look")
+        return looked_at(config)
 
 
 def _plain(value: object, kind: Any = None) -> object:
@@ -77,6 +79,6 @@ def _views(
 ) -> Iterator[View]:
     """What each model makes of a pair; only asked for once its photo was read."""
     for model, one in zip(models, mass, strict=True):
-        view = model.view(pair.example, pair.photo, layers)
+        view = model.view(pair.example, pair.photo, layers, pair.asked)
         one.add(view)
         yield view

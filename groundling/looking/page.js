@@ -96,6 +96,26 @@ function given(view, layer, head, pick, columns) {
   return shares;
 }
 
+// The share of one place if the picked word or box gave the same to all that it may read.
+const evenOf = (layer, pick) => layer.even[pick.kind][pick.index];
+// How many places of the sequence a word or box has: a word of three pieces gets three even shares.
+const placesOf = (view, columns) => (index) => (columns === "words" ? view.words[index][2] : 1);
+
+// Shares as multiples of what even attention would give.
+function timesEven(view, layer, pick, shares, columns) {
+  if (shares === null) return null;
+  const even = evenOf(layer, pick);
+  const places = placesOf(view, columns);
+  return shares.map((share, index) => share / (even * places(index)));
+}
+
+const TWICE = 2; // the full shade is of so many even shares at least, so that what is nearly even looks nearly even
+
+function times(ratio) {
+  if (ratio > 0 && ratio < 0.1) return "< 0.1 ×";
+  return `${ratio < 9.95 ? ratio.toFixed(1) : ratio.toFixed(0)} ×`;
+}
+
 const isWord = (view) => (index) => view.words[index][1] >= 0;
 const isBox = (view) => (index) => !view.whole.includes(index);
 
@@ -372,6 +392,17 @@ function ranksOf(panel) {
   return make("details", { class: "ranks", open: true }, make("summary", {}, `Heads (layer-head) by ${ranks.by}`), list);
 }
 
+// What the model says to the text and the photo, best first.
+function answerOf(answer) {
+  if (!answer) return "";
+  const said = answer.ranked.map(([text, share], index) => {
+    const number = share === null ? "" : ` (${(100 * share).toFixed(1)} %)`;
+    return index === 0 ? make("b", {}, `${text}${number}`) : make("span", {}, `${text}${number}`);
+  });
+  const parts = said.flatMap((one, index) => (index === 0 ? [one] : [index === 1 ? "; next: " : ", ", one]));
+  return make("p", { class: "answer" }, answer.about, ...(parts.length ? [": ", ...parts] : []), ".");
+}
+
 function panelOf(number) {
   const pair = data.pairs[state.pair];
   const panel = { number, view: pair.views[number], boxes: [], words: [] };
@@ -389,6 +420,7 @@ function panelOf(number) {
     "section",
     { class: "panel", "aria-label": name },
     make("h2", {}, name),
+    answerOf(panel.view.answer),
     ...notes,
     make("div", { class: "body" }, left, right),
   );
@@ -402,22 +434,40 @@ function readings() {
     const { layer, head } = state.panels[panel.number];
     const pick = translated(state.pick, panel);
     const shown = panel.view.layers[layer];
-    const none = { pick: null, boxes: null, words: null, layer: shown, head };
+    const none = { pick: null, boxes: null, words: null, boxRatios: null, wordRatios: null, even: 0, layer: shown, head };
     if (pick === null) return none;
+    const boxes = given(panel.view, shown, head, pick, "boxes");
+    const words = given(panel.view, shown, head, pick, "words");
+    if (boxes === null && words === null) return { ...none, pick };
     return {
       ...none,
       pick,
-      boxes: given(panel.view, shown, head, pick, "boxes"),
-      words: given(panel.view, shown, head, pick, "words"),
+      boxes,
+      words,
+      boxRatios: timesEven(panel.view, shown, pick, boxes, "boxes"),
+      wordRatios: timesEven(panel.view, shown, pick, words, "words"),
+      even: evenOf(shown, pick),
     };
   });
 }
 
-function shade(button, share, most) {
-  const dark = share === null || most === 0 ? 0 : Math.min(1, share / most);
+// Orange from the even share (ratio 1) up to `most` of them, purple from there down to nothing.
+function shade(button, share, ratio, most) {
+  const isLess = ratio !== null && ratio < 1;
+  let dark = 0;
+  if (isLess) dark = 1 - ratio;
+  else if (ratio !== null) dark = Math.min(1, (ratio - 1) / (most - 1));
   button.style.setProperty("--share", dark.toFixed(3));
   button.dataset.share = share === null ? "" : share.toFixed(4);
-  button.classList.toggle("strong", dark > STRONG);
+  button.classList.toggle("less", isLess);
+  button.classList.toggle("strong", !isLess && dark > STRONG);
+}
+
+// A scale from no attention to the full shade, with a mark where even attention is.
+function scale(most) {
+  const bar = make("span", { class: "bar", "aria-hidden": "true" }, make("span", { class: "even" }));
+  bar.style.setProperty("--even", `${(100 / most).toFixed(1)}%`);
+  return bar;
 }
 
 // Counted without the whole image, so that a box has the same number in models with and without it.
@@ -435,10 +485,17 @@ function nameOf(view, pick) {
 }
 
 function legendOf(panel, one, mostBox, mostWord) {
-  const parts = [make("span", { class: "bar", "aria-hidden": "true" })];
-  const box = panel.view.patches ? "patch" : "box";
-  if (one.boxes !== null && panel.view.boxes.length) parts.push(make("span", {}, `strongest ${box}: ${percent(mostBox)}`));
-  if (one.words !== null) parts.push(make("span", {}, `strongest word: ${percent(mostWord)}`));
+  const { view } = panel;
+  const told = (name, most, shares, ratios, keep) => {
+    const order = [...shares.keys()].filter(keep).sort((a, b) => ratios[b] - ratios[a]);
+    const strongest = order.length ? `, strongest ${percent(shares[order[0]])} (${times(ratios[order[0]])} even)` : "";
+    const text = `${name}: even ${percent(one.even)}${strongest}, full shade ${times(most)} even`;
+    return make("span", { class: "scale" }, scale(most), make("span", {}, text));
+  };
+  const parts = [];
+  const hasBoxes = one.boxes !== null && view.boxes.length;
+  if (hasBoxes) parts.push(told(view.patches ? "patch" : "box", mostBox, one.boxes, one.boxRatios, isBox(view)));
+  if (one.words !== null) parts.push(told("word of one piece", mostWord, one.words, one.wordRatios, isWord(view)));
   panel.legend.replaceChildren(...(one.pick === null ? [] : parts));
 }
 
@@ -454,7 +511,8 @@ function say(panel, one) {
   if (one.boxes !== null && view.boxes.length) {
     const order = [...one.boxes.keys()].filter(isBox(view)).sort((a, b) => one.boxes[b] - one.boxes[a]);
     const best = order.slice(0, TOP).map((index) => `${boxName(view, index)} ${percent(one.boxes[index])}`);
-    parts.push(`${percent(sum(one.boxes, isBox(view)))} to ${boxesOf(view)} (${best.join(", ")})`);
+    const evenly = one.even * order.length;
+    parts.push(`${percent(sum(one.boxes, isBox(view)))} to ${boxesOf(view)} (${best.join(", ")}; even would be ${percent(evenly)}, ${percent(one.even)} each)`);
     if (view.whole.length) parts.push(`${percent(sum(one.boxes, (index) => !isBox(view)(index)))} to ${wholeOf(view)}`);
   }
   if (one.words !== null) {
@@ -469,16 +527,19 @@ function say(panel, one) {
 
 function shadeBoxes(panel, one, most) {
   const { view } = panel;
+  const ratioOf = (index) => (one.boxes === null ? null : one.boxRatios[index]);
   const order = one.boxes === null ? [] : [...one.boxes.keys()].filter(isBox(view)).sort((a, b) => one.boxes[b] - one.boxes[a]);
   const top = order.slice(0, panel.tiled ? 1 : TOP).filter((index) => one.boxes[index] > 0);
   panel.boxes.forEach((button, index) => {
     const share = one.boxes === null ? null : one.boxes[index];
     const isPicked = one.pick !== null && one.pick.kind === "boxes" && one.pick.index === index;
-    shade(button, share, most);
+    shade(button, share, ratioOf(index), most);
     button.classList.toggle("top", top.includes(index));
     button.setAttribute("aria-pressed", isPicked);
     const number = share === null ? "" : percent(share);
-    button.setAttribute("aria-label", `${boxName(view, index)} ${number}`.trim());
+    const full = share === null ? "" : `${number}, ${times(ratioOf(index))} even`;
+    button.setAttribute("aria-label", `${boxName(view, index)} ${full}`.trim());
+    button.title = full;
     if (view.whole.includes(index)) button.querySelector(".number").textContent = number;
     else button.querySelector(".label").textContent = `${numberOf(view, index)} ${view.names[index] || ""} ${number}`.replace(/ +/g, " ").trim();
   });
@@ -491,11 +552,13 @@ function shadeWords(panel, one, most) {
   panel.words.forEach((button, index) => {
     const share = one.words === null ? null : one.words[index];
     const isPicked = one.pick !== null && one.pick.kind === "words" && one.pick.index === index;
-    shade(button, share, most);
+    shade(button, share, one.words === null ? null : one.wordRatios[index], most);
     button.setAttribute("aria-pressed", isPicked);
     const number = share === null ? "" : percent(share);
+    const full = share === null ? "" : `${number}, ${times(one.wordRatios[index])} even`;
     button.querySelector(".number").textContent = number;
-    button.setAttribute("aria-label", `${panel.view.words[index][0]} ${number}`.trim());
+    button.setAttribute("aria-label", `${panel.view.words[index][0]} ${full}`.trim());
+    button.title = full;
   });
   stop(panel.words, one.pick !== null && one.pick.kind === "words" ? one.pick.index : 0);
 }
@@ -508,13 +571,23 @@ function shadeHeads(panel, one) {
     const found = pick === null ? null : given(view, view.layers[cell.layer], cell.head, pick, target.columns);
     return found === null ? 0 : sum(found, target.keep);
   });
-  const most = largest(shares);
+  // What even attention would give to that side, by layer: layers of two towers read different places.
+  const evens = view.layers.map((layer) => {
+    if (pick === null || !holds(layer, pick.kind, target.columns)) return 0;
+    const places = placesOf(view, target.columns);
+    // Of a tower whose words read those before them alone, not all of its words can be read.
+    return Math.min(1, evenOf(layer, pick) * sum(view[target.columns].map((_, index) => places(index)), target.keep));
+  });
+  const ratios = panel.cells.map((cell, index) => (evens[cell.layer] > 0 ? shares[index] / evens[cell.layer] : null));
+  const even = Math.max(...evens);
+  // Twice an even share may be more than all there is.
+  const most = Math.max(even > 0 ? Math.min(TWICE, 1 / even) : TWICE, ...ratios);
   const here = state.panels[panel.number];
   let at = 0;
   panel.cells.forEach(({ button, layer, head }, index) => {
     const isPicked = layer === here.layer && head === here.head;
     if (isPicked) at = index;
-    shade(button, shares[index], most);
+    shade(button, shares[index], ratios[index], most);
     button.setAttribute("aria-selected", isPicked);
     const name = head === MEAN ? "mean of all heads" : `head ${head}`;
     const told = `layer ${titleOf(view.layers[layer])}, ${name}: ${percent(shares[index])}`;
@@ -524,14 +597,16 @@ function shadeHeads(panel, one) {
   stop(panel.cells.map((cell) => cell.button), at);
   const side = target === null || target.columns === "words" ? "words" : boxesOf(view);
   const what = pick === null ? "" : `share of ${nameOf(view, pick)} that goes to ${side}`;
-  panel.about.replaceChildren(...(pick === null ? [] : [make("span", { class: "bar", "aria-hidden": "true" }), `${what}: 0 to ${percent(most)}`]));
+  const told = `${what}: even ${percent(even)}, largest ${percent(largest(shares))}`;
+  panel.about.replaceChildren(...(pick === null || even === 0 ? [] : [scale(most), make("span", {}, told)]));
 }
 
 function update() {
   const told = readings();
-  const most = (kind, keep) => told.map((one, number) => (one[kind] === null ? 0 : largest(one[kind], keep(panels[number].view))));
-  const ofBoxes = most("boxes", isBox);
-  const ofWords = most("words", isWord);
+  const most = (kind, keep) =>
+    told.map((one, number) => Math.max(TWICE, one[kind] === null ? 0 : largest(one[kind], keep(panels[number].view))));
+  const ofBoxes = most("boxRatios", isBox);
+  const ofWords = most("wordRatios", isWord);
   panels.forEach((panel, number) => {
     const mostBox = state.shared ? Math.max(...ofBoxes) : ofBoxes[number];
     const mostWord = state.shared ? Math.max(...ofWords) : ofWords[number];

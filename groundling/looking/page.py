@@ -100,7 +100,8 @@ class Look:
         if self.entities:
             return self._grouped(view, maps)
         boxes = [view.boxes.title(number) for number in range(len(view.boxes.places))]
-        return heat_maps(maps, [word.text for word in view.words], boxes, "box")
+        even = [100 * view.even(head) for head in heads]
+        return heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
 
     def _grouped(self, view: View, maps: Mapping[str, np.ndarray]) -> Figure:
         """The text's own words by what they name."""

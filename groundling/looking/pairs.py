@@ -67,6 +67,8 @@ class Pair:
     change: Change | None = None
     entities: Sequence[Entity] = ()
     """All that the text names, where boxes of it are known."""
+    asked: Example | None = None
+    """The example with all of its choices, of which `example` has the right one alone; None: it has none."""
 
 
 @dataclass(frozen=True)
@@ -229,10 +231,11 @@ def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> 
         raise InputError(f"{where}: {len(example.images)} images; a page shows one to a text")
     photo = find(example.images[0], where)
     gold = None if example.gold is None else _in_shares(example.gold)
+    asked = example if example.choices else None
     if example.choices:
         number = int(example.label) if isinstance(example.label, int) else 0
         example = replace(example, pair=example.choices[number], choices=(), choice_tags=())
-    return Pair(example, photo, gold, _phrase(example))
+    return Pair(example, photo, gold, _phrase(example), asked=asked)
 
 
 def _phrase(example: Example) -> str:

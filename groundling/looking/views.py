@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -44,6 +44,8 @@ class Word:
     """As it is written."""
     raw: int = -1
     """Its number among the text's words, by which models with other pieces find it; -1: no word of the text."""
+    pieces: int = 1
+    """How many places of the sequence it has."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,29 @@ class Layer:
     heads: int
     blocks: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     """(heads, rows, columns) by who reads whom, of `BLOCKS`."""
+    even: dict[str, np.ndarray] = field(default_factory=dict)
+    """(rows,) by who reads: the share that every place would get if a row gave the same to all that it may read."""
 
     def packed(self) -> dict[str, Any]:
         """As the page has it."""
         blocks = {f"{row}_{column}": pack(block) for (row, column), block in self.blocks.items()}
-        return {"name": self.name, "number": self.number, "heads": self.heads, "blocks": blocks}
+        even = {row: shares.round(6).tolist() for row, shares in self.even.items()}
+        told = {"name": self.name, "number": self.number, "heads": self.heads}
+        return {**told, "blocks": blocks, "even": even}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says to an image and a text."""
+
+    about: str
+    """What its head tells, such as the answer; of a model without a head, that there is none."""
+    ranked: Sequence[tuple[str, float | None]] = ()
+    """The most likely answers, best first, each with its probability; None of a number."""
+
+    def packed(self) -> dict[str, Any]:
+        """As the page has it."""
+        return {"about": self.about, "ranked": [list(one) for one in self.ranked]}
 
 
 @dataclass
@@ -99,26 +119,38 @@ class View:
     layers: list[Layer]
     notes: list[str] = field(default_factory=list)
     """What a reader must know, a line each."""
+    answer: Answer | None = None
+    """What the model says to them."""
 
     def packed(self) -> dict[str, Any]:
         """As the page has it."""
         return {
-            "words": [[word.text, word.raw] for word in self.words],
+            "words": [[word.text, word.raw, word.pieces] for word in self.words],
             "boxes": np.round(self.boxes.places, 4).tolist(),
             "whole": np.flatnonzero(self.boxes.whole).tolist(),
             "names": list(self.boxes.names),
             "patches": self.boxes.patches,
             "layers": [layer.packed() for layer in self.layers],
             "notes": self.notes,
+            "answer": None if self.answer is None else self.answer.packed(),
         }
 
     def shares(self, head: str) -> np.ndarray:
         """What a head, LAYER-HEAD, gives from words (K) to boxes (R); raises InputError if there is none such."""
+        layer, number = self._layer_of(head)
+        return np.asarray(layer.blocks[WORDS, BOXES][number])
+
+    def even(self, head: str) -> float:
+        """What each box would get from a word in the layer of LAYER-HEAD if all that it may read got the same."""
+        layer, _ = self._layer_of(head)
+        return float(layer.even[WORDS].max())
+
+    def _layer_of(self, head: str) -> tuple[Layer, int]:
+        """The layer of LAYER-HEAD, and the head's number in it."""
         for layer in self.layers:
-            block = layer.blocks.get((WORDS, BOXES))
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
-            if block is not None and head in names:
-                return np.asarray(block[names.index(head)])
+            if (WORDS, BOXES) in layer.blocks and head in names:
+                return layer, names.index(head)
         there = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
         spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in there)
         raise InputError(
@@ -183,6 +215,8 @@ class _Reading:
         for place, word in _words(sample, student):
             if place == len(self.words):
                 self.words.append(word)
+            else:
+                self.words[place] = replace(word, pieces=self.words[place].pieces + 1)
             self.word_of.append(place)
         self.boxes = boxes
         self.blocks = OF_PATCHES if boxes.patches else BLOCKS
@@ -213,6 +247,7 @@ class _Reading:
             mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
             block = _times(_times(weights, of_column).swapaxes(1, 2), mean).swapaxes(1, 2)
             layer.blocks[row, column] = block
+            layer.even[row] = _even(weights, mean)
             self.weights += block.size
         self._check_weight()
 
@@ -259,6 +294,16 @@ class _Reading:
         """Words for what a join adds behind the regions."""
         while len(self.words) < self.first_added + added:
             self.words.append(Word(END))
+
+
+def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Of rows (K, S), means of a map's, the even share (K,) of one place; `weights` is (H, S, S').
+
+    A place that a mask hides, as a causal one does later words, has a weight of exactly 0 in every head.
+    """
+    readable = (weights > 0).any(0).sum(1)
+    shares: np.ndarray = rows @ (1 / np.maximum(readable, 1))
+    return shares
 
 
 def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:

@@ -120,6 +120,8 @@ def _raw(said: Said, form: Classify | Answer) -> np.ndarray:
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 CORNERS = ("x1", "y1", "x2", "y2")
+DIGITS = 6
+"""Significant digits of a number in a file, as many as predictions of two processors agree in; Python has all."""
 
 
 def columns_of(form: Form, best: int) -> list[str]:
@@ -140,7 +142,9 @@ def cells_of(prediction: Prediction | None, names: Sequence[str]) -> dict[str, s
     cells: dict[str, str | float | None] = dict.fromkeys(names)
     for rank, one in enumerate(() if prediction is None else prediction.best, 1):
         ending = "" if rank == 1 else f"_{rank}"
-        values = {"answer": one.answer, "choice": one.choice, "probability": one.probability}
+        answer = one.answer if isinstance(one.answer, str) else float(f"{one.answer:.{DIGITS}g}")
+        share = None if one.probability is None else float(f"{one.probability:.{DIGITS}g}")
+        values = {"answer": answer, "choice": one.choice, "probability": share}
         if one.box is not None:
             values |= dict(zip(CORNERS, one.box, strict=True))
         for name, value in values.items():

@@ -17,6 +17,7 @@ from groundling.config import Asking, Saved
 from groundling.data.pictures import Picture
 from groundling.data.samples import Samples
 from groundling.errors import InputError
+from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.jobs import on_processor
 from groundling.models.adapters import ClipAdapter
 from groundling.predicting.answers import Prediction, Wording
@@ -37,6 +38,17 @@ class Fitted(Loaded):
 
     `notes` has what a reader of its answers must know, a line each.
     """
+
+    def __repr__(self) -> str:
+        """Its folder, its task, what it answers, what it looks at, and where it runs."""
+        told = [
+            repr(str(self.folder)),
+            f"task={self.about.task!r}",
+            f"answers={answers_in_short(self.form)}",
+        ]
+        looks = "regions of images" if self.about.reads.regions else "images" if self.sees else ""
+        told.append(f"reads={(f'text and {looks}' if looks else 'text')!r}")
+        return f"Fitted({', '.join([*told, f'device={str(self.device)!r}'])})"
 
     @overload
     def predict(
@@ -237,6 +249,25 @@ class Fitted(Loaded):
             batch = collate(samples.get(places, ())).to(self.device)
             found.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
         return np.concatenate(found)
+
+
+QUOTED = 4
+"""Most answers that a model's repr names."""
+
+
+def answers_in_short(form: Form) -> str:
+    """What a model answers, in a few words."""
+    if isinstance(form, Pick):
+        return "a region"
+    if isinstance(form, Regress):
+        return "a number"
+    if isinstance(form, Choose):
+        return "one of the question's choices"
+    labels = form.labels if isinstance(form, Classify | Answer) else ()
+    if not labels:
+        return type(form).__name__
+    more = f" and {len(labels) - QUOTED:,} more" if len(labels) > QUOTED else ""
+    return f"{list(labels[:QUOTED])}{more}"
 
 
 def _pooled(encoded: Encoded, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:

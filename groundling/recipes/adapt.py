@@ -470,7 +470,12 @@ def _count(module: nn.Module) -> int:
 
 def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:
     texts = "\n".join(f"- `{Path(each.file).name}`" for each in _files(config))
-    terms = ", ".join(f"{term} {value:.3f}" for term, value in result["last"].items())
+    weights = result["loss_weights"]
+    terms = ", ".join(
+        f"{term} {value:.3f}"
+        + (f" (times {weights[term]:.3g})" if weights.get(term, 1) != 1 else "")
+        for term, value in result["last"].items()
+    )
     library = "sentence-transformers" if config.keep_projection else "transformers"
     return f"""---
 library_name: {library}

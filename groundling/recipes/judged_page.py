@@ -33,7 +33,9 @@ TERMS = {
     "and control; in brackets the least that so many seeds can give.",
     "after Holm": "That p, made larger because several tasks were judged together.",
     "votes": "Each side's answer to an example is the one most of its seeds gave. Examples that only the model has "
-    "right : those that only the control has right, and McNemar's p of it.",
+    "right : those that only the control has right, and McNemar's p of it. It leaves out what single seeds do: where "
+    "most seeds of both sides agree on every example, nothing is counted, however far the means are apart. Not part "
+    "of the verdict.",
     "wins": "Right answers of the model beyond the control's, summed over the seeds both have.",
     "reliable": f"Yes, if the interval leaves out 0 and p after Holm is at most {ALPHA:g}.",
     "collapsed": f"Of a run: it gives one and the same answer to {100 * COLLAPSED:.0f} % of the examples or more.",
@@ -123,6 +125,11 @@ def _difference(one: Verdict, collected: Collected) -> Difference:
     )
 
 
+def title_of(name: str, control: str) -> str:
+    """What tables call a group of runs: the control is marked, unless its name says it already."""
+    return f"{name} (control)" if name == control and "control" not in name.lower() else name
+
+
 def _score_rows(
     collected: Collected, control: str, published: Mapping[str, Mapping[str, float]]
 ) -> list[TableRow]:
@@ -135,7 +142,7 @@ def _score_rows(
             digits = 1 if metric.scale == 100 else 3
             defined = scores[np.isfinite(scores)]
             row = {
-                "runs": f"{name} (control)" if name == control else name,
+                "runs": title_of(name, control),
                 "task": task,
                 "metric": f"{metric.name}{direction}",
                 "examples": f"{len(runs.ids):,}",
@@ -148,6 +155,10 @@ def _score_rows(
     return rows
 
 
+ALIKE = "none differs"
+"""In place of 0 : 0 votes, which would look like no difference between the seeds either."""
+
+
 def _comparison_row(one: Verdict) -> dict[str, str]:
     scale = one.metric.scale
     low, high = one.interval
@@ -156,7 +167,7 @@ def _comparison_row(one: Verdict) -> dict[str, str]:
     if one.mcnemar is not None:
         gained = one.mcnemar["only_other"]
         lost = one.mcnemar["only_control"]
-        votes = f"{gained} : {lost}, p {one.mcnemar['p']:.3g}"
+        votes = f"{gained} : {lost}, p {one.mcnemar['p']:.3g}" if gained or lost else ALIKE
     return {
         "runs": one.other,
         "task": one.task,

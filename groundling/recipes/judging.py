@@ -12,7 +12,7 @@ import numpy as np
 from groundling.analysis.finished_runs import collect
 from groundling.analysis.verdict import Runs, Verdict, decide, judge
 from groundling.metrics import Metric
-from groundling.recipes.judged_page import write_verdicts
+from groundling.recipes.judged_page import title_of, write_verdicts
 from groundling.report import table
 from groundling.runs import plain, write_json
 
@@ -61,7 +61,9 @@ def judge_folders(
         say(one.sentence)
     for note in notes:
         say(f"note: {note}")
-    write_verdicts(out / "verdict.html", collected, verdicts, published or {}, notes)
+    page = out / "verdict.html"
+    write_verdicts(page, collected, verdicts, published or {}, notes)
+    say(f"page: {page}")
     return result
 
 
@@ -141,7 +143,7 @@ def score_rows(collected: Collected, control: str, published: Published) -> list
         tasks_with_published |= reported.keys()
     rows = []
     for name, by_task in collected.items():
-        row = {"": f"{name} (control)" if name == control else name}
+        row = {"": title_of(name, control)}
         values = published.get(name, {})
         for task, metric in metrics.items():
             direction = "" if metric.higher_is_better else ", lower is better"

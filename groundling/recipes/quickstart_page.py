@@ -100,23 +100,30 @@ def verdict(arms: Arms, split: str = "test") -> str:
     control, *others = arms
     parts = []
     for name in others:
-        changes = [
-            f"{label} {_change(arms, name, test, split)}"
+        compared = [
+            f"{label} {_beside(arms, name, test, split)}"
             for test, label in (VISUAL | TEXTUAL).items()
         ]
-        parts.append(f"{name}: {sight(arms, name, split)} ({', '.join(changes)})")
+        parts.append(f"{name}: {sight(arms, name, split)} ({', '.join(compared)})")
     return f"Against {control}, on nouns never described to it. " + "; ".join(parts) + "."
 
 
-def _change(arms: Arms, name: str, test: str, split: str) -> str:
-    """What an arm's accuracy has more than the control's; if the control's probes learned nothing, the accuracy."""
+def _beside(arms: Arms, name: str, test: str, split: str) -> str:
+    """An arm's accuracy and the control's."""
+    control, own = (
+        NOTHING if one[test][split] is None else f"{one[test][split]:.2f}"
+        for one in (next(iter(arms.values())), arms[name])
+    )
+    return f"{NOTHING}, as the control" if own == control == NOTHING else f"{own} against {control}"
+
+
+def _difference(arms: Arms, name: str, test: str, split: str) -> str:
+    """What an arm's accuracy has more than the control's; if a side learned nothing, which."""
     control = next(iter(arms.values()))[test][split]
     own = arms[name][test][split]
     if own is None:
         return NOTHING
-    if control is None:
-        return f"{own:.2f} (control {NOTHING})"
-    return f"{own - control:+.2f}"
+    return f"control {NOTHING}" if control is None else f"{own - control:+.2f}"
 
 
 def sight(arms: Arms, name: str, split: str = "test") -> str:
@@ -136,15 +143,21 @@ def sight(arms: Arms, name: str, split: str = "test") -> str:
 def write_page(out: Path, result: Mapping[str, Any]) -> None:
     """Write `out/report.html` and `out/report.png` of a quickstart's `result`."""
     arms = result["arms"]
+    control = next(iter(arms))
     asked = VISUAL | READ_OUT | TEXTUAL
     write_report(
         out / "report.html",
         "Does a text encoder learn to see?",
         [
             Section("What each arm does, and what comes of it", rows=_arm_rows(arms)),
+            Section("Accuracy on nouns that no probe was fitted on", rows=table_rows(arms)),
+            Section(
+                "Differences from the control",
+                [f"Accuracy less that of {control}, on the same nouns."],
+                rows=_difference_rows(arms),
+            ),
             Section("Questions", FIGURE, figure=_figure(arms, asked, out / "report.png")),
             Section("Attributes read from the noun's own state", figure=_figure(arms, LINEAR)),
-            Section("Accuracy on nouns that no probe was fitted on", rows=table_rows(arms)),
             Section("What the teacher sees", pictures=_scenes(out / "world")),
             Section("How well the teacher sees", rows=_recall_rows(result["retrieval"])),
         ],
@@ -178,18 +191,20 @@ def _summary(arms: Arms) -> str:
 
 
 def _arm_rows(arms: Arms) -> list[TableRow]:
-    """The sentence of each arm as a row; changes are against the first arm."""
-    control = next(iter(arms))
+    """What each arm does, and whether it sees."""
+    return [
+        {"arm": name, "what it does": ABOUT.get(name, ""), "on unseen nouns": sight(arms, name)}
+        for name in arms
+    ]
+
+
+def _difference_rows(arms: Arms) -> list[TableRow]:
+    """A row for each arm but the first, which is the control."""
     rows: list[TableRow] = []
-    for name in arms:
-        row = {
-            "arm": name,
-            "what it does": ABOUT.get(name, ""),
-            "on unseen nouns": sight(arms, name),
-        }
-        for test, label in (VISUAL | TEXTUAL).items():
-            own = _cell(arms[name][test], "test")
-            row[label] = own if name == control else _change(arms, name, test, "test")
+    for name in list(arms)[1:]:
+        row = {"arm": name}
+        for test, label in (VISUAL | READ_OUT | LINEAR | TEXTUAL).items():
+            row[label] = _difference(arms, name, test, "test")
         rows.append(row)
     return rows
 

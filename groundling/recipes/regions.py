@@ -18,8 +18,11 @@ from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.jobs import Job, on_processor, run_jobs
 from groundling.recipes.lifecycle import Run, say_notes
+from groundling.report import counted
 from groundling.vision.extract import extract
 
+FIRST = 5
+"""So many of the images that were skipped are named."""
 PATIENCE = timedelta(days=7)
 """How long one process under torchrun waits for the shards of the others."""
 
@@ -43,8 +46,20 @@ def regions(
         manifest = _imported(config, folder)
     else:
         manifest = _extracted(config, folder, part, state.wait_for_everyone, say)
-    result = {"store": str(folder), **manifest["counts"], "skipped_first": manifest["skipped"][:5]}
+    first = manifest["skipped"][:FIRST]
+    result = {"store": str(folder), **manifest["counts"], "skipped_first": first}
     notes = unread_images(config.images) if config.images else []
+    skipped = manifest["counts"]["skipped"]
+    if skipped:
+        named = "; ".join(first)
+        more = (
+            f"; ... ({skipped:,} in all, in the store's manifest.json)"
+            if skipped > len(first)
+            else ""
+        )
+        notes.append(
+            f"{counted(skipped, 'image')} skipped, of which the store has no regions: {named}{more}"
+        )
     say_notes(notes)
     return run.finish(result | ({"notes": notes} if notes else {}))
 

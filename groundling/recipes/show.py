@@ -13,7 +13,7 @@ from groundling.config import ShowConfig, need
 from groundling.errors import InputError
 from groundling.recipes.lifecycle import say_notes
 from groundling.runs import disk_errors, write_whole
-from groundling.vision.show import show_regions
+from groundling.vision.show import shown
 
 MARK = "groundling data show"
 """What a picture of ours says of the software that made it."""
@@ -27,16 +27,16 @@ def data_show(config: ShowConfig, out: str | Path) -> dict[str, Any]:
     need(config, "data show", "store", "image")
     path = Path(out)
     _check_place(path)
-    shown = show_regions(config.store, config.image, config.images)
+    found = shown(config.store, config.image, config.images)
     about = PngInfo()
     about.add_text("Software", MARK)
     drawn = BytesIO()
-    shown.picture.save(drawn, "PNG", pnginfo=about)
+    found.picture.save(drawn, "PNG", pnginfo=about)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, drawn.getvalue())
-    say_notes(shown.notes)
-    return {"out": str(path), "image": shown.id, "regions": shown.regions}
+    say_notes(found.notes)
+    return {"out": str(path), "image": found.id, "regions": found.regions}
 
 
 def _check_place(path: Path) -> None:

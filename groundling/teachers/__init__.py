@@ -39,6 +39,8 @@ class Teacher:
 
     counts: bool = True
     """Whether pieces that it cuts off are counted for it; of several parts that read the same text, one counts."""
+    called: str = "the teacher"
+    """What progress and messages call it."""
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """What it reads of some rows, made from their `example`; equal inputs have equal ids, others different ones."""

@@ -22,6 +22,7 @@ class Itself(Teacher):
     """The pooled sentence vectors of a student's texts, as it gave them before it was trained: a frozen copy."""
 
     name = "itself"
+    called = "the student as it was"  # a run without a teacher has it, too
     counts = False  # it reads what the student reads, whose own cut pieces are counted
 
     def __init__(self, text: TextEncoder) -> None:

@@ -30,7 +30,6 @@ SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
 BATCH = 64
 """Inputs a teacher reads at a time."""
-PHASE = "the teacher's features"
 SCALAR = "_as_row"
 """Ends the names of single numbers, which a store holds as arrays of one."""
 
@@ -44,8 +43,8 @@ Make = Callable[[Sequence[str]], list[Record]]
 class Kept(Protocol):
     """Records by number, once `fill` has seen to it that they are there."""
 
-    def fill(self, ids: Sequence[str], make: Make) -> None:
-        """Let `make` compute the records of those ids that are not there."""
+    def fill(self, ids: Sequence[str], make: Make, what: str) -> None:
+        """Let `make` compute the records of those ids that are not there; progress calls it `what`."""
         ...
 
     def number(self, record_id: str) -> int:
@@ -64,10 +63,10 @@ class InMemory:
         self.records: list[Record] = []
         self.numbers: dict[str, int] = {}
 
-    def fill(self, ids: Sequence[str], make: Make) -> None:
+    def fill(self, ids: Sequence[str], make: Make, what: str) -> None:
         """Compute the records of ids that are not there."""
         missing = [one for one in ids if one not in self.numbers]
-        progress = Progress(PHASE, len(missing), "input")
+        progress = Progress(what, len(missing), "input")
         for record in _made(missing, make, progress):
             self.numbers[record.id] = len(self.records)
             self.records.append(record)
@@ -94,7 +93,7 @@ class OnDisk:
         self.key = dict(key)
         self.store: ShardStore | None = None
 
-    def fill(self, ids: Sequence[str], make: Make) -> None:
+    def fill(self, ids: Sequence[str], make: Make, what: str) -> None:
         """Compute the records of ids that are not there, every process its share of the shards.
 
         Goes on where a killed run stopped, and waits for another run that is adding. Raises InputError if the folder
@@ -102,10 +101,10 @@ class OnDisk:
         """
         state = PartialState()
         with _alone(self.folder, state):
-            self._fill(ids, make, state)
+            self._fill(ids, make, what, state)
         self.store = ShardStore(self.folder, "input of a teacher")
 
-    def _fill(self, ids: Sequence[str], make: Make, state: PartialState) -> None:
+    def _fill(self, ids: Sequence[str], make: Make, what: str, state: PartialState) -> None:
         part = Part(state.process_index, state.num_processes)
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.written()
@@ -121,7 +120,7 @@ class OnDisk:
         chunks += [[]] * (gaps - len(chunks))  # a store has no gaps
         numbers = list(islice((n for n in count() if n not in written), len(chunks)))
         own = part.of(len(chunks))
-        progress = Progress(PHASE, sum(len(chunks[place]) for place in own), "input")
+        progress = Progress(what, sum(len(chunks[place]) for place in own), "input")
         for place in own:
             records = _made(chunks[place], make, progress)
             writer.write(numbers[place], [_rows(record) for record in records])

@@ -93,7 +93,7 @@ class Taught:
         places: list[tuple[int, int]] = []
         rows = []
         counts = []
-        progress = Progress("what the teacher is asked", len(self.samples), "sample")
+        progress = Progress(f"what {self.teacher.called} is asked", len(self.samples), "sample")
         for index, sample in enumerate(each_of(self.samples)):
             names = self.teacher.ids(sample.rows)
             progress.step()
@@ -109,7 +109,7 @@ class Taught:
         def make(names: Sequence[str]) -> list[Record]:
             return self._ask([places[order[name]] for name in names])
 
-        self.kept.fill(list(order), make)
+        self.kept.fill(list(order), make, f"features of {self.teacher.called}")
         numbers = np.array([self.kept.number(name) for name in order], np.int64)
         self.numbers = numbers[rows]
         self.starts = np.cumsum([0, *counts])
@@ -127,7 +127,9 @@ class Taught:
         for sample, one, arrays in zip(samples, inputs, kept, strict=True):
             for name, array in arrays.items():
                 if not np.isfinite(array).all():
-                    raise InputError(f"{sample.id}: the teacher's {name} is not a finite number")
+                    raise InputError(
+                        f"{sample.id}: the feature {name} of {self.teacher.called} is not a finite number"
+                    )
             facts = {"dropped": one.dropped} if one.dropped else {}
             records.append(Record(one.id, arrays, facts))
         return records

@@ -16,7 +16,7 @@ from groundling.data.image_files import Names, is_picture, stem
 from groundling.data.pictures import files_below, only, read_picture
 from groundling.data.regions import RegionStore
 from groundling.documented import documented
-from groundling.errors import InputError
+from groundling.errors import InputError, as_keywords
 from groundling.runs import read_json
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
@@ -55,6 +55,16 @@ def show_regions(
     Raises:
         InputError: there is no such store, the store has no such image, or its photo is not there or does not decode.
     """
+    with as_keywords(("image", "images")):
+        return shown(store, image, images)
+
+
+def shown(
+    store: str | os.PathLike[str],
+    image: str | os.PathLike[str],
+    images: str | os.PathLike[str] = "",
+) -> Shown:
+    """The same for a command, whose mistakes are told by its flags."""
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
     file = Path(image)

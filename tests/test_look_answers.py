@@ -1,0 +1,134 @@
+"""What `groundling look` tells beside attention: the model's answer, and what even attention would be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from test_look import TEXT, content_of
+
+import groundling
+from groundling.batch import Example, collate
+from groundling.config import FinetuneConfig, LookConfig, TrainConfig, configured
+from groundling.data.regions import Found, RegionWriter
+from groundling.looking.looked import Looked
+from groundling.models.saved_heads import load_head, save_heads
+from groundling.models.single_stream import SingleStream
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.recipes.finetune import finetune
+from groundling.students import load_student
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained model without heads, the same with a match head, one that was fine-tuned, a store and a photo."""
+    folder = tmp_path_factory.mktemp("answers")
+    torch.manual_seed(0)
+    model = toys.seer()
+    for name in ("seer", "matching"):
+        (folder / name).mkdir()
+        model.export(folder / name)
+    save_heads(folder / "matching", SentenceImage(model.sizes).saved())
+    homes.picture(folder / "photos/one.jpg", size=(60, 40))
+    row = toys.regions(3, 3)
+    writer = RegionWriter(folder / "store")
+    writer.write(0, [Found("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)])
+    writer.close({"class_names": list("abcde")})
+    rows = [("is it a dog", "one.jpg", ("yes", "no", "red")[n % 3]) for n in range(12)]
+    homes.put(folder / "asked.csv", homes.table(("text", "image", "label"), *rows))
+    config = configured(
+        FinetuneConfig,
+        model=str(folder / "seer"),
+        data=str(folder / "asked.csv"),
+        regions=str(folder / "store"),
+        text="text",
+        image="image",
+        label="label",
+        dev=str(folder / "asked.csv"),
+        max_length=16,
+        seeds=1,
+    )
+    brief = TrainConfig(steps=2, batch=4, cpu=True)
+    finetune(config, brief, folder / "run")
+    return folder
+
+
+def looked(place: Path, model: str) -> Looked:
+    config = LookConfig(model=(str(place / model),), regions=(str(place / "store"),))
+    return Looked(str(place / model), config, "cpu")
+
+
+def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
+    made = groundling.look(
+        place / "run", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True
+    )
+    told = content_of(made.html())["pairs"][0]["views"][0]["answer"]
+    model = groundling.load(place / "run", device="cpu")
+    own = model.predict(TEXT, image="one.jpg", best=3, regions=place / "store")
+    assert told["about"] == "Answer"
+    assert [text for text, _ in told["ranked"]] == [one.answer for one in own.best]
+    shares = [share for _, share in told["ranked"]]
+    assert shares == pytest.approx([one.probability for one in own.best])
+    assert len(shares) == 3 and sum(shares) == pytest.approx(1)
+
+
+def test_a_loaded_model_says_what_it_is(place: Path) -> None:
+    said = repr(groundling.load(place / "run", device="cpu"))
+    folder = place / "run/seed-0/model"
+    assert said.startswith(f"Fitted({str(folder)!r}, task='table/") and said.endswith(
+        "answers=['no', 'red', 'yes'], reads='text and regions of images', device='cpu')"
+    )
+
+
+def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> None:
+    model = looked(place, "matching")
+    example = Example("own", TEXT, images=("one",))
+    answer = model.view(example, place / "photos/one.jpg").answer
+    assert answer is not None and "belong together" in answer.about
+    seen, _ = model._seen("one", place / "photos/one.jpg")
+    samples = model._samples(example, seen).get([0], ())
+    student = load_student(place / "matching").eval()
+    assert isinstance(student, SingleStream)
+    head = SentenceImage(student.sizes)
+    for name, part in head.saved().items():
+        assert load_head(place / "matching", part, name)
+    batch = collate(samples)
+    with torch.no_grad():
+        share = head.eval().read(student(batch), batch).softmax(-1)[0, 1]
+    assert answer.ranked == [("yes", pytest.approx(float(share)))]
+
+
+def test_a_model_without_a_head_says_so(place: Path) -> None:
+    example = Example("own", TEXT, images=("one",))
+    answer = looked(place, "seer").view(example, place / "photos/one.jpg").answer
+    assert answer is not None and answer.about.startswith("No answer") and not answer.ranked
+
+
+def test_even_shares_of_all_places_sum_to_one(place: Path) -> None:
+    example = Example("own", TEXT, images=("one",))
+    view = looked(place, "seer").view(example, place / "photos/one.jpg")
+    places = sum(word.pieces for word in view.words) + len(view.boxes.places)
+    assert places > len(view.words) + len(view.boxes.places), "no word is of several pieces"
+    for layer in view.layers:
+        for shares in layer.even.values():
+            np.testing.assert_allclose(shares, 1 / places)
+
+
+def test_words_that_a_mask_hides_have_no_part_in_even_attention(tmp_path: Path) -> None:
+    made = groundling.look(
+        homes.seeing_clip(tmp_path / "clip"),
+        homes.noise(tmp_path / "noise.png", (70, 40)),
+        "a red dog",
+        cpu=True,
+    )
+    (view,) = content_of(made.html())["pairs"][0]["views"]
+    (text,) = [one for one in view["layers"] if (one["name"], one["number"]) == ("text", 0)]
+    # A tower that reads from left to right: its words can read themselves and those before them.
+    assert [pieces for *_, pieces in view["words"]] == [1] * len(view["words"])
+    assert text["even"]["words"] == pytest.approx(
+        [1 / (1 + place) for place in range(len(view["words"]))], abs=1e-6
+    )

@@ -1,0 +1,94 @@
+"""What Python is told: mistakes by keywords where a command has flags, and what a loaded model is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+
+import groundling
+from groundling.cli import main
+from groundling.errors import InputError, as_keywords
+from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.predicting.fitted import answers_in_short
+
+KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")
+SWITCHES = ("tags", "skip_bad")
+
+
+def told(message: str) -> str:
+    with pytest.raises(InputError) as caught, as_keywords(KEYWORDS, SWITCHES):
+        raise InputError(message)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "keywords"),
+    [
+        ("12 samples are fewer than one batch of 32; lower --batch", "lower batch="),
+        ("--batch 8: too few", "batch=8: too few"),
+        ("pass --regions STORE, too", "pass regions=STORE, too"),
+        ("--model runs/x: no such folder", "model=runs/x: no such folder"),
+        ("--no-tags is not for it; --skip-bad is", "tags=False is not for it; skip_bad=True is"),
+        ("pass --skip-bad to leave it empty", "pass skip_bad=True to leave it empty"),
+        ("--batch and --lr go together", "batch= and lr= go together"),
+        ("(--images), `--lr`", "(images=), `lr=`"),
+        ("leave out --tasks", "leave out --tasks"),
+        ("make it with `groundling regions --batch 3 --images X`", "--batch 3 --images X`"),
+        ("a--batch and /tmp/--batch", "a--batch and /tmp/--batch"),
+    ],
+)
+def test_flags_are_told_as_keywords(flags: str, keywords: str) -> None:
+    assert keywords in told(flags)
+
+
+def test_a_value_is_told_by_what_was_given() -> None:
+    with pytest.raises(InputError) as caught, as_keywords(KEYWORDS, (), {"model": ("mine",)}):
+        raise InputError("is of another, not of --model mine; pass --model or")
+    assert str(caught.value) == "is of another, not of model=mine; pass model= or"
+
+
+def test_a_function_and_its_command_name_the_same_setting(tmp_path: Path, capsys: Any) -> None:
+    homes.student(tmp_path / "bert")
+    text = homes.text(tmp_path / "text.txt", 8)
+    settings = {"student": tmp_path / "bert", "text": text, "arm": "mlm", "batch": 500}
+    with pytest.raises(InputError, match=r"lower batch=") as caught:
+        groundling.adapt(**settings, cpu=True, out=tmp_path / "python")
+    assert "--" not in str(caught.value)
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    assert main(["adapt", *flags, "--cpu", "--out", str(tmp_path / "command")]) == 2
+    assert "lower --batch" in capsys.readouterr().err
+
+
+def missing_photo(folder: Path) -> Any:
+    return groundling.look(folder / "bert", image=folder / "x.png", grid=2, cpu=True)
+
+
+def missing_store(folder: Path) -> Any:
+    return groundling.finetune(model=folder / "bert", data=folder / "a.csv", image="photo")
+
+
+@pytest.mark.parametrize("call", [missing_photo, missing_store])
+def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path) -> None:
+    homes.student(tmp_path / "bert")
+    homes.put(tmp_path / "a.csv", "photo,label\nx.png,1\n")
+    with pytest.raises(InputError) as caught:
+        call(tmp_path)
+    assert "--" not in str(caught.value) and "=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "answers"),
+    [
+        (Classify(("no", "yes")), "['no', 'yes']"),
+        (Answer(tuple("abcdefg")), "['a', 'b', 'c', 'd'] and 3 more"),
+        (Choose(("0", "1")), "one of the question's choices"),
+        (Pick(), "a region"),
+        (Regress(), "a number"),
+    ],
+)
+def test_a_models_repr_tells_its_answers_in_short(form: Form, answers: str) -> None:
+    assert answers_in_short(form) == answers

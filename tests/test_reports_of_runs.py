@@ -1,0 +1,131 @@
+"""What a run tells: whose features it computes, what its loss adds up from, what was skipped, in how many digits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import toys
+from test_pretrain import STEPS, store
+
+from groundling.batch import Example
+from groundling.config import (
+    AdaptConfig,
+    PretrainConfig,
+    RegionsConfig,
+    configured,
+)
+from groundling.data.samples import TextSamples
+from groundling.forms import Classify, Regress
+from groundling.models.text import load_text_encoder
+from groundling.predicting.answers import Candidate, Prediction, cells_of, columns_of
+from groundling.recipes.adapt import adapt
+from groundling.recipes.pretrain import pretrain
+from groundling.recipes.regions import regions
+from groundling.teachers import kept, taught
+from groundling.teachers.itself import Itself
+from groundling.teachers.taught import Taught
+
+
+def adds_up(result: dict[str, Any]) -> None:
+    """The loss is made of its terms and their weights, all of which are told."""
+    last, weights = result["last"], result["loss_weights"]
+    assert set(weights) == set(last) - {"loss"}
+    total = sum(weights[term] * mean for term, mean in last.items() if term != "loss")
+    assert total == pytest.approx(last["loss"], rel=1e-4)
+
+
+def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> None:
+    names = [f"{number:03d}" for number in range(8)]
+    store(tmp_path / "store", names, width=12)
+    homes.put(
+        tmp_path / "some.token.txt",
+        "".join(f"{name}.jpg#0\ta dog and {name} cats\n" for name in names),
+    )
+    config = configured(
+        PretrainConfig,
+        student=str(homes.student(tmp_path / "bert")),
+        regions=str(tmp_path / "store"),
+        captions=str(tmp_path / "some.token.txt"),
+        model="uniter",
+        max_length=24,
+    )
+    # One task is drawn for each step: so many draw them all.
+    result = pretrain(
+        config, replace(STEPS, steps=24, log_every=24, save_every=24), tmp_path / "out"
+    )
+    adds_up(result)
+    assert result["loss_weights"]["regress_regions"] == pytest.approx(1 / 12)
+
+
+def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> None:
+    student = homes.sentence_encoder(tmp_path / "student")
+    config = configured(
+        AdaptConfig,
+        student=str(student),
+        text=(str(homes.text(tmp_path / "text.txt", 40)),),
+        arm="mlm",
+        max_length=24,
+    )
+    result = adapt(config, STEPS, tmp_path / "out")
+    adds_up(result)
+    assert result["loss_weights"] == {"mlm": 1.0, "retain": 10.0}
+    card = (tmp_path / "out/model/README.md").read_text()
+    assert f"retain {result['last']['retain']:.3f} (times 10)" in card
+    assert (
+        f"mlm {result['last']['mlm']:.3f}\n" in card or f"mlm {result['last']['mlm']:.3f}," in card
+    )
+
+
+def test_a_run_without_a_teacher_does_not_speak_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases: list[str] = []
+
+    class Heard(kept.Progress):
+        def __init__(self, what: str, *values: Any, **more: Any) -> None:
+            phases.append(what)
+            super().__init__(what, *values, **more)
+
+    for module in (kept, taught):
+        monkeypatch.setattr(module, "Progress", Heard)
+    text = load_text_encoder(homes.sentence_encoder(tmp_path / "student"))
+    samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
+    Taught(samples, Itself(text))
+    Taught(samples, Itself(text), folder=tmp_path / "kept")
+    assert len(phases) == 4 and all("the student as it was" in phase for phase in phases)
+    assert not any("teacher" in phase for phase in phases)
+
+
+def test_photos_that_are_skipped_are_counted_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import CLIPImageProcessorPil
+
+    vit = homes.home(tmp_path / "vit", toys.vit(), None)
+    CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(vit)
+    homes.picture(tmp_path / "photos/good.png", size=(20, 16))
+    for number in range(7):
+        homes.put(tmp_path / f"photos/broken-{number}.png", b"no photo")
+    config = RegionsConfig(images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True)
+    result = regions(config, tmp_path / "store")
+    said = capsys.readouterr().err
+    (note,) = result["notes"]
+    assert "7 images skipped" in note and "broken-0" in note and "7 in all" in note
+    assert f"note: {note}" in said
+    assert regions(config, tmp_path / "store")["notes"] == [note], "told again by a finished run"
+
+
+def test_numbers_in_a_file_of_answers_have_few_digits_and_the_same_order() -> None:
+    shares = (0.8177219919756766, 0.18227800802432342)
+    best = tuple(Candidate(word, share) for word, share in zip(("yes", "no"), shares, strict=True))
+    prediction = Prediction("yes", shares[0], best=best)
+    cells = cells_of(prediction, columns_of(Classify(("no", "yes")), 2))
+    assert list(cells.values()) == ["yes", 0.817722, "no", 0.182278]
+    number = Prediction(np.float32(2.718281828).item(), best=(Candidate(2.7182817459106445),))
+    assert cells_of(number, columns_of(Regress(), 1)) == {"answer": 2.71828}
+    assert prediction.probability == shares[0], "Python has all digits"

@@ -1,0 +1,79 @@
+"""What the tables and the page of a verdict call things, and that nothing on them hides something else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_verdict import both, write
+
+from groundling.analysis.verdict import Runs
+from groundling.charts import Difference, forest
+from groundling.recipes.judging import judge_folders
+
+
+def split_votes(name: str, flipped: int) -> Runs:
+    """Three seeds, of which the last gets so many examples wrong: most seeds are always right."""
+    control, _ = both(0.0)
+    predictions = np.zeros((3, len(control.ids)))
+    predictions[2, :flipped] = 1
+    return replace(
+        control,
+        name=name,
+        seeds=(0, 1, 2),
+        labels=np.zeros(len(control.ids)),
+        predictions=predictions,
+    )
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> tuple[str, str, Path]:
+    """What is printed and what the page holds, of a control called control."""
+    said: list[str] = []
+    groups = {
+        "control": write(tmp_path / "a", split_votes("control", 0)),
+        "seeing": write(tmp_path / "b", split_votes("seeing", 60)),
+    }
+    judge_folders(groups, tmp_path / "out", said.append)
+    page = tmp_path / "out/verdict.html"
+    return "\n".join(said), page.read_text(), page
+
+
+def test_a_control_that_is_called_control_is_not_marked_twice(told: Any) -> None:
+    said, page, _ = told
+    assert "control (control)" not in said + page
+    assert said.splitlines()[2].startswith("control ")
+
+
+def test_a_control_of_another_name_is_marked(tmp_path: Path) -> None:
+    said: list[str] = []
+    groups = {name: write(tmp_path / name, split_votes(name, 0)) for name in ("mlm", "seeing")}
+    judge_folders(groups, tmp_path / "out", said.append)
+    assert "mlm (control)" in "\n".join(said)
+    assert "mlm (control)" in (tmp_path / "out/verdict.html").read_text()
+
+
+def test_the_page_is_named_when_it_is_written(told: Any) -> None:
+    said, _, page = told
+    assert said.splitlines()[-1] == f"page: {page}" and page.is_file()
+
+
+def test_votes_that_agree_are_no_zero_beside_a_difference(told: Any) -> None:
+    said, page, _ = told
+    assert "-7.2 points" in said, "a third of 60 in 277"
+    assert "0 : 0" not in page and "none differs" in page
+    assert "however far the means are apart" in page
+
+
+@pytest.mark.parametrize("broad", [True, False])
+def test_an_interval_that_ends_at_zero_does_not_hide_the_line(broad: bool) -> None:
+    (axes,) = forest([Difference("a", "3 seeds", 1, (0, 2), [1.0], False)], "points", broad).axes
+    zero = [line for line in axes.lines if list(line.get_xdata()) == [0, 0]]
+    (dashed,) = [line for line in zero if line.get_linestyle() == "--"]
+    others = [line for line in axes.lines if line is not dashed]
+    assert len(zero) == 2, "the line of no difference, and the interval's lower end"
+    assert all(dashed.get_zorder() > line.get_zorder() for line in others)
+    assert all(dashed.get_zorder() < dots.get_zorder() for dots in axes.collections)
