@@ -10,3 +10,6 @@ TASKS = (
     *("world/category", "world/odd", "world/order", "world/truth"),
 )
 """A test compares them with what is there."""
+
+TOLD = ("swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale")
+"""Those whose texts, followed by what is right, tell their labels in pre-training: choices and answers. Compared, too."""
