@@ -12,4 +12,4 @@ TASKS = (
 """A test compares them with what is there."""
 
 TOLD = ("swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale")
-"""Those whose texts, followed by what is right, tell their labels in pre-training: choices and answers. Compared, too."""
+"""Those whose texts tell their labels in pre-training, being followed by what is right; a test compares these, too."""
