@@ -52,7 +52,7 @@ MADE_BY = ("regions", "partition", "shift", "finetune")
 """Commands that a `[data.NAME]` may be made by."""
 OF_SOURCE = {"path": str, "title": str, "get": str, "kind": str}
 OF_DATA = {**OF_SOURCE, "examples": int, "tokens": int}
-OF_WEIGHTS = {**OF_SOURCE, "size": str}
+OF_WEIGHTS = {**OF_SOURCE, "size": str, "answers": str}
 
 
 @dataclass(frozen=True)

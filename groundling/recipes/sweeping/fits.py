@@ -70,6 +70,7 @@ def _table(reference: str) -> str:
 def _settings_of(what: Sweep) -> list[object]:
     """All that may refer to data and weights."""
     held: list[object] = [one.settings[0] for one in what.sources.values()]
+    held += [one.answers for one in what.sources.values()]
     held += [one.settings[0] for one in what.pretrainings]
     for variant in what.variants:
         held += [variant.adapt, dict(variant.tune)]

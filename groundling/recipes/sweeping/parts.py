@@ -41,6 +41,8 @@ class Source:
     """Of data: training examples, for the estimate of steps; 0: not known."""
     tokens: int = 0
     """Of data: pieces and regions of a row on average, for the estimate of hours; 0: not known."""
+    answers: str = ""
+    """Of weights: the data whose right answers they were trained on, such as `data:vcr`; empty: none."""
     command: str = ""
     """What makes it, if it is not there: the name of a command."""
     settings: Filled = (None, None)

@@ -14,6 +14,7 @@ from groundling.config import TrainConfig, flat
 from groundling.recipes.sweeping.paper import mark, spelt
 from groundling.recipes.sweeping.parts import Source, Sweep, references
 from groundling.recipes.sweeping.settings import DEFAULTS, Filled
+from groundling.recipes.sweeping.starts import held_back
 from groundling.recipes.sweeping.steps import Step
 
 ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
@@ -64,6 +65,7 @@ class Plan:
         self.seconds_per_step = seconds_per_step
         self.titles = what.titles
         self.costs = {step.name: self._cost(step) for step in self.steps}
+        self.notes = held_back(self.steps, what.sources)
 
     @cached_property
     def sources(self) -> list[Source]:
@@ -161,6 +163,7 @@ class Plan:
             "paper": self.what.title,
             "sources": [_source_json(source) for source in self.sources],
             "jobs": [self._step_json(step) for step in self.steps],
+            "notes": self.notes,
             "gpu_hours": _sum(cost.hours for cost in self.costs.values()),
             "basis": BASIS,
         }
@@ -186,6 +189,8 @@ class Plan:
         lines = [f"# {title}", ""]
         lines += self._source_lines()
         lines += self._job_lines()
+        for note in self.notes:
+            lines += [*textwrap.wrap(f"note: {note}", WIDTH), ""]
         return [*lines, *self._setting_lines()]
 
     def _source_lines(self) -> list[str]:

@@ -97,11 +97,14 @@ def miniature(
 def _run(
     what: Sweep, steps: Sequence[Step], out: Path, processes: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    absent = missing(Plan(what, steps))
+    plan = Plan(what, steps)
+    absent = missing(plan)
     if absent:
         first = absent[0]
         more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
         raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
+    for note in plan.notes:
+        say(f"note: {note}")
     # Variants, tasks and seeds may grow: each run checks its own settings.
     folder = open_run(out, "sweep", {}, {})
     run_jobs([_job(step, what) for step in steps], processes, say)

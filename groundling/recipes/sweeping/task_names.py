@@ -10,3 +10,6 @@ TASKS = (
     *("world/category", "world/odd", "world/order", "world/truth"),
 )
 """A test compares them with what is there."""
+
+TOLD = ("swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale")
+"""Those whose texts tell their labels in pre-training, being followed by what is right; a test compares these, too."""
