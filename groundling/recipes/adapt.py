@@ -41,7 +41,6 @@ from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     Classroom,
     classroom,
-    clear_kept,
     inner_step,
     make_objectives,
     save_objectives,
@@ -116,7 +115,6 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
     run = Run(out, "adapt", settings, inputs, training.cpu, makes)
     if run.result is not None:
-        clear_kept(config.targeted.teacher_cache, run.folder)
         return run.result
     return _adapted(run, config, training, arm, inner, pairs)
 
@@ -178,9 +176,7 @@ def _adapted(
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
-    result = run.finish(result, save)
-    clear_kept(config.targeted.teacher_cache, run.folder)
-    return result
+    return run.finish(result, save)
 
 
 def _texts(

@@ -49,6 +49,8 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         for split in splits:
             inputs[f"{number} {split}"] = member / FILE.format(split)
     run = Run(out, "ensemble", asdict(config), inputs)
+    if run.result is not None:
+        return run.result
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)

@@ -42,7 +42,6 @@ from groundling.recipes.teaching import (
     Classroom,
     base_room,
     classroom,
-    clear_kept,
     inner_step,
     make_objectives,
     save_objectives,
@@ -102,9 +101,7 @@ def finetune(
     notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
-    result = run.finish(result)
-    clear_kept(config.targeted.teacher_cache, run.folder)
-    return result
+    return run.finish(result)
 
 
 def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from groundling.errors import InputError
 from groundling.evaluate import Scores
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import table
-from groundling.runs import disk_errors, write_json
+from groundling.runs import disk_errors, whole_file, write_json
 
 SPLIT = "pairs"
 """What the answers are filed under, for `verdict`."""
@@ -187,7 +187,7 @@ def _write_items(
     """One JSON line per item: its groups, each model's scores of its texts, and what they are worth."""
     worth = [{rule.name: rule.worth(one).tolist() for rule in rules} for one in scores]
     names = ("model", "other")
-    with disk_errors(path), path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         for number, item in enumerate(items):
             line: dict[str, Any] = {"id": item.id}
             line |= {level: vars(item)[level] for level in LEVELS if vars(item)[level]}

@@ -54,7 +54,6 @@ from groundling.recipes.teaching import (
     Classroom,
     check_parts,
     classroom,
-    clear_kept,
     inner_step,
     make_objectives,
     save_objectives,
@@ -82,7 +81,6 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
     if run.result is not None:
-        clear_kept(config.targeted.teacher_cache, run.folder)
         return run.result
 
     corpora = _corpora(config)
@@ -124,9 +122,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         model.export(folder / "model")
         save_objectives(folder / "model", every)
 
-    result = run.finish(result, save)
-    clear_kept(config.targeted.teacher_cache, run.folder)
-    return result
+    return run.finish(result, save)
 
 
 def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:

@@ -35,7 +35,7 @@ from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.runs import whole_folder
+from groundling.runs import PREPARED, whole_folder
 from groundling.train import train
 
 NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
@@ -146,7 +146,7 @@ def _model(
     if config.start:
         return load_two_towers(config.start)
     with run.state.main_process_first():
-        tokenizer = _tokenizer(run.folder / "tokenizer", images, config, run.state)
+        tokenizer = _tokenizer(run.folder / PREPARED / "tokenizer", images, config, run.state)
     torch.manual_seed(seed_of(training.seed, "init"))
     return TwoTowers(small_clip(config, tokenizer), tokenizer), None
 
