@@ -37,7 +37,7 @@ from groundling.recipes.probe import probe
 from groundling.recipes.teach import teach
 from groundling.tasks.glue import STSB
 from groundling.teachers.taught import Taught
-from groundling.train import train
+from groundling.training import train
 from groundling.world import World, WorldConfig
 
 TINY = {

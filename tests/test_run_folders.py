@@ -89,7 +89,7 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
         raise InputError("refused by the test")
 
     homes.import_recipes()
-    monkeypatch.setattr(groundling.train, "planned", refuse)
+    monkeypatch.setattr(groundling.training, "planned", refuse)
     monkeypatch.setenv("GROUNDLING_CACHE", "")  # tokenised texts stay in the folder
     assert main([*commands(shelf)[name], "--out", str(tmp_path / "out")]) == 2
     opened = [path.parent for path in (tmp_path / "out").rglob("config.json")]
@@ -321,7 +321,7 @@ WHOLE = {
     "runs.py": "what sees to it",
     "checkpoint.py": "into a folder that is renamed",
     "data/shards.py": "into a file that is renamed",
-    "train.py": "a line more of a log; half a line at its end is none to a reader",
+    "training.py": "a line more of a log; half a line at its end is none to a reader",
     "recipes/adapt.py": "into a folder that is renamed",
     "recipes/sweeping/text_stand_ins.py": "into a folder that is renamed",
     "models/adapters.py": "into a folder that is renamed",

@@ -49,7 +49,7 @@ from groundling.recipes.teaching import (
     with_teachers,
 )
 from groundling.teachers.itself import Itself
-from groundling.train import train
+from groundling.training import train
 
 ARMS = {
     "mlm": "mlm",

@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.config import EnsembleConfig, need
 from groundling.errors import InputError, refuse
-from groundling.evaluate import MANY, Scores, most_likely, write_answers
+from groundling.evaluation import MANY, Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify, Form, Regress
 from groundling.recipes.lifecycle import Run

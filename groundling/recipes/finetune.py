@@ -13,7 +13,7 @@ from accelerate import PartialState
 from groundling.batch import Example
 from groundling.config import FinetuneConfig, TrainConfig
 from groundling.data.samples import Samples
-from groundling.evaluate import evaluate, scored, write_answers
+from groundling.evaluation import evaluate, scored, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
 from groundling.models.adapters import ClipAdapter
@@ -55,7 +55,7 @@ from groundling.shift.beside import with_others
 from groundling.students import design_of
 from groundling.tasks import Task
 from groundling.tasks.table import OwnReader, own_notes
-from groundling.train import train
+from groundling.training import train
 
 
 def finetune(

@@ -28,7 +28,7 @@ from groundling.config import PairsConfig, need
 from groundling.data.minimal_pairs import MinimalPair, read_minimal_pairs
 from groundling.data.samples import thinned
 from groundling.errors import InputError
-from groundling.evaluate import Scores
+from groundling.evaluation import Scores
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import table
 from groundling.runs import disk_errors, whole_file, write_json

@@ -66,7 +66,7 @@ from groundling.shift.partitions import hidden_versions, taken
 from groundling.students import design_of, join_options, join_to, load_student
 from groundling.tasks import Task
 from groundling.teachers import Teacher
-from groundling.train import train
+from groundling.training import train
 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from groundling.objectives.contrast import Contrast
 from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.runs import PREPARED, whole_folder
-from groundling.train import train
+from groundling.training import train
 
 NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
 """Settings that an existing CLIP leaves no choice of."""

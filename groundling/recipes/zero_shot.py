@@ -15,7 +15,7 @@ from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.samples import thinned
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
-from groundling.evaluate import Scores, most_likely, write_answers
+from groundling.evaluation import Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.metrics import collapsed
