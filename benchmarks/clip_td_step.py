@@ -54,7 +54,7 @@ from groundling.recipes.teaching import Classroom
 from groundling.teachers import Teacher, said
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
-from groundling.train import Step
+from groundling.training import Step
 
 FEATURES, REGIONS = 2048, 36
 WORDS = 3000

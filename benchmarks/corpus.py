@@ -127,7 +127,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     from groundling.data.samples import TextInput
     from groundling.models.text import TextEncoder
     from groundling.objectives.masked_lm import MaskedLM
-    from groundling.train import train
+    from groundling.training import train
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(text.parent / "tokenizer")

@@ -25,7 +25,7 @@ from groundling.config import TrainConfig
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.text import TextEncoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.train import train
+from groundling.training import train
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{number}" for number in range(1000)]

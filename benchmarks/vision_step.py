@@ -43,7 +43,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.train import Step
+from groundling.training import Step
 
 VOCABULARY, FEATURES, TEXT, REGIONS = 30522, 2048, 128, 100
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

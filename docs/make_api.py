@@ -18,7 +18,7 @@ from typing import Any
 import groundling
 from groundling.cli import COMMANDS
 from groundling.documented import fields_told, summary_of
-from groundling.functions import Setting, settings_of
+from groundling.functions import Setting, command_of, settings_of
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -30,11 +30,11 @@ What a program may use, from the docstrings: `python docs/make_api.py` writes th
 section, and what is called `groundling.NAME` below, come with `import groundling`; the rest is in the modules that are
 named. `help()` says the same of each of them. Letters in shapes are the same everywhere: """
 FUNCTIONS = """
-Each is the command of its name, with its flags as keywords, with `_` for `-`; `help(groundling.adapt)` explains them as
-`--help` does. A setting of several texts takes a lone one, too, and a path stands for its text. A function returns what
-the command prints, which is what `result.json` holds of a run, and raises `InputError` where the command would name a
-mistake. Any other command is a function by its name: `groundling.functions.function_of("retrieve")`, which takes what
-`groundling retrieve` does."""
+Each is the command of its name, with its flags as keywords, with `_` for `-` and spaces; `help(groundling.adapt)`
+explains them as `--help` does. A setting of several texts takes a lone one, too, and a path stands for its text; flags
+with a dot are a dict (`--train.steps 3` is `train={"steps": 3}`). A function returns what the command prints, which is
+what `result.json` holds of a run, and raises `InputError` where the command would name a mistake. `look` is a function
+of its own, which gives a page."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
@@ -54,8 +54,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.metrics": "Metric",
     },
     "The two verbs": {
-        "groundling.train": "train",
-        "groundling.evaluate": "evaluate Scores",
+        "groundling.training": "train",
+        "groundling.evaluation": "evaluate Scores",
         "groundling.feed": "Source",
         "groundling.config": "TrainConfig",
     },
@@ -118,7 +118,7 @@ def _commands() -> Iterator[str]:
     yield "## Commands as functions\n"
     yield _filled(FUNCTIONS)
     for name in commands():
-        yield f"- `{name}`: {_sentence(COMMANDS[name].summary)}"
+        yield f"- `{name}`: {_sentence(COMMANDS[command_of(name)].summary)}"
     yield ""
 
 
@@ -231,10 +231,9 @@ def stub() -> str:
     places = sorted([*lines, "from groundling.functions import Text, Texts"])
     lines = [
         "# Written by `python docs/make_api.py`, which see.",
-        "from collections.abc import Sequence",
+        "from collections.abc import Mapping, Sequence",
         "from typing import Any, Literal",
         "",
-        *(f"from groundling import {name} as {name}" for name in sorted(groundling.MODULES)),
         *places,
         "",
         "__version__: str",
@@ -242,10 +241,11 @@ def stub() -> str:
         "",
     ]
     for name in commands():
-        returned = inspect.signature(COMMANDS[name].function()).return_annotation
+        command = COMMANDS[command_of(name)]
+        returned = inspect.signature(command.function()).return_annotation
         parameters = [f"    {_keyword(one)}," for one in settings_of(name)]
         lines += [f"def {name}(", "    *,", *parameters, f") -> {returned}:"]
-        lines += [f'    """{_sentence(COMMANDS[name].summary)}"""', ""]
+        lines += [f'    """{_sentence(command.summary)}"""', ""]
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """Give text encoders visual knowledge from CLIP, and measure whether they really got it.
 
 These names are all that most programs need. Commands are functions here, with their flags as keywords: `adapt`,
-`pretrain`, `finetune`, ... `groundling.train.train` and `groundling.evaluate.evaluate` are the two verbs below them.
+`pretrain`, `finetune`, ... `train` is the loop below them, and `groundling.evaluation.evaluate` scores its models.
 Importing the package costs nothing: what a name stands for is imported when the name is first used.
 """
 
@@ -12,22 +12,42 @@ __version__ = "0.1.0"
 # What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
 FUNCTIONS = (
     "adapt",
+    "ask",
+    "attention",
+    "compare",
+    "data_check",
+    "data_counts",
+    "data_partition",
+    "data_shift",
+    "data_show",
+    "data_tasks",
+    "data_world",
+    "ensemble",
+    "evaluate",
     "figures",
     "finetune",
+    "grounded",
     "heads",
+    "info",
     "modality",
     "pairs",
     "predict",
     "pretrain",
+    "probe",
+    "push",
+    "quickstart",
     "regions",
     "retrieve",
+    "similarity",
+    "sweep",
     "syntax",
     "teach",
+    "vcr",
     "verdict",
+    "winoground",
+    "zero_shot",
 )
-"""Commands that are functions, too."""
-MODULES = ("evaluate", "train")
-"""Modules to be had without a second import."""
+"""Commands as functions: all but `look`, which is one of its own and gives a page."""
 PLACES = {
     "Batch": "groundling.batch",
     "Encoded": "groundling.batch",
@@ -42,10 +62,11 @@ PLACES = {
     "load": "groundling.predicting",
     "look": "groundling.looking",
     "show_regions": "groundling.vision.show",
+    "train": "groundling.training",
 }
 """Where the other names are."""
 
-__all__ = ["__version__", *PLACES, *FUNCTIONS, *MODULES]
+__all__ = ["__version__", *PLACES, *FUNCTIONS]
 
 
 def __dir__() -> list[str]:
@@ -53,8 +74,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name in MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
     if name in FUNCTIONS:
         value = importlib.import_module(f"{__name__}.functions").function_of(name)
     elif name in PLACES:

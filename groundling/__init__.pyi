@@ -1,9 +1,7 @@
 # Written by `python docs/make_api.py`, which see.
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from groundling import evaluate as evaluate
-from groundling import train as train
 from groundling.batch import Batch as Batch
 from groundling.batch import Encoded as Encoded
 from groundling.batch import Example as Example
@@ -17,6 +15,7 @@ from groundling.objectives import Objective as Objective
 from groundling.predicting import load as load
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
+from groundling.training import train as train
 from groundling.vision.show import show_regions as show_regions
 
 __version__: str
@@ -119,6 +118,179 @@ def adapt(
     out: Text = "runs/adapt",
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
+
+def ask(
+    *,
+    model: Text = "",
+    data: Text = "",
+    modes: Texts = ("fill-mask", "embedding", "stroop"),
+    frames: Texts = ("a {}", "there is a {} .", "i saw a {} ."),
+    layer: int = -1,
+    folds: int = 10,
+    seed: int = 0,
+    max_length: int = 64,
+    out: Text = "runs/ask",
+) -> dict[str, Any]:
+    """Ask an encoder what things look like: Memory Colors, CoDa, ViComTe."""
+
+def attention(
+    *,
+    a: Text = "",
+    b: Text = "",
+    text: Texts = (),
+    task: Text = "",
+    data: Text = "",
+    special: bool = False,
+    max_texts: int = 400,
+    max_length: int = 128,
+    out: Text = "runs/attention",
+) -> dict[str, Any]:
+    """How diverse the attention of two cross-modal models is."""
+
+def compare(
+    *,
+    arms: Texts = ("xdbert", "contrastive"),
+    control: bool = True,
+    tasks: Texts = (),
+    data: Text = "",
+    text: Text = "",
+    label: Text = "",
+    image: Text = "",
+    form: Literal["auto", "classify", "regress"] = "auto",
+    dev: Text = "",
+    group: Text = "",
+    seeds: int = 3,
+    max_train: int = 0,
+    max_length: int = 128,
+    processes: int = 1,
+    adapt: Mapping[str, Any] = {},
+    train: Mapping[str, Any] = {},
+    tune: Mapping[str, Any] = {},
+    out: Text = "runs/compare",
+) -> dict[str, Any]:
+    """Adapt and fine-tune several arms beside the control, and judge them."""
+
+def data_check(
+    *,
+    folder: Text = "",
+    caption_column: Text = "",
+    image_column: Text = "",
+    text: Text = "",
+    label: Text = "",
+    image: Text = "",
+    form: Literal["auto", "classify", "regress"] = "auto",
+    dev: Text = "",
+    group: Text = "",
+) -> int:
+    """What is wrong with a folder of data, before any training."""
+
+def data_counts(
+    *,
+    captions: Texts = (),
+    caption_column: Text = "",
+    image_column: Text = "",
+    caption_splits: Texts = (),
+    tokenizer: Text = "",
+    out: Text = "runs/data-counts",
+) -> str:
+    """How often captions have each word, for `grounded`."""
+
+def data_partition(
+    *,
+    task: Text = "",
+    data: Text = "",
+    per: int = 0,
+    by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto",
+    seed: int = 0,
+    allow_fewer: bool = False,
+    out: Text = "runs/data-partition",
+) -> str:
+    """A few training examples of every stratum, as a hashed list that others reproduce."""
+
+def data_shift(
+    *,
+    data: Text = "",
+    split: Text = "val",
+    kind: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none",
+    legacy: bool = False,
+    attack: Text = "",
+    attack_rationale: Text = "",
+    losses: Text = "",
+    keep: int = 1,
+    max_length: int = 128,
+    wordnet: Text = "",
+    least: int = 10,
+    longest: int = 3,
+    predictions: Text = "",
+    confident: float = 0.9,
+    cpu: bool = False,
+    out: Text = "runs/data-shift",
+) -> dict[str, Any]:
+    """VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics."""
+
+def data_show(
+    *,
+    store: Text = "",
+    image: Text = "",
+    images: Text = "",
+    out: Text = "regions.png",
+) -> dict[str, Any]:
+    """A photo with the boxes that a region store has of it."""
+
+def data_tasks(
+    *,
+    train: int = 4000,
+    held: int = 1000,
+    shortcut: float = 0.0,
+    world: Mapping[str, Any] = {},
+    out: Text = "runs/data-tasks",
+) -> dict[str, int]:
+    """A rendered world as six vision-and-language data sets, with captions and boxes."""
+
+def data_world(
+    *,
+    seed: int = 0,
+    nouns: int = 162,
+    dev_nouns: int = 18,
+    test_nouns: int = 36,
+    scenes: int = 16000,
+    dev_scenes: int = 500,
+    sentences: int = 24000,
+    dev_sentences: int = 1000,
+    size: int = 32,
+    stated: float = 0.0,
+    blind: bool = True,
+    out: Text = "runs/data-world",
+) -> dict[str, Any]:
+    """Render a world whose nouns have looks that only images show."""
+
+def ensemble(
+    *,
+    runs: Texts = (),
+    task: Text = "",
+    data: Text = "",
+    out: Text = "runs/ensemble",
+) -> dict[str, Any]:
+    """Several finished runs' probabilities, averaged and scored as one."""
+
+def evaluate(
+    *,
+    model: Text = "",
+    seed: int = -1,
+    regions: Texts = (),
+    images: Text = "",
+    other_regions: bool = False,
+    detector: Text = "",
+    backbone: Text = "",
+    cpu: bool = False,
+    data: Text = "",
+    split: Text = "",
+    text: Text = "",
+    image: Text = "",
+    choices: Text = "",
+    label: Text = "",
+) -> dict[str, Any]:
+    """Score a fine-tuned model on labelled data, without any training."""
 
 def figures(
     *,
@@ -251,6 +423,20 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
 
+def grounded(
+    *,
+    base: Text = "",
+    other: Text = "",
+    task: Text = "",
+    data: Text = "",
+    counts: Text = "",
+    tokenizer: Text = "",
+    threshold: int = 100,
+    variant: Literal["pieces", "inherit", "words"] = "pieces",
+    out: Text = "runs/grounded",
+) -> dict[str, Any]:
+    """Do gains go with the share of visually grounded words?."""
+
 def heads(
     *,
     model: Text = "",
@@ -276,6 +462,13 @@ def heads(
     out: Text = "runs/heads",
 ) -> dict[str, Any]:
     """Which attention heads look where a phrase's own thing is: every head as a classifier."""
+
+def info(
+    *,
+    name: Text = "",
+    json: bool = False,
+) -> dict[str, Any]:
+    """Parameter counts of a preset or a model folder."""
 
 def modality(
     *,
@@ -471,6 +664,68 @@ def pretrain(
 ) -> dict[str, Any]:
     """Pre-train VisualBERT, VL-BERT or UNITER on captioned images."""
 
+def probe(
+    *,
+    model: Text = "",
+    data: Text = "",
+    seeds: int = 3,
+    questions: Texts = (),
+    columns: Texts = (),
+    max_length: int = 32,
+    kind: Text = "",
+    steps: int = 1000,
+    epochs: float = 1.0,
+    batch: int = 32,
+    batch_tokens: int = 0,
+    accumulate: int = 1,
+    optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw",
+    lr: float = 0.0005,
+    betas: Sequence[float] = (0.9, 0.999),
+    epsilon: float = 1e-08,
+    momentum: float = 0.9,
+    schedule: Literal["linear", "cosine", "constant", "steps"] = "linear",
+    milestones: Sequence[float] = (),
+    milestone_factor: float = 0.1,
+    warmup: float = 0.1,
+    warmup_steps: int = 0,
+    horizon: int = 0,
+    weight_decay: float = 0.0,
+    decay_all: bool = False,
+    head_lr: float = 1.0,
+    head_start: int = 0,
+    head_share: float = 0.0,
+    clip: float = 1.0,
+    clip_each: bool = False,
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    gradient_checkpointing: bool = False,
+    seed: int = 0,
+    compile: bool = False,
+    workers: int = -1,
+    save_every: int = 500,
+    log_every: int = 50,
+    cpu: bool = False,
+    out: Text = "runs/probe",
+) -> dict[str, Any]:
+    """Ask an encoder what it knows of a rendered world's nouns."""
+
+def push(
+    *,
+    run: Text = "",
+    to: Text = "",
+    seed: int = -1,
+    private: bool = False,
+) -> dict[str, Any]:
+    """Put what a run saved on Hugging Face's hub, with a card of how it was made."""
+
+def quickstart(
+    *,
+    seed: int = 0,
+    processes: int = 2,
+    scale: float = 1.0,
+    out: Text = "runs/quickstart",
+) -> dict[str, Any]:
+    """The whole path on a rendered world, offline, in minutes."""
+
 def regions(
     *,
     images: Text = "",
@@ -518,6 +773,31 @@ def retrieve(
     out: Text = "runs/retrieve",
 ) -> dict[str, Any]:
     """Image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+
+def similarity(
+    *,
+    a: Text = "",
+    b: Text = "",
+    top: int = 0,
+    draws: int = 5,
+    seed: int = 0,
+    out: Text = "runs/similarity",
+) -> dict[str, Any]:
+    """CCA, SVCCA and PWCCA of two encoders' word embeddings."""
+
+def sweep(
+    *,
+    file: Text = "",
+    table: Text = "",
+    rows: Texts = (),
+    seeds: int = 0,
+    processes: int = 1,
+    plan: bool = False,
+    seconds_per_step: float = 0.0,
+    miniature: bool = False,
+    out: Text = "runs/sweep",
+) -> dict[str, Any]:
+    """A list of runs over variants, tasks and seeds; does what is missing."""
 
 def syntax(
     *,
@@ -611,6 +891,17 @@ def teach(
 ) -> dict[str, Any]:
     """Train a small CLIP teacher on captioned images."""
 
+def vcr(
+    *,
+    answers: Text = "",
+    rationales: Text = "",
+    data: Text = "",
+    split: Text = "val",
+    both: Text = "",
+    out: Text = "runs/vcr",
+) -> dict[str, Any]:
+    """VCR's joint score and server file, from runs on its answers and on its rationales."""
+
 def verdict(
     *,
     runs: Texts = (),
@@ -618,3 +909,40 @@ def verdict(
     out: Text = "runs/verdict",
 ) -> dict[str, Any]:
     """Judge runs against a control's: intervals, permutation, one plain sentence each."""
+
+def winoground(
+    *,
+    model: Text = "",
+    data: Text = "",
+    other: Text = "",
+    images: Text = "",
+    regions: Texts = (),
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    cpu: bool = False,
+    out: Text = "runs/winoground",
+) -> dict[str, Any]:
+    """Does a model tell images and captions of the same words apart?."""
+
+def zero_shot(
+    *,
+    model: Text = "",
+    task: Text = "",
+    data: Text = "",
+    split: Text = "",
+    also: Texts = (),
+    images: Text = "",
+    regions: Texts = (),
+    most_regions: int = 0,
+    other_regions: bool = False,
+    max_length: int = 128,
+    protocol: Literal["iqa", "ia"] = "iqa",
+    fit: Literal["split", "train"] = "split",
+    prompt: Text = "{question} {answer}",
+    most_questions: int = 0,
+    teacher_cache: Text = "",
+    cpu: bool = False,
+    out: Text = "runs/zero-shot",
+) -> dict[str, Any]:
+    """What a CLIP, or a pre-trained model's match head, answers without training on a task."""

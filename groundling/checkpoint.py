@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from groundling.errors import InputError, first_line
 from groundling.hashing import sha256_of
 from groundling.progress import is_first
-from groundling.runs import disk_errors, json_text, read_json, synced
+from groundling.runs import disk_errors, json_text, read_json, readable, synced
 
 STATE = "state.safetensors"
 """Weights and the optimizer's state."""
@@ -67,7 +67,7 @@ class Checkpoints:
         """Write the state after `counters.step` optimizer steps; `best` names the weights set aside that it needs."""
         target = self.folder / f"step-{counters.step:09d}"
         partial = self.folder / "partial"
-        with disk_errors(target):
+        with disk_errors(target, self.intact()):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             save_file(_tensors(module, optimizer), partial / STATE)
@@ -79,12 +79,19 @@ class Checkpoints:
             if best:
                 sums[self._aside(best).name] = self._hash_of(self._aside(best))
             (partial / CHECKSUMS).write_text(json_text(sums, indent=1), encoding="utf-8")
+            readable(partial)
             for path in (*partial.iterdir(), partial):
                 synced(path)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
             synced(self.folder)
         self._tidy(target)
+
+    def intact(self) -> str:
+        """What to say of them beside a mistake; empty without any."""
+        states = sorted(self.folder.glob("step-*"))
+        steps = [int(state.name.removeprefix("step-")) for state in states]
+        return f"the checkpoint of step {steps[-1]:,} is intact" if steps else ""
 
     def _tidy(self, newest: Path) -> None:
         """Remove what no state needs that may be resumed: those before `newest` but the last, and all after it."""
@@ -107,7 +114,7 @@ class Checkpoints:
         """Set the weights after `step` aside, the best so far."""
         target = self._aside(step)
         partial = self.folder / "partial.safetensors"
-        with disk_errors(target):
+        with disk_errors(target, self.intact()):
             self.folder.mkdir(parents=True, exist_ok=True)
             weights = {name: _plain(value) for name, value in _weights(module).items()}
             save_file(weights, partial)

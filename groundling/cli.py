@@ -306,7 +306,7 @@ def out_of(name: str) -> tuple[str, str]:
         return place, command.writes
     if command.file:
         return place, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
-    about = "Run folder; the same command again resumes from its last checkpoint."
+    about = "Run folder; the same command again goes on from what it has saved."
     return place, about
 
 
@@ -324,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         stopped = "stopped; nothing is written"
         if name and COMMANDS[name].out and not COMMANDS[name].file:
-            stopped = "stopped; the same command resumes from the last checkpoint"
+            stopped = "stopped; the same command goes on from what it has saved"
         print(f"groundling: {stopped}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # as of `groundling adapt --help | head`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple, get_args
 
@@ -18,25 +18,43 @@ Texts = Text | Sequence[Text]
 """What a setting takes that is a list of texts: a single one does as well."""
 
 
+def spelt(command: str) -> str:
+    """What a command's function is called."""
+    return command.replace("-", "_").replace(" ", "_")
+
+
+def command_of(name: str) -> str:
+    """The command whose function has this name."""
+    return {spelt(command): command for command in COMMANDS}[name]
+
+
 def function_of(name: str) -> Callable[..., Any]:
-    """A command as a function of keywords.
+    """The function of keywords that is called so: a command.
 
     It returns what the command prints, which is what `result.json` holds of a run, and raises InputError where the
     command would name a mistake.
     """
-    command = COMMANDS[name]
+    command = COMMANDS[command_of(name)]
     settings = settings_of(name)
     kinds = {one.told.name: one.kind for one in settings}
     switches = [name for name, kind in kinds.items() if kind is bool]
+    where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
         given = {key: _given(value, kinds.get(key)) for key, value in values.items()}
-        out = [given.pop("out", out_of(name)[0])] if command.out else []
+        out = [given.pop("out", out_of(command_of(name))[0])] if command.out else []
         if not all(isinstance(place, str) for place in out):
-            raise InputError(f"groundling.{name}: out = {out[0]!r}, expected a text or a path")
+            raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
         with as_keywords(kinds, switches, given):
-            configs = filled(list(command.settings.values()), given, f"groundling.{name}")
-            return command.call([*configs, *out])
+            groups = {
+                prefix: _group(given.pop(prefix, {}), prefix, where) for prefix in _groups(name)
+            }
+            own = filled(list(_own(name).values()), given, where)
+            made = dict(zip(_own(name), own, strict=True))
+            for prefix, some in groups.items():
+                default = [command.settings[prefix]]
+                made |= {prefix: filled(default, some, f"{where}: {prefix}")[0]}
+            return command.call([*(made[prefix] for prefix in command.settings), *out])
 
     parameters = [
         Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
@@ -47,6 +65,24 @@ def function_of(name: str) -> Callable[..., Any]:
     call.__module__ = "groundling"
     call.__doc__ = _explained(name, command, [one.told for one in settings])
     return call
+
+
+def _own(name: str) -> dict[str, Any]:
+    """A command's settings that are keywords of its function, with their defaults."""
+    settings = COMMANDS[command_of(name)].settings
+    return {prefix: one for prefix, one in settings.items() if prefix.startswith("_")}
+
+
+def _groups(name: str) -> list[str]:
+    """A command's settings of other commands, each of which is one keyword, and takes a mapping."""
+    return [prefix for prefix in COMMANDS[command_of(name)].settings if not prefix.startswith("_")]
+
+
+def _group(value: object, prefix: str, where: str) -> dict[str, object]:
+    """Settings of one group; raises InputError if they are no mapping."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
+    return {str(key): _given(one, None) for key, one in value.items()}
 
 
 class Setting(NamedTuple):
@@ -61,9 +97,10 @@ class Setting(NamedTuple):
 
 
 def settings_of(name: str) -> list[Setting]:
-    """A command's settings; `out`, if it has one, is the last."""
+    """The settings of a command's function; `out`, if it has one, is the last."""
+    command = COMMANDS[command_of(name)]
     found: list[Setting] = []
-    for config in COMMANDS[name].settings.values():
+    for config in _own(name).values():
         for group, one in flat(config):
             kind: Any = type(group)
             (told,) = (field for field in fields_told(kind) if field.name == one.name)
@@ -71,14 +108,21 @@ def settings_of(name: str) -> list[Setting]:
             found.append(
                 Setting(told._replace(default=repr(default)), hints(kind)[one.name], default)
             )
-    if COMMANDS[name].out:
-        place, about = out_of(name)
+    for prefix in _groups(name):
+        names = ", ".join(one.name for _, one in flat(command.settings[prefix]))
+        about = f"Settings by name, as the flags `--{prefix}.` have them: {names}."
+        told = Told(prefix, "Mapping[str, Any]", "{}", about)
+        found.append(Setting(told, Mapping[str, Any], {}))
+    if command.out:
+        place, about = out_of(command_of(name))
         found.append(Setting(Told("out", "str", repr(place), about), str, place))
     return found
 
 
 def _given(value: object, kind: Any) -> object:
     """A value as the command would have it of its flag: no paths, no lists, no lone text where several may stand."""
+    if kind == Mapping[str, Any]:
+        return value
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str) and get_args(kind) == (str, ...):
@@ -93,8 +137,8 @@ def _explained(name: str, command: Command, told: Sequence[Told]) -> str:
     lines = [
         f"{command.summary[0].upper()}{command.summary[1:]}.",
         "",
-        f"The command `groundling {name}`, with its flags as keywords. A setting of several texts takes a lone one,",
-        "too, and a path stands for its text.",
+        f"The command `groundling {command_of(name)}`, with its flags as keywords. A setting of several texts takes",
+        "a lone one, too, and a path stands for its text.",
         "",
         "Settings:",
         *listed(told),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from groundling.runs import disk_errors
+from groundling.runs import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,8 +162,7 @@ def write_report(
     text = page.render(
         told, terms=terms or {}, stacks=STACKS, stack=_stack, has_long_word=_has_long_word
     )
-    with disk_errors(path):
-        path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def _stack(columns: int) -> str:
@@ -193,11 +192,16 @@ def svg_of(figure: Figure, path: str | Path | None = None, label: str = "") -> s
 
     `label` is read aloud in its place. Raises InputError if the PNG cannot be written.
     """
+    from matplotlib import rc_context
+
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+    # Without a salt of ours the names inside are drawn by lot, and no page is ever the same again.
+    with rc_context({"svg.hashsalt": f"groundling {figure.get_size_inches().tolist()}"}):
+        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     if path is not None:
-        with disk_errors(Path(path)):
-            figure.savefig(path, format="png", dpi=130)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=130)
+        write_whole(Path(path), drawn.getvalue())
     # What stands before the element (XML declaration and doctype) belongs to a file of its own.
     svg = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
     svg = svg.replace("#000000", "currentColor")

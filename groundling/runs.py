@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from stat import S_IMODE
+from typing import Any, TextIO
 from weakref import WeakValueDictionary
 
 from groundling.errors import InputError, first_line
@@ -23,6 +24,20 @@ from groundling.hashing import data_hash
 
 RESULT = "result.json"
 """What a run writes last of all."""
+PREPARED = "prepared"
+"""The folder, in a run's own, of what it makes of its inputs before its first step: nothing that a reader wants."""
+SETTINGS = "config.json"
+"""What a run writes first."""
+NO_RESULTS = (
+    SETTINGS,
+    PREPARED,
+    "log.jsonl",
+    "tensorboard",
+    "partial",
+    "partial.safetensors",
+    ".partial",
+)
+"""Names of files and folders that a run may have left, or runs inside its folder, and saved nothing yet."""
 MOST_STEPS = 10**12
 """What no run has."""
 LONGEST = 2**63
@@ -62,16 +77,44 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises InputError as `write_json`.
     """
     with disk_errors(path):
+        if _holds(path, content.encode() if isinstance(content, str) else content):
+            return  # a finished run says the same again, be it on a disk that cannot be written to
         partial = _partial(path)
-        if isinstance(content, str):
-            partial.write_text(content, encoding="utf-8")
-        else:
-            partial.write_bytes(content)
-        os.replace(partial, path)
+        try:
+            if isinstance(content, str):
+                partial.write_text(content, encoding="utf-8")
+            else:
+                partial.write_bytes(content)
+            os.replace(partial, path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file has this very content."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A new text file to write to line by line, which has its name once all of it is written.
+
+    Raises InputError as `write_json`.
+    """
+    with disk_errors(path):
+        partial = _partial(path)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                yield file
+            os.replace(partial, path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def _partial(path: Path) -> Path:
-    """Where `write_whole` writes what is to be a file."""
+    """Where what is to be a file is written until it is whole."""
     return path.with_name(path.name + ".partial")
 
 
@@ -85,9 +128,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
         partial = path / ".partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        yield partial
-        for file in partial.rglob("*"):
-            synced(file)
+        try:
+            yield partial
+            readable(partial)
+            for file in partial.rglob("*"):
+                synced(file)
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)  # a full disk is to have its room again
+            raise
         for made in sorted(partial.iterdir()):
             target = path / made.name
             if target.is_dir() and not target.is_symlink():
@@ -123,6 +171,17 @@ def _name(partial: Path, path: Path) -> None:
         os.replace(partial, path)
 
 
+def readable(folder: Path) -> None:
+    """Give all files below a folder the mode of new files there: safetensors' are for their owner alone."""
+    new = folder / "mode"
+    new.touch()
+    mode = S_IMODE(new.stat().st_mode)
+    new.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file() and S_IMODE(file.stat().st_mode) != mode:
+            file.chmod(mode)
+
+
 def synced(path: Path) -> None:
     """Let a file's bytes, or a folder's names, be on the disk before anything else is: a rename must not be earlier."""
     handle = os.open(path, os.O_RDONLY)
@@ -135,9 +194,10 @@ def synced(path: Path) -> None:
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     """Turn a full disk or a forbidden folder into an InputError of one line; what was there before stays."""
 
-    def __init__(self, path: Path) -> None:
-        """`path`: what is written."""
+    def __init__(self, path: Path, kept: str = "") -> None:
+        """`path`: what is written; `kept`: what of the run is safe all the same."""
         self.path = path
+        self.kept = kept
 
     def __enter__(self) -> None: ...
 
@@ -151,9 +211,8 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
             return
         reason = error.strerror if isinstance(error, OSError) else None
         reason = reason or first_line(error)
-        raise InputError(
-            f"{self.path}: cannot be written ({reason}); earlier checkpoints are intact"
-        ) from None
+        kept = f"; {self.kept}" if self.kept else ""
+        raise InputError(f"{self.path}: cannot be written ({reason}){kept}") from None
 
 
 def read_json(path: Path) -> Any:
@@ -316,7 +375,7 @@ def open_run(
             name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()
         },
     }
-    settings = out / "config.json"
+    settings = out / SETTINGS
     if _has_results(out, settings):
         theirs = read_json(settings)
         if not isinstance(theirs, dict):
@@ -337,16 +396,54 @@ def open_run(
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     ready(out)
+    theirs = _told(settings) if settings.exists() else mine
+    if any(theirs.get(part) != mine[part] for part in mine):
+        _clear_leftovers(out)
     write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})
     return out
 
 
 def _has_results(out: Path, settings: Path) -> bool:
-    """Whether a run has left more than its settings: else it stopped at a mistake that may be mended by now."""
+    """Whether a run has saved anything that it can go on from: else it stopped at a mistake that may be mended by now.
+
+    A file that nobody knows counts as well.
+    """
     if not settings.exists():
         return False
-    no_result = (settings, _partial(settings))
-    return any(path.is_file() and path not in no_result for path in out.rglob("*"))
+    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    if not all(_is_leftover(path) for path in files):
+        return True
+    # Settings of something else are no leave to remove what lies beside them.
+    return len(files) > 1 and "kind" not in _told(settings)
+
+
+def _told(settings: Path) -> Mapping[str, Any]:
+    """What a file of settings says; nothing if it is damaged, or none."""
+    try:
+        told = read_json(settings)
+    except InputError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file below a run's folder is none that a run can go on from."""
+    return path.suffix == ".partial" or not set(path.parts).isdisjoint(NO_RESULTS)
+
+
+def _clear_leftovers(out: Path) -> None:
+    """Remove what another run left that saved nothing: its tokenizer, say, is not this one's."""
+    with disk_errors(out):
+        for path in sorted(out.rglob("*"), reverse=True):
+            if path.is_file() and _is_leftover(path.relative_to(out)):
+                path.unlink()
+            elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                path.rmdir()
+
+
+def clear_prepared(out: Path) -> None:
+    """Remove what a run that has ended had prepared for itself."""
+    shutil.rmtree(out / PREPARED, ignore_errors=True)
 
 
 def difference(theirs: object, mine: object, name: str) -> str:

@@ -29,7 +29,7 @@ from transformers import (
     ViltImageProcessorPil,
 )
 
-import groundling.train
+import groundling.training
 from groundling.cli import COMMANDS
 from groundling.config import TrainConfig
 from groundling.errors import InputError
@@ -242,14 +242,14 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing in the library may catch it."""
 
 
-class Counting(groundling.train.Once):
+class Counting(groundling.training.Once):
     """The ordinary inner step, which counts its calls and can die after the backward pass of one."""
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
         self.calls = 0
 
-    def __call__(self, micro: groundling.train.MicroStep) -> Any:
+    def __call__(self, micro: groundling.training.MicroStep) -> Any:
         self.calls += 1
         terms = super().__call__(micro)
         if self.calls == self.at:
@@ -266,7 +266,7 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
     """`train` with an inner step in place of that which a recipe asks for."""
 
     def call(*arguments: Any, **options: Any) -> dict[str, object]:
-        return groundling.train.train(*arguments, **{**options, "inner": inner})
+        return groundling.training.train(*arguments, **{**options, "inner": inner})
 
     return call
 

@@ -42,9 +42,9 @@ from groundling.recipes.push import _card, _described
 from groundling.recipes.shift import _seed_of_text_only
 from groundling.recipes.show import data_show
 from groundling.recipes.sweeping.file import read_sweep
-from groundling.recipes.teaching import clear_kept
+from groundling.recipes.teaching import place_of_features
 from groundling.recipes.vcr import _files
-from groundling.runs import finished, open_run, read_log
+from groundling.runs import clear_prepared, finished, open_run, read_log
 from groundling.students import load_student
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
@@ -351,7 +351,7 @@ def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run
         with pytest.raises(KeyboardInterrupt):
             data_show(config, tmp_path / "out.png")
     assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
-    for kept in ("teacher/x.npy", "texts/x.npy"):
-        put(tmp_path / "run" / kept, "")
-    clear_kept("", tmp_path / "run")
+    for kept in (place_of_features("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
+        put(kept / "x.npy", "")
+    clear_prepared(tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []

@@ -281,7 +281,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     assert main(["adapt"]) == 130
     assert (
         capsys.readouterr().err
-        == "groundling: stopped; the same command resumes from the last checkpoint\n"
+        == "groundling: stopped; the same command goes on from what it has saved\n"
     )
     monkeypatch.setattr("groundling.recipes.predict.predict", interrupted)
     assert main(["predict"]) == 130

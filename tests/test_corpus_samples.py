@@ -24,13 +24,14 @@ from groundling.data.corpora import corpus, full_blocks
 from groundling.data.corpus_samples import CorpusSamples, corpus_samples
 from groundling.data.lexicon import Lexicon
 from groundling.data.plain_text import plain_lines
-from groundling.data.prepared import clear_stores, place_of_stores
+from groundling.data.prepared import place_of_stores
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
 from groundling.data.weighted_files import weighted_files
 from groundling.data.words import numbers, spans, spans_of_much, word_of
 from groundling.errors import InputError
 from groundling.feed import Plan, Source, sectioned
 from groundling.hashing import CACHE, cache_folder
+from groundling.runs import clear_prepared
 
 NASTY = [
     "",
@@ -449,10 +450,9 @@ def test_without_a_cache_texts_go_with_the_run(
     ):
         read(write(tmp_path / "t.txt", NASTY), blocked, bert_tokenizer)
     monkeypatch.setenv(CACHE, "")
-    assert place_of_stores(tmp_path) == tmp_path / "texts"
-    put(tmp_path / "texts" / "x.npy", "")
-    clear_stores(tmp_path)
-    assert not (tmp_path / "texts").exists()
+    put(place_of_stores(tmp_path) / "x.npy", "")
+    clear_prepared(tmp_path)
+    assert not place_of_stores(tmp_path).exists()
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".parquet"])

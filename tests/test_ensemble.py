@@ -14,7 +14,7 @@ from homes import STEPS, answers, put, rte, student
 from scipy.special import softmax
 from test_partitions import vqa
 
-import groundling.evaluate
+import groundling.evaluation
 import groundling.recipes.ensemble
 from groundling.cli import main
 from groundling.config import EnsembleConfig, FinetuneConfig, VcrConfig
@@ -137,7 +137,7 @@ def test_of_many_answers_the_likely_ones_are_averaged(
     finetune(config, steps, tmp_path / "full")
     full = EnsembleConfig((str(tmp_path / "full"),), "vqa", str(folder))
     in_full = ensemble(full, tmp_path / "full-mean")
-    for module in (groundling.evaluate, groundling.recipes.ensemble):
+    for module in (groundling.evaluation, groundling.recipes.ensemble):
         monkeypatch.setattr(module, "MANY", 2)
     finetune(config, steps, tmp_path / "many")
     line = answers(tmp_path / "many/seed-0/predictions_val.jsonl")[0]

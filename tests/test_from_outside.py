@@ -54,7 +54,7 @@ from groundling.recipes.pretrain import pretrain
 from groundling.recipes.probe import probe
 from groundling.students import load_student
 from groundling.teachers.taught import Taught
-from groundling.train import InnerStep, MicroStep, Once, Step, train
+from groundling.training import InnerStep, MicroStep, Once, Step, train
 from groundling.world.world import World
 
 FEW = ["--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
@@ -121,7 +121,7 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.train import Once
+from groundling.training import Once
 
 
 def needs_one(value):
@@ -139,7 +139,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.train import Once
+from groundling.training import Once
 
 
 class Nameless(Objective):

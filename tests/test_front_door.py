@@ -23,6 +23,7 @@ from groundling.cli import COMMANDS, main
 from groundling.config import ADAPTING, AdaptConfig, TrainConfig, configured
 from groundling.documented import documented, fields_told, summary_of
 from groundling.errors import InputError
+from groundling.functions import command_of, spelt
 from groundling.objectives import Objective
 
 PACKAGE = Path(groundling.__file__).parent
@@ -52,7 +53,8 @@ print(sorted({"torch", "transformers", "accelerate", "numpy"} & set(sys.modules)
 def test_every_name_is_there(name: str) -> None:
     value = getattr(groundling, name)
     assert value is getattr(groundling, name)
-    if name not in groundling.MODULES and name != "__version__":
+    if name != "__version__":
+        assert callable(value)
         assert inspect.getdoc(value)
         assert (value.__name__, type(value) is ModuleType) == (name, False)
 
@@ -60,8 +62,8 @@ def test_every_name_is_there(name: str) -> None:
 def test_names_of_other_modules_are_the_same_objects() -> None:
     assert groundling.Batch is Batch
     assert groundling.Objective is Objective
-    assert groundling.train.train.__module__ == "groundling.train"
-    assert groundling.evaluate.evaluate.__module__ == "groundling.evaluate"
+    assert groundling.train.__module__ == "groundling.training"
+    assert groundling.evaluate.__module__ == "groundling"
 
 
 def test_an_unknown_name_says_what_there_is() -> None:
@@ -96,8 +98,43 @@ def test_editors_know_what_is_imported_late() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -> None:
     assert getattr(groundling, name)() == {"said": 1}
-    assert main([name]) == 0
+    assert main(command_of(name).split()) == 0
     assert called[0] == called[1]
+
+
+def test_every_command_is_a_function() -> None:
+    assert sorted([*FUNCTIONS, "look"]) == sorted(map(spelt, COMMANDS))
+
+
+def test_no_module_takes_a_functions_name() -> None:
+    """Whoever imports a module of the package puts it under its name there."""
+    modules = {path.stem for path in PACKAGE.iterdir()}
+    assert modules.isdisjoint(groundling.__all__)
+
+
+def test_settings_of_other_commands_are_dicts(called: list[tuple]) -> None:
+    groundling.compare(arms=["l1"], adapt={"student": Path("s"), "text": ("a",)}, tune={"steps": 3})
+    assert (
+        main(
+            [
+                "compare",
+                "--arms",
+                "l1",
+                "--adapt.student",
+                "s",
+                "--adapt.text",
+                "a",
+                "--tune.steps",
+                "3",
+            ]
+        )
+        == 0
+    )
+    assert called[0] == called[1]
+    with pytest.raises(InputError, match=r"^groundling.compare: tune: unknown key 'stps'.*steps\?"):
+        groundling.compare(tune={"stps": 3})
+    with pytest.raises(InputError, match=r"^groundling.compare: tune = 3, expected settings by"):
+        groundling.compare(tune=3)
 
 
 def test_keywords_fill_the_settings(called: list[tuple]) -> None:
@@ -140,10 +177,14 @@ def test_a_mistake_is_one_line(values: dict[str, Any], message: str, called: lis
 def test_every_setting_of_a_function_is_explained(name: str) -> None:
     function = getattr(groundling, name)
     keywords = inspect.signature(function).parameters
-    flags = flags_of(name)
-    assert [f"--{key.replace('_', '-')}" for key in keywords] == [*flags, "--out"]
+    command = COMMANDS[command_of(name)]
+    flags = flags_of(command_of(name))
+    flags = {flag: text for flag, text in flags.items() if "." not in flag}
+    groups = [prefix for prefix in command.settings if not prefix.startswith("_")]
+    expected = [*flags, *(f"--{prefix}" for prefix in groups), *["--out"][: command.out]]
+    assert [f"--{key.replace('_', '-')}" for key in keywords] == expected
     text = " ".join(pydoc.render_doc(function, renderer=pydoc.plaintext).split())
-    assert COMMANDS[name].summary[1:] in text
+    assert command.summary[1:] in text
     for key, doc in zip(keywords, flags.values(), strict=False):
         default = keywords[key].default
         assert f" {key}: " in text

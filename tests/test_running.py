@@ -42,7 +42,7 @@ from groundling.progress import Progress, followed
 from groundling.recipes.teach import teach
 from groundling.recipes.teaching import inner_step
 from groundling.runs import whole_folder
-from groundling.train import train
+from groundling.training import train
 
 CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
 

@@ -29,7 +29,7 @@ from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes.compare import compare
 from groundling.recipes.sweep import read_sweep
-from groundling.train import train
+from groundling.training import train
 
 SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))
 

@@ -48,7 +48,7 @@ from groundling.objectives.td_image import TargetedImage
 from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.recipes.finetune import finetune
-from groundling.train import Step, train
+from groundling.training import Step, train
 
 FOUR = Choose(("0", "1", "2", "3"))
 TERMS = ("td_image", "td_text", "td_words")

@@ -16,13 +16,13 @@ from groundling.batch import Example, collate
 from groundling.config import FinetuneConfig, configured
 from groundling.data.samples import TextInput, TextSamples
 from groundling.errors import InputError
-from groundling.evaluate import evaluate
+from groundling.evaluation import evaluate
 from groundling.find import named
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
 from groundling.tasks.swag import FORM, FULL, REGULAR
-from groundling.train import train
+from groundling.training import train
 
 
 def refusal(task: Task, folder: Path) -> str:

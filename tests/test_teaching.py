@@ -106,7 +106,7 @@ def test_a_cached_and_a_live_teacher_say_the_same(
     tune: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("groundling.train.said", never)
+        patch.setattr("groundling.training.said", never)
         finetune(tune, STEPS, tmp_path / "cached")
     monkeypatch.setattr(Taught, "_read", never)
     finetune(changed(tune, cache_gb=0.0), STEPS, tmp_path / "live")
@@ -150,7 +150,7 @@ def test_regions_do_not_count_as_the_teachers_words(
         teacher=str(place / "teacher"),
         cache_gb=1e-4,
     )
-    monkeypatch.setattr("groundling.train.said", never)
+    monkeypatch.setattr("groundling.training.said", never)
     finetune(config, replace(STEPS, batch=4), tmp_path)
     assert set(terms(tmp_path / "seed-0")[0]) == {"task", "l1_sentence", "l1_word"}
 

@@ -16,7 +16,7 @@ from homes import put
 from groundling import cli
 from groundling.analysis.watched import means_by_epoch
 from groundling.config import AskConfig, FinetuneConfig, TrainConfig, configured
-from groundling.evaluate import Scores
+from groundling.evaluation import Scores
 from groundling.exams import Exam
 from groundling.forms import Classify
 from groundling.objectives.supervised import Supervised
@@ -25,7 +25,7 @@ from groundling.recipes.finetuning.result import summary
 from groundling.recipes.lifecycle import Run
 from groundling.runs import json_text, plain, read_log, write_json
 from groundling.tasks.glue import STSB
-from groundling.train import train
+from groundling.training import train
 
 
 def strictly(text: str) -> Any:

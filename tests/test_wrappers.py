@@ -25,7 +25,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import Teacher, said
 from groundling.teachers.taught import Taught
-from groundling.train import Step
+from groundling.training import Step
 
 COUNT = 6
 CHOICES = 3

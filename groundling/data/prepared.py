@@ -14,7 +14,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,7 +48,7 @@ from groundling.errors import InputError
 from groundling.hashing import CACHE, cache_folder, data_hash, hashes_of, remember
 from groundling.jobs import cores, side_by_side
 from groundling.progress import Progress
-from groundling.runs import json_text
+from groundling.runs import PREPARED, json_text
 
 FOLDER = "texts"
 """Where stores are, in the cache or in a run's folder."""
@@ -103,13 +102,7 @@ class Some(NamedTuple):
 def place_of_stores(run: Path) -> Path:
     """Where stores are kept: in the cache, for all runs on the same text, or without one in the run's own folder."""
     cache = cache_folder()
-    return (run if cache is None else cache) / FOLDER
-
-
-def clear_stores(run: Path) -> None:
-    """Remove what was kept for this run alone, which has ended."""
-    if PartialState().is_main_process:
-        shutil.rmtree(run / FOLDER, ignore_errors=True)
+    return (run / PREPARED if cache is None else cache) / FOLDER
 
 
 def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> ShardStore:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from groundling.batch import Example, Sample, collate
-from groundling.evaluate import evaluate
+from groundling.evaluation import evaluate
 from groundling.forms import Choose, Pick, Regress
 from groundling.grounding.outcomes import Match
 from groundling.looking.views import Answer, Boxes

@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from groundling.batch import Example
 from groundling.errors import InputError
-from groundling.evaluate import LIKELY, MANY, Scores
+from groundling.evaluation import LIKELY, MANY, Scores
 from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.shift.predictions import Said, probabilities
 

@@ -15,7 +15,7 @@ from groundling.data.paired import Mark, RegionSamples
 from groundling.data.pictures import Picture, Pictured
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.errors import InputError
-from groundling.evaluate import Scores, evaluate
+from groundling.evaluation import Scores, evaluate
 from groundling.find import is_outside, named, source_of
 from groundling.forms import Form, Pick
 from groundling.hashing import sha256_of

@@ -12,7 +12,7 @@ from groundling.batch import Example
 from groundling.config import Asking, OwnFile
 from groundling.data.own_rows import texts_in
 from groundling.errors import InputError
-from groundling.evaluate import Scores, joined, scored
+from groundling.evaluation import Scores, joined, scored
 from groundling.forms import Answer, Form
 from groundling.predicting.data import check_answers, columns_for, is_own_file
 from groundling.predicting.examples import Columns, lines_of

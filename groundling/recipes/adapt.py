@@ -41,7 +41,6 @@ from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     Classroom,
     classroom,
-    clear_kept,
     fewer_negatives,
     inner_step,
     make_objectives,
@@ -51,7 +50,7 @@ from groundling.recipes.teaching import (
     with_teachers,
 )
 from groundling.teachers.itself import Itself
-from groundling.train import train
+from groundling.training import train
 
 ARMS = {
     "mlm": "mlm",
@@ -117,7 +116,6 @@ def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[s
     makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
     run = Run(out, "adapt", settings, inputs, training.cpu, makes)
     if run.result is not None:
-        clear_kept(config.targeted.teacher_cache, run.folder)
         return run.result
     return _adapted(run, config, training, arm, inner, pairs)
 
@@ -180,9 +178,7 @@ def _adapted(
         card = _card(config, training, result)
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
-    result = run.finish(result, save)
-    clear_kept(config.targeted.teacher_cache, run.folder)
-    return result
+    return run.finish(result, save)
 
 
 def _texts(

@@ -17,7 +17,7 @@ from groundling.analysis.noun_states import noun_states
 from groundling.config import AskConfig, need
 from groundling.data.visual_facts import VisualFact, open_visual_facts
 from groundling.errors import InputError
-from groundling.evaluate import Scores
+from groundling.evaluation import Scores
 from groundling.recipes.lifecycle import Run
 
 ALL = "all"

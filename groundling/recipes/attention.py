@@ -16,7 +16,7 @@ from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.recipes.lifecycle import Run
-from groundling.runs import disk_errors, write_json
+from groundling.runs import disk_errors, write_json, write_whole
 from groundling.tasks import Task
 
 
@@ -86,6 +86,6 @@ def attention_report(
     }
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / "attention.svg").write_text(svg, encoding="utf-8")
+    write_whole(out / "attention.svg", svg)
     write_json(out / "attention.json", report)
     return report

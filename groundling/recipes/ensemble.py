@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.config import EnsembleConfig, need
 from groundling.errors import InputError, refuse
-from groundling.evaluate import MANY, Scores, most_likely, write_answers
+from groundling.evaluation import MANY, Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify, Form, Regress
 from groundling.recipes.lifecycle import Run
@@ -49,6 +49,8 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         for split in splits:
             inputs[f"{number} {split}"] = member / FILE.format(split)
     run = Run(out, "ensemble", asdict(config), inputs)
+    if run.result is not None:
+        return run.result
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from groundling.batch import Example
 from groundling.config import FinetuneConfig, TrainConfig
 from groundling.data.samples import Samples
-from groundling.evaluate import evaluate, scored, write_answers
+from groundling.evaluation import evaluate, scored, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
 from groundling.models.adapters import ClipAdapter
@@ -42,7 +42,6 @@ from groundling.recipes.teaching import (
     Classroom,
     base_room,
     classroom,
-    clear_kept,
     fewer_negatives,
     inner_step,
     make_objectives,
@@ -57,7 +56,7 @@ from groundling.shift.beside import with_others
 from groundling.students import design_of
 from groundling.tasks import Task
 from groundling.tasks.table import OwnReader, own_notes
-from groundling.train import train
+from groundling.training import train
 
 
 def finetune(
@@ -103,9 +102,7 @@ def finetune(
     notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
-    result = run.finish(result)
-    clear_kept(config.targeted.teacher_cache, run.folder)
-    return result
+    return run.finish(result)
 
 
 def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:

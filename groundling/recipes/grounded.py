@@ -20,7 +20,7 @@ from groundling.find import named
 from groundling.models.loading import load_tokenizer
 from groundling.recipes.lifecycle import Run
 from groundling.report import Section, write_report
-from groundling.runs import disk_errors
+from groundling.runs import write_whole
 from groundling.tasks import Task
 
 REQUIRED = ("base", "other", "task", "data", "counts", "tokenizer")
@@ -65,8 +65,7 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     title = f"Visually grounded ratio of {task.name}"
     write_report(folder / "grounded.html", title, sections)
     markdown = listing(grounding, examples, right_base, right_other, variant=config.variant)
-    with disk_errors(folder):
-        (folder / "examples.md").write_text(markdown, encoding="utf-8")
+    write_whole(folder / "examples.md", markdown)
     return run.finish(result)
 
 

@@ -25,7 +25,7 @@ from groundling.models.weights import saved_sha256
 from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, counted, table
-from groundling.runs import disk_errors
+from groundling.runs import write_whole
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
 
@@ -239,9 +239,8 @@ def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     cells = [[("" if value is None else str(value)) for value in row.values()] for row in rows]
     lines = [list(rows[0]), ["---"] * len(rows[0]), *cells]
     page = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    with disk_errors(folder):
-        (folder / "heads.csv").write_text(text.getvalue(), encoding="utf-8")
-        (folder / "heads.md").write_text(f"All heads; {COUNTED}.\n\n{page}\n", encoding="utf-8")
+    write_whole(folder / "heads.csv", text.getvalue())
+    write_whole(folder / "heads.md", f"All heads; {COUNTED}.\n\n{page}\n")
 
 
 def _told(result: dict[str, Any]) -> str:

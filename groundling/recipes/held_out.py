@@ -24,7 +24,7 @@ from groundling.objectives import Objective, in_order
 from groundling.progress import followed
 from groundling.recipes.lifecycle import say_notes
 from groundling.teachers import Teacher, said
-from groundling.train import Step, counted
+from groundling.training import Step, counted
 
 AFTER = -1
 """In an epoch's place in keys: masks and pairs that no epoch of training has."""

@@ -16,6 +16,7 @@ from groundling.find import is_outside, source_of
 from groundling.jobs import on_processor
 from groundling.runs import (
     RESULT,
+    clear_prepared,
     difference,
     finished,
     hold,
@@ -122,8 +123,14 @@ def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dic
             "delete it, and the same command makes it again"
         ) from None
     if PartialState().is_main_process:
-        Checkpoints(folder / "checkpoints").clear()
+        _clear(folder)
     return result
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run needed that has ended; a kill behind its end leaves it."""
+    Checkpoints(folder / "checkpoints").clear()
+    clear_prepared(folder)
 
 
 def write_result(
@@ -136,7 +143,9 @@ def write_result(
             with whole_folder(folder) as partial:
                 save(partial)
         write_json(folder / RESULT, result)
-        Checkpoints(folder / "checkpoints").clear()
+    state.wait_for_everyone()  # the others may read what is prepared until they are here, too
+    if state.is_main_process:
+        _clear(folder)
     state.wait_for_everyone()
 
 

@@ -27,10 +27,10 @@ from groundling.config import PairsConfig, need
 from groundling.data.minimal_pairs import MinimalPair, read_minimal_pairs
 from groundling.data.samples import thinned
 from groundling.errors import InputError
-from groundling.evaluate import Scores
+from groundling.evaluation import Scores
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import table
-from groundling.runs import disk_errors, json_text, write_json
+from groundling.runs import disk_errors, json_text, whole_file, write_json
 
 SPLIT = "pairs"
 """What the answers are filed under, for `verdict`."""
@@ -186,7 +186,7 @@ def _write_items(
     """One JSON line per item: its groups, each model's scores of its texts, and what they are worth."""
     worth = [{rule.name: rule.worth(one).tolist() for rule in rules} for one in scores]
     names = ("model", "other")
-    with disk_errors(path), path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         for number, item in enumerate(items):
             line: dict[str, Any] = {"id": item.id}
             line |= {level: vars(item)[level] for level in LEVELS if vars(item)[level]}

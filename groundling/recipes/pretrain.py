@@ -54,7 +54,6 @@ from groundling.recipes.teaching import (
     Classroom,
     check_parts,
     classroom,
-    clear_kept,
     fewer_negatives,
     inner_step,
     make_objectives,
@@ -68,7 +67,7 @@ from groundling.shift.partitions import hidden_versions, taken
 from groundling.students import design_of, join_options, join_to, load_student
 from groundling.tasks import Task
 from groundling.teachers import Teacher
-from groundling.train import train
+from groundling.training import train
 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
@@ -83,7 +82,6 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
     if run.result is not None:
-        clear_kept(config.targeted.teacher_cache, run.folder)
         return run.result
 
     corpora = _corpora(config)
@@ -125,9 +123,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         model.export(folder / "model")
         save_objectives(folder / "model", every)
 
-    result = run.finish(result, save)
-    clear_kept(config.targeted.teacher_cache, run.folder)
-    return result
+    return run.finish(result, save)
 
 
 def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:

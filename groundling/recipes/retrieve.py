@@ -40,7 +40,7 @@ from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.recipes.lifecycle import Run, say_notes
-from groundling.recipes.teaching import clear_kept, place_of_features
+from groundling.recipes.teaching import place_of_features
 from groundling.report import table
 from groundling.teachers import Teacher
 from groundling.teachers.clip import ClipTeacher
@@ -110,7 +110,6 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
         head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
         head |= {"of_equals": TIES}
         result = run.finish(head | _numbers(gallery, read, told, config.seed))
-    clear_kept(config.teacher_cache, run.folder)
     if run.state.is_main_process:
         print(_told(result))
     return result

@@ -34,7 +34,7 @@ from groundling.grounding.syntax import (
 from groundling.recipes.attending import Attended, inputs_of, read_all
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, counted, table
-from groundling.runs import disk_errors, write_whole
+from groundling.runs import write_whole
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions
 
 COUNTED = "layers and heads count from 0"
@@ -342,8 +342,7 @@ def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
     for one in relations:
         named = {name: one[name] for name in first}
         writer.writerows({**named, **row} for row in one["heads"])
-    with disk_errors(folder):
-        (folder / "relations.csv").write_text(text.getvalue(), encoding="utf-8")
+    write_whole(folder / "relations.csv", text.getvalue())
 
 
 def _told(result: dict[str, Any]) -> str:

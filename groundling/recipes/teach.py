@@ -36,8 +36,8 @@ from groundling.objectives.contrast import Contrast
 from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import fewer_negatives
-from groundling.runs import whole_folder
-from groundling.train import train
+from groundling.runs import PREPARED, whole_folder
+from groundling.training import train
 
 NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
 """Settings that an existing CLIP leaves no choice of."""
@@ -149,7 +149,7 @@ def _model(
     if config.start:
         return load_two_towers(config.start)
     with run.state.main_process_first():
-        tokenizer = _tokenizer(run.folder / "tokenizer", images, config, run.state)
+        tokenizer = _tokenizer(run.folder / PREPARED / "tokenizer", images, config, run.state)
     torch.manual_seed(seed_of(training.seed, "init"))
     return TwoTowers(small_clip(config, tokenizer), tokenizer), None
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
-from accelerate import PartialState
 
 from groundling.analysis.watched import means_by_epoch
 from groundling.batch import Sizes, collate
 from groundling.config import Adversarial, Distilling, Targeted, TrainConfig
 from groundling.data.keywords import Keywords
-from groundling.data.prepared import clear_stores
 from groundling.data.samples import Samples
 from groundling.errors import InputError
 from groundling.find import built, is_outside, named
@@ -30,6 +27,7 @@ from groundling.models.saved_heads import save_heads
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
+from groundling.runs import PREPARED
 from groundling.teachers import Teacher, is_teacher
 from groundling.teachers.clip import FEATURES, Anchors, Answers, ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
@@ -249,17 +247,7 @@ class Classroom:
 
 def place_of_features(cache: str, out: Path) -> Path:
     """Where teachers' features are kept: in --teacher-cache, or without one below the run's folder `out`."""
-    return Path(cache) if cache else out / "teacher"
-
-
-def clear_kept(cache: str, out: Path) -> None:
-    """Remove what a run that has ended kept for itself alone, tokenised texts and, without `cache`, features.
-
-    To be called for a run that ended before, too, since a kill behind its end leaves them.
-    """
-    clear_stores(out)
-    if not cache and PartialState().is_main_process:
-        shutil.rmtree(place_of_features(cache, out), ignore_errors=True)
+    return Path(cache) if cache else out / PREPARED / "teacher"
 
 
 def classroom(

@@ -15,7 +15,7 @@ from groundling.config import VcrConfig, need
 from groundling.data.tables import read_json_lines
 from groundling.errors import InputError
 from groundling.recipes.lifecycle import Run
-from groundling.runs import RESULT, disk_errors, finished
+from groundling.runs import RESULT, finished, write_whole
 from groundling.tasks import Task
 from groundling.tasks.vcr import (
     ANSWER,
@@ -130,8 +130,7 @@ def _joint_scores(
 def _write_leaderboard(path: Path, answers: Predictions, rationales: Predictions) -> None:
     answer_scores = {official: row.scores for official, row in answers.items()}
     rationale_scores = {official: row.scores for official, row in rationales.items()}
-    with disk_errors(path):
-        path.write_text(leaderboard(answer_scores, rationale_scores), encoding="utf-8")
+    write_whole(path, leaderboard(answer_scores, rationale_scores))
 
 
 def _files_of_both(config: VcrConfig, split: str) -> tuple[dict[int, Path], dict[int, Path]]:

@@ -21,7 +21,7 @@ from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import ByCosine, ByMatchHead, Matcher
 from groundling.recipes.regions_of import Shelf, manifests
 from groundling.report import table
-from groundling.runs import disk_errors, json_text
+from groundling.runs import json_text, whole_file
 from groundling.shift.zero_shot import finite, same_for_same
 from groundling.students import is_single_stream
 
@@ -139,7 +139,7 @@ def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray,
 
 def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Found]) -> None:
     """One JSON line per example: tags, scores, and which rules hold; the same of the other model under `other`."""
-    with disk_errors(path), path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         for number, example in enumerate(examples):
             line: dict[str, Any] = {"id": example.id, "tags": example.tags}
             first, *others = [_item(of_model, number) for of_model in found]

@@ -15,14 +15,14 @@ from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.samples import thinned
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
-from groundling.evaluate import Scores, most_likely, write_answers
+from groundling.evaluation import Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.metrics import collapsed
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
 from groundling.recipes.regions_of import Shelf, manifests
-from groundling.recipes.teaching import clear_kept, place_of_features
+from groundling.recipes.teaching import place_of_features
 from groundling.runs import disk_errors, write_json
 from groundling.shift.beside import with_others
 from groundling.shift.predictions import told_of
@@ -58,7 +58,6 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     stores = _stores(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
-        clear_kept(config.teacher_cache, run.folder)
         return run.result
     work = _Answering(config, task, kind, run, stores)
     place = run.folder / SEED
@@ -76,9 +75,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         write_json(place / "result.json", done)
     result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
-    result = run.finish(result | work.told)
-    clear_kept(config.teacher_cache, run.folder)
-    return result
+    return run.finish(result | work.told)
 
 
 def _kind(task: Task) -> Kind:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
-from groundling.runs import disk_errors, json_text
+from groundling.runs import disk_errors, json_text, write_whole
 from groundling.tasks.vcr import ANSWER, Item, Token, items
 
 Part = Literal["answer", "rationale"]
@@ -126,14 +126,13 @@ def write_lines(folder: Path, split: str, lines: Sequence[Line]) -> Path:
     path = ANSWER.file(folder, split)
     with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(line.raw + "\n" for line in lines), encoding="utf-8")
+    write_whole(path, "".join(line.raw + "\n" for line in lines))
     return path
 
 
 def write_log(path: Path, log: Sequence[dict[str, Any]]) -> None:
     """One line of JSON per entry."""
-    with disk_errors(path):
-        path.write_text("".join(json_text(entry) + "\n" for entry in log), encoding="utf-8")
+    write_whole(path, "".join(json_text(entry) + "\n" for entry in log))
 
 
 def link_beside(source: Path, folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ from groundling.errors import InputError, refuse
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.hashing import data_hash
-from groundling.runs import disk_errors, json_text, read_json
+from groundling.runs import disk_errors, json_text, read_json, write_whole
 from groundling.tasks import Task, vcr, vqa
 
 By = Literal["auto", "total", "label", "category", "question-type", "answer"]
@@ -213,7 +213,7 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     text = json_text(content, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode("ascii"))
+    write_whole(path, text)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from groundling.data.tables import lines_of
 from groundling.keyed import seed_of
+from groundling.runs import whole_folder
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -38,8 +39,9 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with whole_folder(folder.parent) as partial:
+        BertModel(config).save_pretrained(partial / folder.name)
+        tokenizer.save_pretrained(partial / folder.name)
 
 
 def _vocabulary(text: Path) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ from PIL import Image
 
 from groundling.config import DEV_IMAGES, WorldConfig
 from groundling.keyed import generator
+from groundling.runs import write_whole
 from groundling.world.drawing import RGB, TEXTURE_INK, Stamp, stamp
 from groundling.world.language import (
     ATTRIBUTES,
@@ -161,7 +163,9 @@ class World:
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
             scene = self.scene(image_id, blind)
             picture = Image.fromarray(self.picture(scene))
-            picture.save(root / f"images{suffix}" / file, compress_level=1)
+            drawn = io.BytesIO()
+            picture.save(drawn, "PNG", compress_level=1)
+            write_whole(root / f"images{suffix}" / file, drawn.getvalue())
             for text in self.captions(scene):
                 captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
             for note in self.boxes(scene):
@@ -254,4 +258,4 @@ class World:
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     """Write lines as UTF-8 with the same line ends on every system."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    write_whole(path, "".join(f"{line}\n" for line in lines).encode())

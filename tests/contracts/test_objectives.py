@@ -33,7 +33,7 @@ from groundling.teachers import said
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.itself import Itself
 from groundling.teachers.taught import Taught
-from groundling.train import Once, train
+from groundling.training import Once, train
 
 KINDS = {
     name: cls

@@ -28,7 +28,7 @@ from groundling.recipes import finetune as tuning
 from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
 from groundling.students import load_student
-from groundling.train import train
+from groundling.training import train
 
 TWO = replace(STEPS, steps=2, save_every=10)
 SHORT, PAIR = Example("s", "a dog"), Example("p", "a red dog runs", "it is wet")

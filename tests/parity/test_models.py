@@ -34,7 +34,7 @@ from groundling.objectives.match import Match
 from groundling.presets import describe
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.train import Step
+from groundling.training import Step
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
 LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs

@@ -18,7 +18,7 @@ from groundling.exams import Exam
 from groundling.forms import Classify
 from groundling.objectives.supervised import Supervised
 from groundling.recipes.finetune import finetune
-from groundling.train import _Training, train
+from groundling.training import _Training, train
 
 STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
 
@@ -131,7 +131,7 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
         # Were the score at step 4 the best, its weights would be there now, beside those of step 2.
         later = iter([0.5, 0.9])
         exam = replace(scripted([], keep="best"), measure=lambda: {"accuracy": next(later)})
-        patch.setattr("groundling.train._Training._save", _third(killed))
+        patch.setattr("groundling.training._Training._save", _third(killed))
         with pytest.raises(homes.Killed):
             Run(student, text_only, out, exam)
     there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))

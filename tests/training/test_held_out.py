@@ -32,7 +32,7 @@ from groundling.recipes.adapt import adapt
 from groundling.recipes.held_out import HeldOut
 from groundling.recipes.pretrain import pretrain
 from groundling.recipes.teach import teach
-from groundling.train import _Training
+from groundling.training import _Training
 
 STEPS = replace(homes.STEPS, steps=4, batch=4, lr=1e-2, save_every=9)
 

@@ -21,7 +21,7 @@ from groundling.feed import Source
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.optimizers import BertAdam
-from groundling.train import Once, train
+from groundling.training import Once, train
 
 SIZES = Sizes(text=32)
 CPU = TrainConfig(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)

@@ -17,7 +17,7 @@ from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.recipes.lifecycle import ended
-from groundling.train import MicroStep, Once, Step, train
+from groundling.training import MicroStep, Once, Step, train
 
 STEPS = 14
 KILLED = -signal.SIGKILL

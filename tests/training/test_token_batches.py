@@ -28,7 +28,7 @@ from groundling.feed import Feed, Source, TokenEpochs, planned
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.train import train
+from groundling.training import train
 
 TOKENS = 150
 CONFIG = TrainConfig(

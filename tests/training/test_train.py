@@ -23,7 +23,7 @@ from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.train import InnerStep, MicroStep, Once, Step, train
+from groundling.training import InnerStep, MicroStep, Once, Step, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 

@@ -38,7 +38,7 @@ from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.teachers.towers import Towers
-from groundling.train import Step, train
+from groundling.training import Step, train
 
 STEPS = 4
 KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}

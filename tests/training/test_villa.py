@@ -38,7 +38,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
-from groundling.train import Step, train
+from groundling.training import Step, train
 
 ADAMW = TrainConfig(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
 SGD = replace(

@@ -23,7 +23,7 @@ from transformers import (
     ViltImageProcessorPil,
 )
 
-import groundling.train
+import groundling.training
 from groundling.batch import Batch, Encoded, Sample, needed
 from groundling.config import Adversarial, TrainConfig
 from groundling.data.paired import with_whole_image
@@ -46,7 +46,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 
-PACKAGE = Path(groundling.train.__file__).parent
+PACKAGE = Path(groundling.training.__file__).parent
 META = torch.device("meta")
 ON_META: dict[str, Any] = {
     "batch": 4,
@@ -125,7 +125,7 @@ class Made(TorchFunctionMode):
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
     """What a run on the played accelerator waited for."""
-    usual = groundling.train._accelerator
+    usual = groundling.training._accelerator
 
     def on_meta(config: TrainConfig, out: Path) -> Any:
         accelerator = usual(config, out)
@@ -133,17 +133,17 @@ def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
             monkeypatch.setitem(state._shared_state, "device", META)
         return accelerator
 
-    monkeypatch.setattr(groundling.train, "_accelerator", on_meta)
+    monkeypatch.setattr(groundling.training, "_accelerator", on_meta)
     # What is saved is read, of course.
-    monkeypatch.setattr(groundling.train._Training, "_check_weights", lambda _: None)
-    monkeypatch.setattr(groundling.train.Checkpoints, "save", lambda *_: None)
+    monkeypatch.setattr(groundling.training._Training, "_check_weights", lambda _: None)
+    monkeypatch.setattr(groundling.training.Checkpoints, "save", lambda *_: None)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # knows no such device
 
     def run(steps: int, make: Callable[[], dict[str, Any]], **config: Any) -> list[str]:
         parts = make()
         given = TrainConfig(steps=steps, **{**ON_META, **config})
         with Watch() as watch:
-            groundling.train.train(config=given, out=tmp_path / str(steps), **parts)
+            groundling.training.train(config=given, out=tmp_path / str(steps), **parts)
         return watch.waits
 
     return run
@@ -284,7 +284,7 @@ def test_a_mask_that_picks_rows_is_found(waits):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, looking, patches, finetuning])
 def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
-    learn = groundling.train._Training._learn
+    learn = groundling.training._Training._learn
 
     def guarded(training: Any, step: int, batches: Any) -> Tensor:
         # The first step of a kind loads kernels, and the first backward pass makes its streams.
@@ -294,6 +294,6 @@ def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(groundling.train._Training, "_learn", guarded)
+    monkeypatch.setattr(groundling.training._Training, "_learn", guarded)
     config = TrainConfig(steps=3, batch=8, log_every=100, save_every=100)
-    groundling.train.train(config=config, out=tmp_path, **make())
+    groundling.training.train(config=config, out=tmp_path, **make())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from groundling.config import FinetuneConfig
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-from groundling.evaluate import evaluate
+from groundling.evaluation import evaluate
 from groundling.exams import Exam
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,7 @@ from groundling.recipes.sweeping.parts import Source, slug
 from groundling.recipes.sweeping.settings import Filled
 from groundling.recipes.sweeping.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.recipes.teach import teach
-from groundling.runs import json_text, read_json
+from groundling.runs import json_text, read_json, whole_folder, write_whole
 from groundling.students import join_to, load_student
 from groundling.tasks.vqa import questions
 from groundling.world.encoder import new_encoder
@@ -163,7 +162,7 @@ class _Shelf:
         """A file for each name, since several of them may be read together, or one be held out from the other."""
         source = self.world / DATA[kind]
         path = self.folder / f"{slug(name)}{source.suffix}"
-        shutil.copyfile(source, path)
+        write_whole(path, source.read_bytes())
         return path
 
     def bert(self) -> Path:
@@ -206,8 +205,10 @@ class _Shelf:
                 depths=[1, 1, 1, 1],
                 layer_type="bottleneck",
             )
-            ResNetModel(config).save_pretrained(folder)
-            ConvNextImageProcessorPil(size={"shortest_edge": SIDE}).save_pretrained(folder)
+            with whole_folder(self.folder) as partial:
+                ResNetModel(config).save_pretrained(partial / folder.name)
+                processor = ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
+                processor.save_pretrained(partial / folder.name)
         return folder
 
     def wordnet(self) -> Path:
@@ -216,9 +217,9 @@ class _Shelf:
         folder.mkdir(exist_ok=True)
         for ending in ("noun", "verb", "adj", "adv"):
             for name in (f"data.{ending}", f"index.{ending}"):
-                (folder / name).write_text("  1 WordNet 3.0 Copyright  \n")
-            (folder / f"{ending}.exc").write_text("")
-        (folder / "cntlist.rev").write_text("")
+                write_whole(folder / name, "  1 WordNet 3.0 Copyright  \n")
+            write_whole(folder / f"{ending}.exc", "")
+        write_whole(folder / "cntlist.rev", "")
         return folder
 
     def detections(self) -> Path:
@@ -234,7 +235,7 @@ class _Shelf:
             }
             for one in annotated["annotations"]
         ]
-        path.write_text(json_text(found), encoding="utf-8")
+        write_whole(path, json_text(found))
         return path
 
     def join(self, name: str) -> Path:
@@ -243,7 +244,7 @@ class _Shelf:
             store = RegionStore(self.store())
             model = join_to(self._student(), name, store.width)
             model.regions_from = made_by(SeveralStores([store]))
-            model.export(folder)
+            self._export(model, folder)
         return folder
 
     def pixels(self) -> Path:
@@ -253,8 +254,12 @@ class _Shelf:
             model: SingleStream = end_to_end(
                 bert_of(student), student.tokenizer, str(self.resnet()), SIDE
             )
-            model.export(folder)
+            self._export(model, folder)
         return folder
+
+    def _export(self, model: SingleStream, folder: Path) -> None:
+        with whole_folder(self.folder) as partial:
+            model.export(partial / folder.name)
 
     def _student(self) -> TextEncoder:
         torch.manual_seed(seed_of(0, "stand-in"))
@@ -271,13 +276,11 @@ def _cut_val(vqa: Path) -> None:
             {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}
             for one in some
         ]
-        (vqa / f"{name}.json").write_text(json_text(rows), encoding="utf-8")
+        write_whole(vqa / f"{name}.json", json_text(rows))
 
 
 def _name_persons(vcr: Path) -> None:
     """Calls the things of VCR's stand-in persons, whom shortcut mitigation is about."""
     for path in [*vcr.glob("*.jsonl"), *vcr.glob("vcr1images/*/*.json")]:
         text = path.read_text(encoding="utf-8")
-        path.write_text(
-            text.replace('["thing", "thing"]', '["person", "person"]'), encoding="utf-8"
-        )
+        write_whole(path, text.replace('["thing", "thing"]', '["person", "person"]'))

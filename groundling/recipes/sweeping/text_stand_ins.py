@@ -8,6 +8,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from groundling.forms import Classify, Form
+from groundling.runs import whole_folder
 from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, Reader
 from groundling.tasks.readability import KAGGLE, READABILITY
@@ -26,9 +27,14 @@ def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
     folder = root / name.replace("/", "-")
     if folder.exists():
         return folder
-    folder.mkdir(parents=True)
-    task = TEXT_TASKS[name]
-    said = cycle(sentences)
+    with whole_folder(root) as partial:
+        made = partial / folder.name
+        made.mkdir()
+        _write_task(TEXT_TASKS[name], cycle(sentences), made)
+    return folder
+
+
+def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
     if isinstance(task.read, Reader):
         for split in (task.train, *task.dev):
             _write_glue(task.read, said, task.read.path(folder, split))
@@ -39,7 +45,6 @@ def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
     else:
         passages = [[f"p{number}", next(said), number / 10] for number in range(PASSAGES)]
         _write_csv(folder / "train.csv", KAGGLE, passages)
-    return folder
 
 
 def _write_glue(reader: Reader, said: Iterator[str], path: Path) -> None:

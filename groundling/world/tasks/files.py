@@ -14,6 +14,7 @@ from numpy.random import Generator
 from PIL import Image
 
 from groundling.keyed import generator
+from groundling.runs import write_whole
 from groundling.world.language import ATTRIBUTES, draw_looks
 from groundling.world.scenes import Scene
 from groundling.world.tasks.claims import Claim
@@ -186,7 +187,7 @@ class TaskFiles:
                 pictures[scene.image_id] = self._png(scene)
             path = self.folder / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(pictures[scene.image_id])
+            write_whole(path, pictures[scene.image_id])
         if self.world.config.blind:
             self._write_blind()
         numbered = list(enumerate(sorted(self.images), 1))
@@ -206,7 +207,7 @@ class TaskFiles:
             things = tuple(replace(thing, looks=draw_looks(rng)) for thing in scene.things)
             path = self.folder / "blind" / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._png(replace(scene, things=things)))
+            write_whole(path, self._png(replace(scene, things=things)))
 
     def _png(self, scene: Scene) -> bytes:
         """A picture as PNG whatever its file is called: readers look inside, and JPEG blurs textures this fine."""

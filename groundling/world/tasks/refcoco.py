@@ -8,6 +8,7 @@ from itertools import count
 
 from numpy.random import Generator
 
+from groundling.runs import write_whole
 from groundling.world.language import RELATIONS
 from groundling.world.scenes import Scene, side
 from groundling.world.tasks.claims import Claim, draw_looks_of_one, fitting, only, spoken
@@ -61,7 +62,7 @@ def write_refcoco(files: TaskFiles) -> None:
                 refs[note]["sent_ids"].append(sentence["sent_id"])
     files.put("refcoco+/instances.json", files.coco(list(images.items())))
     path = files.folder / "refcoco+" / "refs(unc).p"
-    path.write_bytes(pickle.dumps(list(refs.values()), protocol=2))
+    write_whole(path, pickle.dumps(list(refs.values()), protocol=2))
 
 
 def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> Record:

@@ -21,7 +21,7 @@ from groundling.documented import documented
 from groundling.metrics import collapsed
 from groundling.objectives.supervised import Supervised
 from groundling.progress import followed
-from groundling.runs import disk_errors, json_text
+from groundling.runs import json_text, whole_file, write_whole
 from groundling.tasks import Task
 
 MANY = 100
@@ -60,7 +60,7 @@ class Scores:
 
     def write(self, path: Path) -> None:
         """One JSON line per example: id, official id, prediction, label, outputs, the likely of many."""
-        with disk_errors(path), path.open("w", encoding="utf-8") as file:
+        with whole_file(path) as file:
             for number, name in enumerate(self.ids):
                 line: dict[str, object] = {"id": name}
                 if self.officials and self.officials[number]:
@@ -96,8 +96,7 @@ def write_answers(answers: Scores, task: Task, split: str, folder: Path) -> None
     server_file = task.test.get(split)
     if server_file:
         text = task.submission(split, answers.officials, answers.predictions)
-        with disk_errors(folder / server_file):
-            (folder / server_file).write_text(text, encoding="utf-8")
+        write_whole(folder / server_file, text)
 
 
 class _Answer(NamedTuple):

@@ -35,7 +35,7 @@ from groundling.models.recomputing import recomputing
 from groundling.objectives import Objective
 from groundling.optimizers import clip_each, optimizer_of, set_rates
 from groundling.progress import Progress
-from groundling.runs import disk_errors, json_text, plain, read_log
+from groundling.runs import disk_errors, json_text, plain, read_log, write_whole
 from groundling.teachers import Doubt, Teacher, said
 
 MOST_WORKERS = 4
@@ -187,7 +187,7 @@ class _Training:
             self.accelerator.scaler.load_state_dict(self.counters.scaler)
         for teacher in teachers:
             teacher.to(self.accelerator.device)
-        self.log = _Log(out / "log.jsonl", self.accelerator, self.start)
+        self.log = _Log(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
         self.late = _Late()
         # Pieces and regions cut off since the last checkpoint: () before there are any, then (2,).
         self.cut = torch.zeros((), dtype=torch.long)
@@ -215,7 +215,7 @@ class _Training:
             self.checkpoints.bring_back(self.module, best)
         self._check_weights()
         # Not end_training(): it takes the process group down, and runs follow.
-        with disk_errors(self.log.path):
+        with disk_errors(self.log.path, self.checkpoints.intact()):
             for tracker in self.accelerator.trackers:
                 tracker.finish()
 
@@ -258,8 +258,11 @@ class _Training:
         """Whether the gradient was made of numbers; a scaler leaves steps out where it was not."""
         if self.accelerator.scaler is not None:
             return []
-        advice = "the last checkpoint is intact, lower --lr or use --precision fp32"
-        return [Doubt(norm, lambda n: f"step {step + 1}: the gradient's norm is {n}; {advice}")]
+        return [
+            Doubt(
+                norm, lambda n: f"step {step + 1}: the gradient's norm is {n}; {self.log.advice()}"
+            )
+        ]
 
     def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _Counts:
         """Counts over all micro-batches and processes; what was cut off is added to the run's.
@@ -565,9 +568,12 @@ class _Late:
 class _Log:
     """Means of every term since the last line, over all processes; lines after the restart point are removed."""
 
-    def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
+    def __init__(
+        self, path: Path, accelerator: Accelerator, step: int, checkpoints: Checkpoints
+    ) -> None:
         self.path = path
         self.accelerator = accelerator
+        self.checkpoints = checkpoints
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
@@ -576,9 +582,14 @@ class _Log:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
-                path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        with disk_errors(path.parent / "tensorboard"):
+                write_whole(path, "".join(line + "\n" for line in kept))
+        with disk_errors(path.parent / "tensorboard", checkpoints.intact()):
             accelerator.init_trackers("tensorboard")
+
+    def advice(self) -> str:
+        """What to do about numbers that are none."""
+        intact = self.checkpoints.intact()
+        return f"{intact}{', ' if intact else ''}lower --lr or use --precision fp32"
 
     def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
         """Adds a micro-batch's sums."""
@@ -613,9 +624,7 @@ class _Log:
         means = self._means()
         loss = sum(self.weights.get(term, 1.0) * mean for term, mean in means.items())
         if not math.isfinite(loss):
-            raise InputError(
-                f"step {step}: the loss is {loss}; the last checkpoint is intact, lower --lr or use --precision fp32"
-            )
+            raise InputError(f"step {step}: the loss is {loss}; {self.advice()}")
         if self.accelerator.is_main_process:
             measured = {
                 "loss": loss,
@@ -634,7 +643,7 @@ class _Log:
         """Appends a line of what was measured after a step, by the main process; None is what is undefined."""
         if not self.accelerator.is_main_process:
             return
-        with disk_errors(self.path):
+        with disk_errors(self.path, self.checkpoints.intact()):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_text({"step": step, **measured}) + "\n")
             defined = {name: value for name, value in measured.items() if value is not None}
