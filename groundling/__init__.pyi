@@ -301,6 +301,7 @@ def modality(
     image: Text = "",
     choices: Text = "",
     label: Text = "",
+    trust: Texts = (),
     most_examples: int = 1000,
     query: Literal["cls", "all"] = "cls",
     outcome: Literal["best", "match", "words"] = "best",
@@ -341,6 +342,7 @@ def predict(
     other_regions: bool = False,
     detector: Text = "",
     backbone: Text = "",
+    trust: Texts = (),
     cpu: bool = False,
     data: Text = "",
     split: Text = "",
@@ -615,6 +617,7 @@ def verdict(
     *,
     runs: Texts = (),
     published: Texts = (),
+    trust: Texts = (),
     out: Text = "runs/verdict",
 ) -> dict[str, Any]:
     """Judge runs against a control's: intervals, permutation, one plain sentence each."""
