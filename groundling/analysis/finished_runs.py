@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from groundling.analysis.agreement import Agreement
 from groundling.analysis.verdict import Runs
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.find import is_outside, named, stock
+from groundling.forms import Form
 from groundling.metrics import METRICS, Metric
 from groundling.runs import RESULT, finished
 from groundling.tasks import Task
@@ -148,13 +150,14 @@ def _runs(
     order = sorted(seeds)
     first = seeds[order[0]]
     metric = headline(first, trust)
+    form = _stock_form(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
     predictions = []
     answers = []
     for seed in order:
         path = seeds[seed].predictions
-        read = read_predictions(path)
+        read = read_predictions(path, Agreement(form, metric.classes))
         values, truth = _as_numbers(read, metric, path)
         _check_score(read, metric, seeds[seed])
         if seed == order[0]:
@@ -238,8 +241,19 @@ def _stock_metrics(task: str) -> tuple[Metric, ...]:
         return METRICS
 
 
-def read_predictions(path: Path) -> Predictions:
-    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it."""
+def _stock_form(task: str) -> Form | None:
+    """The form of a task's answers; None if it is no part of the package."""
+    try:
+        return stock("tasks", Task, task).form
+    except InputError:
+        return None
+
+
+def read_predictions(path: Path, agreement: Agreement | None = None) -> Predictions:
+    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it.
+
+    `agreement` compares each prediction with its outputs.
+    """
     ids: list[str] = []
     labels: list[np.ndarray] = []
     answers: list[float] = []
@@ -250,14 +264,18 @@ def read_predictions(path: Path) -> Predictions:
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             label = np.asarray(row["label"], float)
-        except (KeyError, RecursionError, TypeError, ValueError):
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
             raise InputError(f"{where}: expected {EXPECTED}") from None
         if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
             raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
+        if agreement is not None:
+            agreement.check(where, row, answers[-1])
         if labels and label.shape != labels[0].shape:
             raise InputError(f"{where}: a label of another shape than in line 1")
         labels.append(label)
     if len(set(ids)) != len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
         raise InputError(f"{path}: example {twice} is there twice")
+    if agreement is not None:
+        agreement.end()
     return Predictions(tuple(ids), np.array(labels), np.array(answers))
