@@ -282,6 +282,7 @@ def evaluate(
     other_regions: bool = False,
     detector: Text = "",
     backbone: Text = "",
+    trust: Texts = (),
     cpu: bool = False,
     data: Text = "",
     split: Text = "",
@@ -494,6 +495,7 @@ def modality(
     image: Text = "",
     choices: Text = "",
     label: Text = "",
+    trust: Texts = (),
     most_examples: int = 1000,
     query: Literal["cls", "all"] = "cls",
     outcome: Literal["best", "match", "words"] = "best",
@@ -534,6 +536,7 @@ def predict(
     other_regions: bool = False,
     detector: Text = "",
     backbone: Text = "",
+    trust: Texts = (),
     cpu: bool = False,
     data: Text = "",
     split: Text = "",
@@ -906,6 +909,7 @@ def verdict(
     *,
     runs: Texts = (),
     published: Texts = (),
+    trust: Texts = (),
     out: Text = "runs/verdict",
 ) -> dict[str, Any]:
     """Judge runs against a control's: intervals, permutation, one plain sentence each."""

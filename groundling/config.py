@@ -901,11 +901,14 @@ learned with; of a model that reads pixels, where these are."""
     """--images: hub id or folder of the detector, if it is no longer where the training run had it."""
     backbone: str = ""
     """--images: the same of the backbone."""
+    trust: tuple[str, ...] = ()
+    """MODULE:NAME of every object of your own that the model's folder asks for, such as its task; nothing is imported \
+because a folder says so."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
 
     def __post_init__(self) -> None:
-        _list_lone_texts(self, "regions")
+        _list_lone_texts(self, "regions", "trust")
 
 
 @documented
@@ -1033,6 +1036,8 @@ class VerdictConfig:
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
     published: tuple[str, ...] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
+    trust: tuple[str, ...] = ()
+    """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""
 
 
 @documented
@@ -1461,6 +1466,9 @@ task's official files or your own file with labels, as for `evaluate`."""
     asking: Asking = field(default_factory=Asking)
     label: str = ""
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
+    trust: tuple[str, ...] = ()
+    """MODULE:NAME of every object of your own that a fine-tuned model's folder asks for, such as its task; nothing is \
+imported because a folder says so."""
     most_examples: int = 1000
     """Use at most so many examples, evenly spaced; 0: all."""
     query: Literal["cls", "all"] = "cls"

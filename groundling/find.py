@@ -6,14 +6,14 @@ import importlib
 import inspect
 import pkgutil
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
 from groundling.errors import InputError, first_line, nearest
+from groundling.own_code import code_of, importable
 
 T = TypeVar("T")
 OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -48,10 +48,14 @@ def instances(folder: str, kind: type[T]) -> dict[str, T]:
 def named(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, or of your own module if it is written MODULE:NAME.
 
-    Raises InputError that lists what exists, or says what is wrong with the module.
+    Only for names that the user gave: on a file's word, nothing is imported (`stock`, `check_trust`). Raises InputError
+    that lists what exists, or says what is wrong with the module.
     """
-    if is_outside(name):
-        return outside(name, kind)
+    return outside(name, kind) if is_outside(name) else stock(folder, kind, name)
+
+
+def stock(folder: str, kind: type[T], name: str) -> T:
+    """The object called `name` in a sub-package, and in no other module; raises InputError that lists what exists."""
     offered = instances(folder, kind)
     if name not in offered:
         what = folder.rstrip("s").replace("_", " ")
@@ -68,10 +72,10 @@ def outside(name: str, kind: type[T]) -> T:
     Raises InputError if there is no such module or object, if importing the module fails, or if the object is of
     another kind.
     """
+    if OUTSIDE.fullmatch(name) is None:
+        raise InputError(f"{name!r}: expected MODULE:NAME")
     path, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last: a file there must not stand in for a library
+    importable(path)
     try:
         module = importlib.import_module(path)
     except ImportError as error:
@@ -93,11 +97,30 @@ def outside(name: str, kind: type[T]) -> T:
     return value
 
 
-def source_of(name: str) -> str:
-    """The file of the module in MODULE:NAME, empty for one without a file; raises InputError as `outside`."""
-    outside(name, object)
-    module = sys.modules[name.partition(":")[0]]
-    return vars(module).get("__file__") or ""
+def code_behind(name: str) -> dict[str, Path]:
+    """The files of the user's code behind MODULE:NAME, told without importing any: the module's, under this name, and
+    those of the user's own modules that it imports, under theirs.
+    """
+    module = name.partition(":")[0]
+    return {name if one == module else one: file for one, file in code_of(module).items()}
+
+
+def check_trust(asked: Sequence[str], trust: Collection[str], file: Path) -> None:
+    """Raises InputError, which begins with the file, if it asks for objects MODULE:NAME that the user did not name.
+
+    `asked` has what the file says, empty where it says nothing; `trust` what the user named.
+    """
+    named_there = [name for name in asked if name]
+    for name in named_there:
+        if OUTSIDE.fullmatch(name) is None:
+            raise InputError(f"{file}: {name!r:.60}, expected MODULE:NAME; is it damaged?")
+    strange = [name for name in dict.fromkeys(named_there) if name not in trust]
+    if strange:
+        names = " ".join(strange)
+        raise InputError(
+            f"{file}: asks for {names}, code that is no part of groundling and runs as soon as it is imported; if you "
+            f"trust it, pass --trust {names}"
+        )
 
 
 def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,8 @@ SMALL = 1 << 14
 SETTLED = 2 * 10**9
 """Nanoseconds after a change until the file system's clock would tell it from a next one."""
 
+_KNOWN: dict[tuple[str, str], str] = {}
+"""What this process knows of files, by path and state."""
 _TABLE = "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
 
 
@@ -49,8 +51,14 @@ def data_hash(path: str | Path) -> str:
 
 def hashes_of(files: Sequence[Path]) -> list[str]:
     """SHA-256 of several files; raises InputError if one is missing or cannot be read."""
+    return list(each_hash(files))
+
+
+def each_hash(files: Iterable[Path]) -> Iterator[str]:
+    """SHA-256 of one file after the other; raises InputError at one that is missing or cannot be read."""
     with _Remembered() as hashes:
-        return [hashes.of(file) for file in files]
+        for file in files:
+            yield hashes.of(file)
 
 
 def remember(written: Mapping[Path, str]) -> None:
@@ -81,7 +89,7 @@ def sha256_of(path: Path) -> str:
 
 
 class _Remembered:
-    """Hashes of files whose path, size, times and inode are those of an earlier time; without a cache, of none."""
+    """Hashes of files whose path, size, times and inode are those of an earlier time, of this process at least."""
 
     def __init__(self) -> None:
         self.folder = cache_folder()
@@ -108,12 +116,20 @@ class _Remembered:
     def of(self, file: Path) -> str:
         """The SHA-256 of a file."""
         about = _state_of(file)
-        if self.base is None or about.size < SMALL:
+        if about.size < SMALL:
             return sha256_of(file)
+        known = _KNOWN.get((os.path.abspath(file), about.words))
+        if known is not None:
+            return known
+        if self.base is None:
+            sha256 = sha256_of(file)
+            self.keep(file, about, sha256)
+            return sha256
         with suppress(sqlite3.Error, UnicodeEncodeError):
             query = "SELECT sha256 FROM hashes WHERE path = ? AND state = ?"
             found = self.base.execute(query, (os.path.abspath(file), about.words)).fetchone()
             if found:
+                _KNOWN[os.path.abspath(file), about.words] = str(found[0])
                 return str(found[0])
         sha256 = sha256_of(file)
         self.keep(file, about, sha256)
@@ -121,7 +137,10 @@ class _Remembered:
 
     def keep(self, file: Path, about: _State, sha256: str) -> None:
         """Remember a hash, unless the file is so new that it might change without a sign of it."""
-        if self.base is None or time.time_ns() - about.newest <= SETTLED:
+        if time.time_ns() - about.newest <= SETTLED:
+            return
+        _KNOWN[os.path.abspath(file), about.words] = sha256
+        if self.base is None:
             return
         with suppress(sqlite3.Error, UnicodeEncodeError):
             change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"

@@ -9,7 +9,7 @@ from groundling.config import Joining
 from groundling.data.paired import Seeing
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
-from groundling.find import instances, is_outside, named, outside
+from groundling.find import instances, is_outside, named, outside, stock
 from groundling.forms import Form
 from groundling.joins import Design
 from groundling.models.adapters import AdapterHead
@@ -80,7 +80,7 @@ def design_of(model: SingleStream, name: str = "") -> Design:
         design = outside(name, Design)
         if design.name == model.join.kind:
             return design
-    return named("joins", Design, model.join.kind)
+    return stock("joins", Design, model.join.kind)
 
 
 PLAIN = "plain"

@@ -406,8 +406,10 @@ def test_a_metric_of_ones_own_is_found(tmp_path: Path) -> None:
     words = [word.replace("mine.dogs:DOGS", "mine.scored:SCORED") for word in DOGS]
     run(*words, "--out", str(tmp_path))
     assert result(tmp_path)["headline"] == "right answers"
-    _, metric = collect("mine", tmp_path)["mine.scored:SCORED"]
+    _, metric = collect("mine", tmp_path, ("mine.scored:SCORED",))["mine.scored:SCORED"]
     assert metric.name == "right answers"
+    with pytest.raises(InputError, match=r"--trust mine\.scored:SCORED"):
+        collect("mine", tmp_path)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -573,6 +575,7 @@ def test_a_model_of_ones_own_kind_and_task_is_asked_again(
     average: Path, capsys: Any, tmp_path: Path
 ) -> None:
     words = ["--model", str(average), "--data", "my_dogs", "--split", "dev", "--cpu"]
+    words += ["--trust", "mine.average:KIND", "mine.dogs:DOGS"]
     run("evaluate", *words)
     scored = json.loads(capsys.readouterr().out)
     assert scored["scores"]["dev"] == result(average.parent)["scores"]["dev"]

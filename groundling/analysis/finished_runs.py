@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from groundling.analysis.agreement import Agreement
 from groundling.analysis.verdict import Runs
 from groundling.data.tables import lines_of
 from groundling.errors import InputError
-from groundling.find import named
+from groundling.find import is_outside, named, stock
+from groundling.forms import Form
 from groundling.metrics import METRICS, Metric
-from groundling.runs import finished
+from groundling.runs import RESULT, finished
 from groundling.tasks import Task
 
 PREDICTIONS = "predictions_{}.jsonl"
 """File of a seed's answers to one split."""
+SAME = 1e-6
+"""By so much a score may differ that is computed again."""
 EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
 
 
@@ -55,10 +60,13 @@ class RunFolder:
     """Folders that hold a begun seed, and the seed."""
 
 
-def collect(name: str, folder: str | Path) -> dict[str, tuple[Runs, Metric]]:
+def collect(
+    name: str, folder: str | Path, trust: Sequence[str] = ()
+) -> dict[str, tuple[Runs, Metric]]:
     """All finished fine-tuning runs under a folder, by task (and split, where a task has several).
 
     The metric is the task's headline; where labels grade answers (regions, VQA), runs hold what each answer gained.
+    `trust` has the tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
 
     Raises:
         InputError: a file cannot be read, a seed is there twice, or seeds have different examples.
@@ -75,7 +83,7 @@ def collect(name: str, folder: str | Path) -> dict[str, tuple[Runs, Metric]]:
     for task, seeds in held.finished.items():
         places = {seed.predictions.parent.parent for seed in seeds.values()}
         waiting = sorted(seed for place, seed in held.unfinished if place in places)
-        collected[task] = _runs(name, task, seeds, tuple(waiting))
+        collected[task] = _runs(name, task, seeds, tuple(waiting), trust)
     return collected
 
 
@@ -132,20 +140,26 @@ def _are_names(value: object) -> bool:
 
 
 def _runs(
-    name: str, task: str, seeds: dict[int, FinishedSeed], unfinished: tuple[int, ...]
+    name: str,
+    task: str,
+    seeds: dict[int, FinishedSeed],
+    unfinished: tuple[int, ...],
+    trust: Sequence[str],
 ) -> tuple[Runs, Metric]:
     """The runs of one task, and what they are compared by."""
     order = sorted(seeds)
     first = seeds[order[0]]
-    metric = headline(first)
+    metric = headline(first, trust)
+    form = _stock_form(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
     predictions = []
     answers = []
     for seed in order:
         path = seeds[seed].predictions
-        read = read_predictions(path)
+        read = read_predictions(path, Agreement(form, metric.classes))
         values, truth = _as_numbers(read, metric, path)
+        _check_score(read, metric, seeds[seed])
         if seed == order[0]:
             ids = read.ids
             labels = truth
@@ -167,6 +181,27 @@ def _runs(
     return runs, metric.of_gains() if metric.graded else metric
 
 
+def _check_score(read: Predictions, metric: Metric, seed: FinishedSeed) -> None:
+    """Raises InputError if predictions do not give the score that stands in their run's result.
+
+    They are another file's then, or edited; or the metric is one of the user's own that is called as another.
+    """
+    scores = seed.result.get("scores")
+    split = seed.predictions.stem.removeprefix(PREDICTIONS.partition("{")[0])
+    told = scores.get(split) if isinstance(scores, dict) else None
+    there = told.get(metric.name) if isinstance(told, dict) else None
+    if isinstance(there, bool) or not isinstance(there, int | float):
+        return
+    found = metric.compute(read.answers, read.labels)
+    if not np.isclose(found, there, rtol=0, atol=SAME, equal_nan=True):
+        task = seed.result["task"]
+        own = f"; if your own task has its own {metric.name}, pass --trust {task}"
+        raise InputError(
+            f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it says {there:.6f}; run this "
+            f"seed again{own if is_outside(task) else ''}"
+        )
+
+
 def _as_numbers(read: Predictions, metric: Metric, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and labels, (N,) each: themselves, or what each answer gained and 1, which is right."""
     if metric.graded != (read.labels.ndim > 1):
@@ -177,31 +212,48 @@ def _as_numbers(read: Predictions, metric: Metric, path: Path) -> tuple[np.ndarr
     return metric.gained(read.answers, read.labels), np.ones(len(read.ids))
 
 
-def headline(seed: FinishedSeed) -> Metric:
+def headline(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
     """The metric a finished run is judged by: the first of its task's.
 
-    A task that is not to be found (one's own file, a module that is not here) leaves the name of its metric, which is
-    looked for among the package's.
+    A task that is no part of the package and none of `trust` (one's own file, or module) leaves the name of its metric,
+    which is looked for among the package's.
 
     Raises:
-        InputError: no metric has that name.
+        InputError: no metric has that name, or a task of `trust` is not there.
     """
     task = seed.result["task"]
     name = seed.result["metrics"][0]
-    try:
-        offered = named("tasks", Task, task).metrics
-    except InputError:
-        offered = METRICS
+    offered = named("tasks", Task, task).metrics if task in trust else _stock_metrics(task)
     for metric in offered:
         if metric.name == name:
             return metric
+    where = seed.predictions.parent / RESULT
+    own = f"; if it is of your own task, pass --trust {task}" if is_outside(task) else ""
     names = ", ".join(metric.name for metric in offered)
-    where = seed.predictions.parent / "result.json"
-    raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}")
+    raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}{own}")
 
 
-def read_predictions(path: Path) -> Predictions:
-    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it."""
+def _stock_metrics(task: str) -> tuple[Metric, ...]:
+    """A task's metrics; all there are for a task that is no part of the package."""
+    try:
+        return stock("tasks", Task, task).metrics
+    except InputError:
+        return METRICS
+
+
+def _stock_form(task: str) -> Form | None:
+    """The form of a task's answers; None if it is no part of the package."""
+    try:
+        return stock("tasks", Task, task).form
+    except InputError:
+        return None
+
+
+def read_predictions(path: Path, agreement: Agreement | None = None) -> Predictions:
+    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it.
+
+    `agreement` compares each prediction with its outputs.
+    """
     ids: list[str] = []
     labels: list[np.ndarray] = []
     answers: list[float] = []
@@ -212,14 +264,18 @@ def read_predictions(path: Path) -> Predictions:
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             label = np.asarray(row["label"], float)
-        except (KeyError, RecursionError, TypeError, ValueError):
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
             raise InputError(f"{where}: expected {EXPECTED}") from None
         if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
             raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
+        if agreement is not None:
+            agreement.check(where, row, answers[-1])
         if labels and label.shape != labels[0].shape:
             raise InputError(f"{where}: a label of another shape than in line 1")
         labels.append(label)
     if len(set(ids)) != len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
         raise InputError(f"{path}: example {twice} is there twice")
+    if agreement is not None:
+        agreement.end()
     return Predictions(tuple(ids), np.array(labels), np.array(answers))

@@ -7,6 +7,7 @@ Where segments of objects are known (VCR), `cover`: (R, 25) uint8, the bits of 1
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -469,6 +470,10 @@ class RegionStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
 
+    def compare(self) -> None:
+        """As `ShardStore.compare`."""
+        self._shards.compare()
+
     @property
     def identity(self) -> str:
         """A hash of what made the features: weights and preprocessing, or an import's layout; empty if not known.
@@ -609,6 +614,17 @@ class RegionStore:
                 limit = "0..1" if values.dtype.kind == "f" else f"-1..{self.classes - 1}"
                 faults.append(f"{path}: image {image!r}: a value is outside {limit}{such}")
         return faults
+
+
+def whole_store(folder: str | Path, features: bool = True) -> RegionStore:
+    """A region store to be learned from or asked, whose files are what was written; arguments as of `RegionStore`.
+
+    Of several processes on a machine the first one compares. Raises InputError as `RegionStore` and its `compare`.
+    """
+    store = RegionStore(folder, features)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        store.compare()
+    return store
 
 
 class RegionsInMemory:

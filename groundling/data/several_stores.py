@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.batch import RegionRow
-from groundling.data.regions import Found, Item, RegionStore
+from groundling.data.regions import Found, Item, RegionStore, whole_store
 from groundling.errors import InputError
 
 FACTS = ("background", "classes", "class_names")
@@ -127,7 +127,7 @@ def joined(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]
     UNITER reads VCR so: annotated boxes, then detected ones. Of later stores the whole image is left out. Raises
     InputError if stores are not alike, or hold segments of objects, which others' features lack.
     """
-    stores = [RegionStore(path) for path in paths]
+    stores = [whole_store(path) for path in paths]
     together = SeveralStores(stores)
     if together.covers:
         raise InputError(

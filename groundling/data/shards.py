@@ -27,7 +27,8 @@ import numpy as np
 
 from groundling.data.image_files import one_form
 from groundling.errors import InputError, first_line
-from groundling.hashing import sha256_of
+from groundling.hashing import each_hash, sha256_of
+from groundling.progress import Progress
 from groundling.runs import difference, disk_errors, json_text, read_json, write_json
 
 FORMAT = 2
@@ -598,6 +599,29 @@ class ShardStore:
             faults.append(str(error))
         return faults
 
+    def compare(self) -> None:
+        """Raises InputError if a file has another SHA-256 than was written; files that stay as they are are read once.
+
+        Stores of format 1 recorded none, and pass.
+        """
+        expected: dict[Path, str] = {}
+        for shard, index in enumerate(self.indices):
+            expected |= _recorded(self.folder, shard, index, self.manifest)
+        files = [file for file, sha256 in expected.items() if sha256]
+        if len(files) < len(expected) and self.manifest["format"] == FORMAT:
+            unknown = next(file for file, sha256 in expected.items() if not sha256)
+            raise InputError(
+                f"{self.folder / 'manifest.json'}: lacks the SHA-256 of {unknown.name}; damaged, copy the store again"
+            )
+        progress = Progress(f"comparing the files of {self.folder}", len(files), "file")
+        for file, sha256 in zip(files, each_hash(files), strict=True):
+            if sha256 != expected[file]:
+                raise InputError(
+                    f"{file}: changed since it was written (SHA-256); copy the store again, or make it again"
+                )
+            progress.step()
+        progress.close()
+
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {one_form(name): number for number, name in reversed(list(enumerate(self.ids)))}
@@ -644,20 +668,25 @@ class ShardStore:
 
 def changed(folder: Path, shard: int, index: Index, manifest: Facts) -> list[str]:
     """A line for every file of a shard that is gone, or whose SHA-256 is no longer the recorded one."""
-    recorded = {
-        shard_file(folder, name, shard): column.sha256 for name, column in index.columns.items()
-    }
-    path = shard_file(folder, "index", shard)
-    hashes = manifest.get("sha256")
-    recorded[path] = hashes.get(path.name, "") if isinstance(hashes, dict) else ""
     faults = []
-    for path, sha256 in recorded.items():
+    for path, sha256 in _recorded(folder, shard, index, manifest).items():
         try:
             if sha256 and sha256_of(path) != sha256:
                 faults.append(f"{path}: changed since it was written (SHA-256)")
         except InputError as error:
             faults.append(str(error))
     return faults
+
+
+def _recorded(folder: Path, shard: int, index: Index, manifest: Facts) -> dict[Path, str]:
+    """The SHA-256 of every file of a shard as it was written; empty where it was not recorded."""
+    recorded = {
+        shard_file(folder, name, shard): column.sha256 for name, column in index.columns.items()
+    }
+    path = shard_file(folder, "index", shard)
+    hashes = manifest.get("sha256")
+    recorded[path] = str(hashes.get(path.name, "")) if isinstance(hashes, dict) else ""
+    return recorded
 
 
 def not_finite(array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from groundling.batch import Example, RegionRow, Sample
 from groundling.config import LookConfig, RegionsConfig
 from groundling.data.paired import RegionSamples, Seeing, Store
 from groundling.data.pictures import Pictured
-from groundling.data.regions import RegionsInMemory, RegionStore
+from groundling.data.regions import RegionsInMemory, RegionStore, whole_store
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.errors import InputError
 from groundling.forms import Choose
@@ -75,7 +75,7 @@ class Looked:
         self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions
-        self.stores = [RegionStore(folder, self._features) for folder in config.regions]
+        self.stores = [whole_store(folder, self._features) for folder in config.regions]
         for store in self.stores if self.sees and not self._cuts else ():
             self._check(store)
 

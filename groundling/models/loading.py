@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as hf_logging
 
 from groundling.errors import InputError
@@ -19,6 +25,11 @@ MOST_NUMBER = 2**31 - 1
 """Any other number there."""
 NO_CODE = {"trust_remote_code": False}
 """Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
+
+IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+"""Settings of a configuration that may name code on the hub in place of one of transformers' own ways."""
+NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
+"""Those of transformers' own ways that torch itself can go."""
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
@@ -53,7 +64,25 @@ def load_config(source: str | Path) -> Any:
     except Exception as error:  # as above
         raise InputError(f"{source}: no model found there ({fault(source, error)})") from None
     _refuse_giants(source, config.to_dict())
+    _refuse_kernels(source, config)
     return config
+
+
+def _refuse_kernels(source: str | Path, config: Any) -> None:
+    """Raises InputError if a configuration, or one inside it, names a kernel: transformers would fetch and run it."""
+    for part in (config, *filter(_is_config, vars(config).values())):
+        for name in IMPLEMENTATIONS:
+            asked = vars(part).get(f"_{name}_internal")
+            if asked not in NO_KERNELS:
+                raise InputError(
+                    f"{source}: config.json asks for {name} = {asked!r:.60}, code that is no part of transformers; "
+                    "remove it there"
+                )
+
+
+def _is_config(value: object) -> bool:
+    """Whether a value is a configuration, such as that of one side of a model."""
+    return isinstance(value, PreTrainedConfig)
 
 
 def _refuse_giants(source: str | Path, values: dict[Any, Any]) -> None:

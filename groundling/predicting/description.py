@@ -75,7 +75,7 @@ class Described:
     kind: str = ""
     """MODULE:NAME of a `Kind` of your own that loads the folder."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the file of every module of yours, by MODULE:NAME."""
+    """SHA-256 of the file of every module of yours, by MODULE:NAME; of those that these import, by module."""
     regions: Mapping[str, Any] = field(default_factory=dict)
     """What the manifests of the region stores said that it learned from; see `facts_of`."""
 

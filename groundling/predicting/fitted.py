@@ -291,6 +291,7 @@ def load(
     detector: str = "",
     backbone: str = "",
     device: str = "",
+    trust: str | Sequence[str] = (),
 ) -> Fitted:
     """A fine-tuned model, ready to be asked, from what `groundling finetune` wrote.
 
@@ -300,13 +301,16 @@ def load(
         detector: where the detector lies that found the regions of its images, if not where the run had it.
         backbone: the same of the backbone.
         device: such as cuda; empty: an accelerator if there is one.
+        trust: objects of modules of your own that the folder asks for, MODULE:NAME each; nothing else is imported.
 
     Raises:
-        InputError: there is no saved model, the folder does not say what it answers, or it is damaged.
+        InputError: there is no saved model, the folder does not say what it answers, it is damaged, or it asks for
+            code that `trust` does not name.
     """
     folder, note = model_folder(Path(source), seed)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    fitted = Fitted(folder, described(folder), device, Elsewhere(detector, backbone))
+    trust = (trust,) if isinstance(trust, str) else trust
+    fitted = Fitted(folder, described(folder), device, Elsewhere(detector, backbone), trust)
     fitted.notes[:0] = [note] if note else []
     return fitted
 
@@ -315,7 +319,14 @@ def opened(saved: Saved) -> Fitted:
     """The model that a command's settings name, on this process's device."""
     device = str(PartialState(cpu=on_processor(saved.cpu)).device)
     seed = None if saved.seed < 0 else saved.seed
-    return load(saved.model, seed, detector=saved.detector, backbone=saved.backbone, device=device)
+    return load(
+        saved.model,
+        seed,
+        detector=saved.detector,
+        backbone=saved.backbone,
+        device=device,
+        trust=saved.trust,
+    )
 
 
 def sight_of(model: Loaded, saved: Saved, decode: bool) -> Sight:

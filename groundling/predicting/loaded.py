@@ -16,9 +16,9 @@ from groundling.data.pictures import Picture, Pictured
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.errors import InputError
 from groundling.evaluation import Scores, evaluate
-from groundling.find import is_outside, named, source_of
+from groundling.find import check_trust, code_behind, is_outside, named, stock
 from groundling.forms import Form, Pick
-from groundling.hashing import sha256_of
+from groundling.hashing import hashes_of
 from groundling.joins.end_to_end import EndToEnd
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.kinds import Student
@@ -71,16 +71,24 @@ class Loaded:
     """
 
     def __init__(
-        self, folder: Path, about: Described, device: str, elsewhere: Elsewhere | None = None
+        self,
+        folder: Path,
+        about: Described,
+        device: str,
+        elsewhere: Elsewhere | None = None,
+        trust: Sequence[str] = (),
     ) -> None:
-        """Raises InputError if the folder is damaged, or needs a module of yours that is not there."""
+        """`trust`: the objects of modules of yours that the folder may ask for, MODULE:NAME; it decides on none itself.
+
+        Raises InputError if the folder is damaged, or needs a module of yours that is not there, or not trusted.
+        """
         self.folder = folder
         self.about = about
         self.device = device
         self.elsewhere = elsewhere or Elsewhere()
+        self.trust = tuple(trust)
         self.notes: list[str] = []
-        for name in (about.kind, about.design):
-            self._compare_module(name)
+        self._compare_code(about.kind, about.design)
         self.student: Student = load_student(str(folder), about.kind, about.design)
         self.form: Form = self.task().form if about.form is None else about.form
         if isinstance(self.student, SingleStream):
@@ -108,22 +116,30 @@ class Loaded:
         about = self.about
         if about.own is not None and about.form is not None:
             return Task(about.task, about.form, _no_layout, metrics_of(about.form), about.task)
-        self._compare_module(about.task)
-        task = named("tasks", Task, about.task)
+        if is_outside(about.task):
+            self._compare_code(about.task)
+            task = named("tasks", Task, about.task)
+        else:
+            task = stock("tasks", Task, about.task)
         if task.version != about.version:
             self.note(
                 f"{about.task} is of version {task.version} now, the model learned version {about.version}"
             )
         return task if about.form is None else replace(task, form=about.form)
 
-    def _compare_module(self, name: str) -> None:
-        """Note that a module of yours is not what it was when the model was trained."""
-        before = self.about.modules.get(name, "")
-        if not is_outside(name) or not before:
-            return
-        file = source_of(name)
-        if file and sha256_of(Path(file)) != before:
-            self.note(f"{file}: changed since the model was trained; its answers may have, too")
+    def _compare_code(self, *names: str) -> None:
+        """Note, before any is imported, which files behind objects of yours are not what they were in training.
+
+        Raises InputError if one of the objects is not trusted.
+        """
+        check_trust(names, self.trust, self.folder / FILE)
+        files: dict[str, Path] = {}
+        for name in names:
+            files |= code_behind(name) if name else {}
+        hashes = hashes_of(list(files.values()))
+        for (name, file), sha256 in zip(files.items(), hashes, strict=True):
+            if self.about.modules.get(name, sha256) != sha256:
+                self.note(f"{file}: changed since the model was trained; its answers may have, too")
 
     def note_pairs(self, columns: int) -> None:
         """Note that texts are asked in pairs of a model that learned from one a row."""

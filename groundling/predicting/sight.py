@@ -11,7 +11,7 @@ from typing import NamedTuple
 from groundling.data.image_files import stem, unread_images
 from groundling.data.paired import Store
 from groundling.data.pictures import Picture, files_below, only, read_picture
-from groundling.data.regions import RegionStore
+from groundling.data.regions import whole_store
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.joins.end_to_end import EndToEnd
@@ -93,7 +93,7 @@ class Sight:
         self.stores: SeveralStores | None = None
         if regions:
             whole = not isinstance(student, EndToEnd)
-            self.stores = SeveralStores([RegionStore(folder, whole) for folder in regions])
+            self.stores = SeveralStores([whole_store(folder, whole) for folder in regions])
             self._compare(self.stores, other_regions)
         self.finder: Finder | None = None
         if self.reads_regions and self.stores is None:

@@ -121,7 +121,7 @@ def averaged(task: Task, folder: Path, split: str, files: Sequence[Path]) -> Sco
     """
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
-    members = {path: read_predictions(path) for path in files}
+    members = {path: read_predictions(path, task.form) for path in files}
     for path, said in members.items():
         _same_ids(path, names, said)
     rows = [_mean_of(members, name, task.form) for name in names]

@@ -70,7 +70,7 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
 
 
 def _runs_of(task: str, name: str, folder: str) -> Runs:
-    by_task = collect(name, folder)
+    by_task = collect(name, folder, (task,))
     if task not in by_task:
         raise InputError(f"{folder}: no finished run of {task}; there are {', '.join(by_task)}")
     runs, _ = by_task[task]

@@ -28,6 +28,7 @@ def judge_folders(
     say: Callable[[str], None] = print,
     published: Published | None = None,
     tasks: Sequence[str] = (),
+    trust: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Judge every group of runs against the first one; writes `out/verdict.json` and `out/verdict.html`.
 
@@ -37,8 +38,11 @@ def judge_folders(
         say: prints a line.
         published: by group and task, what a paper reports, which stands beside what was measured.
         tasks: judge these alone, on all their splits, in this order; empty: all.
+        trust: tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
     """
-    collected = {name: _wanted(collect(name, folder), tasks) for name, folder in groups.items()}
+    collected = {
+        name: _wanted(collect(name, folder, trust), tasks) for name, folder in groups.items()
+    }
     control = next(iter(collected))
     for note in _unmatched(collected, control):
         say(note)

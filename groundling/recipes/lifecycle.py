@@ -12,7 +12,7 @@ from accelerate import PartialState
 
 from groundling.checkpoint import Checkpoints
 from groundling.errors import InputError, in_one_line
-from groundling.find import is_outside, source_of
+from groundling.find import code_behind, is_outside, outside
 from groundling.jobs import on_processor
 from groundling.runs import (
     RESULT,
@@ -49,9 +49,9 @@ class Run:
     ) -> None:
         """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
 
-        So do the files of modules that settings name (MODULE:NAME). `makes` names what it leaves beside its result.
-        Raises InputError if `out` holds another run, or another process writes there, or there is no such module or
-        object.
+        So do the files of modules that settings name (MODULE:NAME), and of the user's own that these import. `makes`
+        names what it leaves beside its result. Raises InputError if `out` holds another run, or another process writes
+        there, or there is no such module or object.
         """
         self.makes = makes
         inputs = {**_named(inputs), **_modules(settings)}
@@ -149,7 +149,10 @@ def write_result(
     state.wait_for_everyone()
 
 
-MODULES = ("arm", "objectives", "teacher", "task", "join", "model", "kind", "inner", "keywords")
+MODULES = (
+    *("arm", "objectives", "teacher", "task", "join", "model", "kind", "inner", "keywords"),
+    "trust",
+)
 """Settings, in whatever group, that may name objects of the user's own modules."""
 
 
@@ -165,7 +168,8 @@ def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
         names = value.split("+") if isinstance(value, str) else value
         for name in names:
             if is_outside(name):
-                files[f"{setting}:{name}"] = source_of(name)
+                outside(name, object)
+                files |= {f"{setting}:{one}": file for one, file in code_behind(name).items()}
     return _named(files)
 
 

@@ -115,7 +115,7 @@ class _Analysis:
         settings = [config.attending]
         if config.other:
             settings.append(replace(config.attending, model=config.other, untrained=False))
-        subjects = [subject_of(one, config.outcome, device) for one in settings]
+        subjects = [subject_of(one, config.outcome, device, config.trust) for one in settings]
         every, remarks = examples_of(config, subjects[0])
         self.examples = thinned(every, config.most_examples)
         self.images = images_of(self.examples)

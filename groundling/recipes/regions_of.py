@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.data.image_files import Names
-from groundling.data.regions import RegionStore
+from groundling.data.regions import RegionStore, whole_store
 from groundling.data.samples import Samples
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
@@ -65,7 +65,7 @@ class Shelf:
 
     def _store(self, folder: str) -> RegionStore:
         if folder not in self._open:
-            self._open[folder] = RegionStore(folder, self.features)
+            self._open[folder] = whole_store(folder, self.features)
         return self._open[folder]
 
 

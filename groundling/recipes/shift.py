@@ -173,7 +173,7 @@ def _implicit(
     """The IM evaluation set; its two groups in folders of their own, with their overlaps."""
     path = Path(config.predictions)
     told = _seed_of_text_only(path)
-    said = read_predictions(path)
+    said = read_predictions(path, ANSWER.form)
     scores: dict[str, np.ndarray] = {}
     for name, one in said.items():
         with told_of(f"{path}, {name}"):

@@ -54,10 +54,15 @@ class Subject(Protocol):
         ...
 
 
-def subject_of(config: Attending, asked: Asked, device: torch.device) -> Subject:
-    """The model of the settings; raises InputError if it reads no regions, or other ones than the stores have."""
+def subject_of(
+    config: Attending, asked: Asked, device: torch.device, trust: Sequence[str] = ()
+) -> Subject:
+    """The model of the settings; raises InputError if it reads no regions, or other ones than the stores have.
+
+    `trust`: objects of the user's own that a fine-tuned model's folder may ask for.
+    """
     if is_fine_tuned(config.model):
-        return FineTuned(config, device)
+        return FineTuned(config, device, trust)
     return PreTrained(config, asked, device)
 
 
@@ -120,9 +125,9 @@ class PreTrained:
 class FineTuned:
     """A model as `finetune` leaves it, asked as in its training run's evaluation."""
 
-    def __init__(self, config: Attending, device: torch.device) -> None:
+    def __init__(self, config: Attending, device: torch.device, trust: Sequence[str] = ()) -> None:
         """Raises InputError if it reads texts alone, or the settings are another model's."""
-        self.fitted = load(config.model, device=str(device))
+        self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
         if not isinstance(student, SingleStream) or not self.fitted.about.reads.regions:
             raise InputError(f"{config.model}: this model reads texts alone")

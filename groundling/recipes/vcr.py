@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from groundling.analysis.agreement import Agreement
 from groundling.batch import Example
 from groundling.config import VcrConfig, need
 from groundling.data.tables import read_json_lines
@@ -184,11 +185,13 @@ def _predictions(path: Path, examples: list[Example]) -> Predictions:
     # Files of runs before the field `official` was written name an example by its id alone.
     official_of = {example.id: example.official for example in examples}
     predictions: Predictions = {}
+    agreement = Agreement(ANSWER.form)
     for where, row in read_json_lines(path, ("id",)):
         official = row.get("official")
         if not isinstance(official, str):
             official = official_of.get(row["id"], "")
         predictions[official] = _prediction(where, row)
+        agreement.check(where, row, predictions[official].choice)
     absent = [example.id for example in examples if example.official not in predictions]
     if absent:
         raise InputError(

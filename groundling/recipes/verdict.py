@@ -36,7 +36,7 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
         if system not in PUBLISHED:
             raise InputError(f"--published {name}={system}: there are {', '.join(PUBLISHED)}")
         published[name] = PUBLISHED[system]
-    result = judge_folders(groups, out, published=published)
+    result = judge_folders(groups, out, published=published, trust=config.trust)
     if not result["verdicts"]:
         raise InputError(
             f"verdict: no task has finished runs of both {result['control']} and another group, so nothing is judged"

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from groundling.batch import Example
 from groundling.errors import InputError, refuse
-from groundling.find import named
+from groundling.find import stock
 from groundling.forms import Answer, Choose, Classify
 from groundling.hashing import data_hash
 from groundling.runs import disk_errors, json_text, read_json, write_whole
@@ -263,7 +263,7 @@ def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: P
             f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
         )
     if content["task"] != task.name:  # an answers' partition serves for rationales, too
-        task = named("tasks", Task, content["task"]).at(folder)
+        task = stock("tasks", Task, content["task"]).at(folder)
     again = manifest(task, folder, per, seed, by, allow_fewer=True)
     for name in ("split", "strata", "examples", "ids"):
         if content.get(name) != again[name]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
+from groundling.analysis.agreement import Agreement
 from groundling.data.tables import read_json_lines
 from groundling.errors import InputError, refuse
 from groundling.forms import Answer, Choose, Classify, Form, Regress
@@ -40,12 +41,14 @@ def told_of(place: str | Path) -> Iterator[None]:
         raise InputError(f"{place}: {error}") from None
 
 
-def read_predictions(path: Path) -> dict[str, Said]:
+def read_predictions(path: Path, form: Form) -> dict[str, Said]:
     """The lines of a file that `finetune` wrote, by official id, or by our own where there is none.
 
     Raises:
-        InputError: No such file, a line of another kind, an id twice, or a number that is NaN.
+        InputError: No such file, a line of another kind, an id twice, a number that is NaN, or a prediction that is not
+            what its outputs say to a task of this form.
     """
+    agreement = Agreement(form)
     out: dict[str, Said] = {}
     repeated = []
     for where, row in read_json_lines(path, ("id",)):
@@ -54,7 +57,9 @@ def read_predictions(path: Path) -> dict[str, Said]:
         if name in out:
             repeated.append(f"{where}: {name} stands there before")
         out[name] = _said(where, row)
+        agreement.check(where, row, out[name].prediction)
     refuse(repeated)
+    agreement.end()
     return out
 
 
@@ -63,7 +68,7 @@ def _said(where: str, row: Mapping[str, Any]) -> Said:
         prediction = float(row["prediction"])
         outputs = np.array(row["outputs"], float)
         likely = tuple((int(place), float(share)) for place, share in row.get("likely", ()))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         raise InputError(
             f"{where}: expected a number in 'prediction' and numbers in 'outputs'"
         ) from None

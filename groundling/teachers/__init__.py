@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -17,7 +16,8 @@ from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
 from groundling.documented import documented
 from groundling.errors import InputError
-from groundling.hashing import sha256_of
+from groundling.hashing import hashes_of
+from groundling.own_code import code_of
 
 
 @documented
@@ -92,12 +92,17 @@ class Teacher:
 
 
 def origin(kind: Any) -> dict[str, str]:
-    """The name of a class or function, and the SHA-256 of the file that defines it, as JSON."""
-    file = vars(sys.modules[kind.__module__]).get("__file__")
-    return {
-        "name": f"{kind.__module__}.{kind.__qualname__}",
-        "source": sha256_of(Path(file)) if file else "",
-    }
+    """The name of a class or function, and the SHA-256 of the code that defines it, as JSON.
+
+    That of the file; where the file imports modules of the user's own, that of the names and hashes of all of them.
+    """
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    files = code_of(kind.__module__)
+    hashes = hashes_of(list(files.values()))
+    if len(files) < 2:
+        return {"name": name, "source": "".join(hashes)}
+    lines = [f"{module}\t{sha256}\n" for module, sha256 in zip(files, hashes, strict=True)]
+    return {"name": name, "source": hashlib.sha256("".join(lines).encode()).hexdigest()}
 
 
 def is_teacher(value: object) -> TypeGuard[Teacher]:

@@ -835,7 +835,7 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
         ),
         "predictions": Reader(
             lambda place: _answers(place / "p.jsonl"),
-            lambda place: read_predictions(place / "p.jsonl"),
+            lambda place: read_predictions(place / "p.jsonl", Classify(("no", "yes"))),
             checked=False,
         ),
         "log": Reader(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from groundling.config import FinetuneConfig
-from groundling.find import is_outside, source_of
-from groundling.hashing import sha256_of
+from groundling.find import code_behind, is_outside
+from groundling.hashing import hashes_of
 from groundling.models.kinds import Student
 from groundling.predicting.description import Described, Reads, facts_of
 from groundling.recipes.finetuning.examples import Splits
@@ -49,6 +49,9 @@ def described_of(
 
 
 def _modules(*names: str) -> dict[str, str]:
-    """The SHA-256 of the file of every module of the user's that is named."""
-    files = {name: source_of(name) for name in names if is_outside(name)}
-    return {name: sha256_of(Path(file)) for name, file in files.items() if file}
+    """The SHA-256 of the file of every module of the user's that is named, or imported by one that is."""
+    files: dict[str, Path] = {}
+    for name in names:
+        if is_outside(name):
+            files |= code_behind(name)
+    return dict(zip(files, hashes_of(list(files.values())), strict=True))

@@ -134,4 +134,6 @@ def _judge(
     if table.name:
         say(f"\n{table.name}")
         folder = folder / VERDICTS / slug(table.name)
-    return judge_folders(groups, folder, say, published, table.columns if table.name else ())
+    own = [tuning.finetune.task for tuning in what.tunings]
+    columns = table.columns if table.name else ()
+    return judge_folders(groups, folder, say, published, columns, trust=own)

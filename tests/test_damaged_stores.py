@@ -1,0 +1,112 @@
+"""A region store that is no longer what was written is refused before anything is learned from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import standins
+
+from groundling import hashing
+from groundling.cli import main
+from groundling.data.regions import RegionStore, whole_store
+from groundling.data.several_stores import joined
+from groundling.errors import InputError
+from groundling.hashing import CACHE
+from groundling.recipes.regions_of import Shelf
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of six photos, a BERT and captions."""
+    folder = tmp_path_factory.mktemp("made")
+    standins.own_images(folder)
+    standins.store(folder / "store", standins.PHOTOS)
+    homes.student(folder / "bert")
+    return folder
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "store", tmp_path / "store"))
+
+
+def damaged(file: Path) -> None:
+    """One bit of a number's last byte, which no range of values tells."""
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["features", "boxes", "confidence"])
+def test_a_damaged_store_is_not_trained_on(
+    name: str, store: Path, made: Path, tmp_path: Path, capsys: Any
+) -> None:
+    file = store / f"{name}-00000.npy"
+    damaged(file)
+    RegionStore(store)[standins.PHOTOS[0]]  # it can be read, and reads otherwise
+    words = ["pretrain", "--model", "visualbert", "--student", str(made / "bert"), "--regions"]
+    words += [str(store), "--captions", str(made / "my_captions.tsv"), "--steps", "1", "--cpu"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    complaint = capsys.readouterr().err.strip().splitlines()[-1]
+    assert complaint.startswith(f"groundling: {file}: changed since it was written")
+    assert not (tmp_path / "out/checkpoints").exists()
+
+
+def test_every_way_to_a_store_compares(store: Path) -> None:
+    index = store / "index-00000.json"
+    index.write_text(index.read_text().replace('"facts"', ' "facts"'))
+    for way in (
+        lambda: whole_store(store),
+        lambda: Shelf([str(store)], (), "split").of("dev"),
+        lambda: joined([store]),
+    ):
+        with pytest.raises(InputError, match=r"index-00000\.json: changed since it was written"):
+            way()
+
+
+def test_a_manifest_that_lacks_hashes_is_damaged(store: Path) -> None:
+    path = store / "manifest.json"
+    about = json.loads(path.read_text())
+    for hashes in ({}, None):
+        path.write_text(json.dumps(about | {"sha256": hashes}))
+        with pytest.raises(InputError, match=r"manifest\.json: lacks the SHA-256 of index-00000"):
+            whole_store(store)
+
+
+def test_a_store_that_stays_as_it_is_is_read_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cache by every process, without one by this one."""
+    monkeypatch.setattr(hashing, "SMALL", 0)
+    monkeypatch.setattr(hashing, "SETTLED", -(10**18))
+    read: list[Path] = []
+    sha256_of = hashing.sha256_of
+
+    def counted(path: Path) -> str:
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(hashing, "sha256_of", counted)
+    for cache, forgets in (("", False), (str(tmp_path / "cache"), True)):
+        monkeypatch.setenv(CACHE, cache)
+        monkeypatch.setattr(hashing, "_KNOWN", {})
+        read.clear()
+        for _ in range(2):
+            whole_store(store)
+            if forgets:
+                monkeypatch.setattr(hashing, "_KNOWN", {})
+        assert len(read) == len(list(store.glob("*-0*")))
+
+
+def test_one_process_of_a_machine_compares(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged(store / "features-00000.npy")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert len(whole_store(store)) == len(standins.PHOTOS)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(InputError, match="changed since it was written"):
+        whole_store(store)

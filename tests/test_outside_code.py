@@ -1,0 +1,349 @@
+"""Code runs if the user named it, and not because a file says so; and a run knows the code that it ran."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+
+from groundling.analysis.finished_runs import collect
+from groundling.cli import main
+from groundling.config import Attending
+from groundling.errors import InputError
+from groundling.find import code_behind, outside
+from groundling.models.loading import load_processor
+from groundling.predicting import loaded
+from groundling.predicting.fitted import load
+from groundling.recipes.subjects import subject_of
+from groundling.runs import difference
+from groundling.shift.partitions import taken
+from groundling.students import load_student
+from groundling.tasks import Task
+from groundling.tasks.glue import RTE
+from groundling.teachers import origin
+
+FEW = ["--steps", "1", "--batch", "4", "--cpu"]
+PLANTED = """
+from pathlib import Path
+
+Path({ran!r}).touch()
+from groundling.models.kinds import Kind
+from groundling.models.text import load_text_encoder
+from groundling.tasks.glue import RTE as TASK
+
+KIND = Kind("planted", lambda source: True, load_text_encoder)
+DESIGN = None
+"""
+MODULES = {"downloaded", "mine", "helper", "absent_library"}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on RTE with its model, and the data beside it."""
+    folder = tmp_path_factory.mktemp("tuned")
+    homes.student(folder / "bert")
+    homes.rte(folder / "glue")
+    words = ["--model", str(folder / "bert"), "--task", "glue/rte", "--data", str(folder / "glue")]
+    assert main(["finetune", *words, "--seeds", "1", *FEW, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, tuned: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with a run that was downloaded, whose folder has code; `ran` is there once that ran."""
+    shutil.copytree(tuned / "run", tmp_path / "downloaded")
+    homes.put(tmp_path / "downloaded/evil.py", PLANTED.format(ran=str(tmp_path / "ran")))
+    (tmp_path / "glue").symlink_to(tuned / "glue")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] in MODULES]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def edited(path: Path, **values: object) -> Path:
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | values))
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line in which a command says what is wrong."""
+    capsys.readouterr()
+    assert main([*words]) == 2
+    complaint = capsys.readouterr().err.strip()
+    assert complaint.startswith("groundling: ") and len(complaint.splitlines()) == 1, complaint
+    return complaint
+
+
+MODEL = Path("downloaded/seed-0/model")
+ABOUT = MODEL / "groundling_task.json"
+ASKED = ["--model", "downloaded", "--data", "glue", "--cpu"]
+NAMES = {
+    "kind": {"kind": "downloaded.evil:KIND"},
+    "task": {"task": "downloaded.evil:TASK", "form": None, "own": None},
+    "design": {"design": "downloaded.evil:DESIGN"},
+}
+
+
+# -- a model's folder --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("road", NAMES)
+def test_a_models_folder_imports_nothing(road: str, place: Path, capsys: Any) -> None:
+    edited(ABOUT, **NAMES[road])
+    name = NAMES[road][road]
+    commands = [["evaluate", *ASKED], ["predict", *ASKED, "--split", "dev", "--out", "answers.tsv"]]
+    for command in commands:
+        complaint = refused(capsys, *command)
+        assert str(ABOUT) in complaint and f"--trust {name}" in complaint
+        # Another object of the same module is none that the user named.
+        assert f"--trust {name}" in refused(capsys, *command, "--trust", "downloaded.evil:OTHER")
+    with pytest.raises(InputError, match=f"--trust {name}"):
+        load("downloaded").task()
+    assert not (place / "ran").exists()
+
+
+def test_what_is_no_name_is_none_to_import(place: Path, capsys: Any) -> None:
+    for value in ("downloaded.evil", "downloaded.evil:", "downloaded.evil:KIND "):
+        edited(ABOUT, kind=value)
+        assert "expected MODULE:NAME" in refused(capsys, "evaluate", *ASKED, "--trust", value)
+    assert not (place / "ran").exists()
+
+
+def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
+    edited(ABOUT, **NAMES["kind"], **NAMES["task"])
+    trust = ["downloaded.evil:KIND", "downloaded.evil:TASK"]
+    assert main(["evaluate", *ASKED, "--trust", *trust]) == 0
+    assert (place / "ran").exists()
+    assert load("downloaded", trust=trust).task() is outside(trust[1], Task)
+
+
+def test_code_is_compared_before_it_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "downloaded.evil:KIND"
+    edited(ABOUT, kind=name, modules={name: "of another file"})
+    seen = []
+    hashes_of = loaded.hashes_of
+
+    def watched(files: list[Path]) -> list[str]:
+        seen.append((place / "ran").exists())
+        return hashes_of(files)
+
+    monkeypatch.setattr(loaded, "hashes_of", watched)
+    model = load("downloaded", trust=name)
+    assert seen == [False] and (place / "ran").exists()
+    assert any("evil.py: changed since the model was trained" in note for note in model.notes)
+
+
+def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
+    edited(ABOUT, **NAMES["kind"])
+    with pytest.raises(InputError, match=r"--trust downloaded\.evil:KIND"):
+        subject_of(Attending(model="downloaded"), "best", torch.device("cpu"))
+    assert not (place / "ran").exists()
+
+
+def in_config(folder: Path, value: str) -> object:
+    auto = {"AutoConfig": value, "AutoModel": value, "AutoTokenizer": [value, value]}
+    edited(folder / "config.json", auto_map=auto, model_type="unheard_of", architectures=["X"])
+    return load_student(folder)
+
+
+def in_a_known_config(folder: Path, value: str) -> object:
+    edited(folder / "config.json", auto_map={"AutoConfig": value, "AutoModel": value})
+    return load_student(folder)
+
+
+def in_the_tokenizers_settings(folder: Path, value: str) -> object:
+    auto = {"AutoTokenizer": [value, value]}
+    edited(folder / "tokenizer_config.json", auto_map=auto, tokenizer_class="Unheard")
+    return load_student(folder)
+
+
+def in_the_processors_settings(folder: Path, value: str) -> object:
+    about = {"auto_map": {"AutoImageProcessor": value}, "image_processor_type": "Unheard"}
+    homes.put(folder / "preprocessor_config.json", json.dumps(about))
+    return load_processor(folder)
+
+
+def in_the_modules(folder: Path, value: str) -> object:
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
+    listed += [{"idx": 1, "name": "1", "path": "1_X", "type": value}]
+    homes.put(folder / "modules.json", json.dumps(listed))
+    homes.put(folder / "1_X/config.json", "{}")
+    return load_student(folder)
+
+
+REFUSED = {
+    in_config: True,
+    in_a_known_config: False,  # read as what it says it is
+    in_the_tokenizers_settings: False,  # tokenizer.json says all
+    in_the_processors_settings: True,
+    in_the_modules: True,
+}
+
+
+@pytest.mark.parametrize("road", REFUSED)
+@pytest.mark.parametrize("value", ["evil.KIND", "downloaded.evil.KIND"])
+def test_a_librarys_files_import_nothing(
+    road: Callable[[Path, str], object], value: str, place: Path, tuned: Path
+) -> None:
+    folder = shutil.copytree(tuned / "bert", place / "model")
+    for path in (folder / "evil.py", place / "evil.py"):
+        homes.put(path, PLANTED.format(ran=str(place / "ran")))
+    if REFUSED[road]:
+        with pytest.raises(InputError, match=str(folder)):
+            road(folder, value)
+    else:
+        assert type(road(folder, value)).__name__ == "TextEncoder"
+    assert not (place / "ran").exists()
+
+
+@pytest.mark.parametrize("asked", ["somebody/kernel", "flash_attention_2"])
+def test_a_model_that_asks_for_a_kernel_is_refused(asked: str, place: Path, tuned: Path) -> None:
+    folder = shutil.copytree(tuned / "bert", place / "model")
+    edited(folder / "config.json", attn_implementation=asked)
+    with pytest.raises(InputError, match=f"config.json asks for attn_implementation = '{asked}'"):
+        load_student(folder)
+
+
+# -- a run's folder ----------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_imports_nothing(place: Path) -> None:
+    for name in ("control", "other"):
+        shutil.copytree(place / "downloaded", place / name)
+        edited(place / name / "seed-0/result.json", task="downloaded.evil:TASK")
+    assert main(["verdict", "--runs", "control", "other", "--out", "verdict"]) == 0
+    judged = json.loads((place / "verdict/verdict.json").read_text())
+    assert judged["scores"]["control"]["downloaded.evil:TASK"]["metric"] == "accuracy"
+    assert not (place / "ran").exists()
+
+
+def test_a_metric_of_ones_own_under_a_known_name_is_told(place: Path) -> None:
+    """Its task is not imported, and the score beside the predictions is another than the known metric's."""
+    result = place / "downloaded/seed-0/result.json"
+    edited(result, task="downloaded.evil:TASK", scores={"dev": {"accuracy": 0.123}})
+    with pytest.raises(InputError, match=r"says 0.123.*--trust downloaded.evil:TASK"):
+        collect("a", place / "downloaded")
+    edited(result, task="glue/rte")
+    with pytest.raises(InputError, match=r"predictions_dev.jsonl: its accuracy is .* says 0.123"):
+        collect("a", place / "downloaded")
+
+
+def test_ensembles_and_partitions_import_nothing(place: Path, capsys: Any) -> None:
+    edited(place / "downloaded/seed-0/result.json", task="downloaded.evil:TASK")
+    words = ["--runs", "downloaded", "downloaded", "--task", "glue/rte", "--data", "glue"]
+    assert "expected one of glue/rte" in refused(capsys, "ensemble", *words, "--out", "mean")
+    about = {"format": 1, "task": "downloaded.evil:TASK", "ids": [], "files": {}}
+    path = homes.put(place / "few.json", json.dumps(about))
+    with pytest.raises(InputError, match=r"few\.json"):
+        taken([], path, RTE, Path("glue"))
+    assert not (place / "ran").exists()
+
+
+# -- the working directory ---------------------------------------------------------------------------------------------
+
+
+def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
+    """A module of one's own makes that module importable, and what it imports; not all that lies beside it."""
+    homes.put(place / "mine/part.py", "import helper\n\nVALUE = helper.VALUE\n")
+    homes.put(place / "helper.py", "VALUE = 3\n")
+    homes.put(place / "absent_library.py", PLANTED.format(ran=str(place / "ran")))
+    homes.put(place / "absent_folder/part.py", "")
+    assert outside("mine.part:VALUE", int) == 3
+    assert find_spec("absent_library") is None and find_spec("absent_folder") is None
+    assert str(place) not in sys.path
+
+
+def test_a_folder_adds_nothing_to_a_package_that_is_installed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = place / "lib/site-packages"
+    homes.put(installed / "mine/part.py", "VALUE = 1\n")  # without __init__.py
+    homes.put(place / "mine/other.py", PLANTED.format(ran=str(place / "ran")))
+    monkeypatch.syspath_prepend(str(installed))
+    assert outside("mine.part:VALUE", int) == 1
+    with pytest.raises(InputError, match=r"mine\.other"):
+        outside("mine.other:KIND", object)
+    assert not (place / "ran").exists()
+
+
+# -- what a run knows of its code --------------------------------------------------------------------------------------
+
+CHAIN = {
+    "mine/__init__.py": "",
+    "mine/objective.py": "from .middle import WEIGHT\nfrom groundling.objectives import Objective\n",
+    "mine/middle.py": "def late():\n    import helper.deep\n\nWEIGHT = 1.0\n",
+    "mine/unrelated.py": "",
+    "helper/deep.py": "import json, mine.objective\n",
+}
+
+
+def test_the_code_behind_a_name_is_all_of_the_users_own(place: Path) -> None:
+    for path, code in CHAIN.items():
+        homes.put(place / path, code)
+    files = code_behind("mine.objective:Own")
+    assert {name: file.relative_to(place).as_posix() for name, file in files.items()} == {
+        "mine": "mine/__init__.py",
+        "mine.objective:Own": "mine/objective.py",
+        "mine.middle": "mine/middle.py",
+        "helper.deep": "helper/deep.py",
+    }
+    assert not MODULES & set(sys.modules)  # read, not run
+
+
+def test_an_edited_module_that_another_imports_makes_another_run(
+    place: Path, tuned: Path, capsys: Any
+) -> None:
+    code = (
+        "from groundling.objectives import Objective, Part\nfrom mine.weights import WEIGHT\n\n\n"
+    )
+    code += "class Short(Objective):\n    name = 'short'\n    needs = ('text',)\n\n"
+    code += "    def count(self, batch):\n        return {'length': int(batch.text.mask.sum())}\n\n"
+    code += "    def forward(self, encoded, batch):\n"
+    code += "        return {'length': encoded.text[batch.text.mask].norm(dim=-1).sum() * WEIGHT}\n"
+    homes.put(place / "mine/short.py", code)
+    homes.put(place / "mine/weights.py", "WEIGHT = 1.0\n")
+    words = ["finetune", "--model", str(tuned / "bert"), "--task", "glue/rte", "--data", "glue"]
+    words += ["--objectives", "mine.short:Short", "--seeds", "1", *FEW, "--out", "out"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "finished earlier" in capsys.readouterr().err
+    homes.put(place / "mine/weights.py", "WEIGHT = 2.0\n")
+    assert "objectives:mine.weights" in refused(capsys, *words)
+
+
+def test_a_models_folder_knows_the_code_that_its_modules_import(place: Path, tuned: Path) -> None:
+    homes.put(place / "mine/task.py", "from mine.names import RTE\n\nTASK = RTE\n")
+    names = "from groundling.tasks.glue import RTE\n"
+    homes.put(place / "mine/names.py", names)
+    words = ["finetune", "--model", str(tuned / "bert"), "--task", "mine.task:TASK"]
+    assert main([*words, "--data", "glue", "--seeds", "1", *FEW, "--out", "out"]) == 0
+    about = json.loads((place / "out/seed-0/model/groundling_task.json").read_text())
+    assert set(about["modules"]) == {"mine.task:TASK", "mine.names"}
+    homes.put(place / "mine/names.py", names + "# edited\n")
+    model = load("out", trust="mine.task:TASK")
+    assert isinstance(model.task(), Task)
+    assert [note for note in model.notes if "names.py: changed since" in note]
+
+
+def test_kept_features_belong_to_all_of_a_teachers_code(place: Path) -> None:
+    homes.put(place / "mine/teacher.py", "from mine import part\n\n\nclass Own:\n    pass\n")
+    homes.put(place / "mine/part.py", "VALUE = 1\n")
+    kind = outside("mine.teacher:Own", type)
+    before = origin(kind)
+    assert origin(kind) == before
+    homes.put(place / "mine/part.py", "VALUE = 2\n")
+    assert difference(before, origin(kind), "key").startswith("key.source")
