@@ -87,7 +87,7 @@ def test_faults_of_glue_files(tmp_path: Path) -> None:
     one(check(tmp_path), f"{dev}, line 4: not UTF-8")
     put(dev, RTE)
     put(train, RTE + "2\tIt snowed.\n")
-    one(check(tmp_path), f"{train}, line 4: 2 fields, expected at least 4")
+    one(check(tmp_path), f"{train}, line 4: 2 fields, expected 4")
     put(train, RTE)
     test = put(tmp_path / "RTE" / "test.tsv", "index\tsentence1\tsentence2\n0\tA.\tB.\n0\tC.\tD.\n")
     one(check(tmp_path), f"{test}, example rte-test-0: expected only once")

@@ -25,8 +25,8 @@ from groundling.data.caption_tables import (
     rows_with_header,
 )
 from groundling.data.image_files import is_picture
-from groundling.data.own_rows import texts_in
-from groundling.data.tables import lines_of, run_together
+from groundling.data.own_rows import Where, texts_in
+from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.runs import read_json
 
@@ -384,14 +384,14 @@ def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> Non
             )
     else:
         reading.imageless = (
-            f"{path}: no column is recognised as image files; there are: {', '.join(header)}"
-            f"{run_together(header)}; pass --image-column"
+            f"{path}: no column is recognised as image files; there are: {', '.join(header)}; "
+            "pass --image-column"
         )
     for where, row in rows:
         _row_of_table(reading, where, row, chosen)
 
 
-def _row_of_table(reading: Reading, where: str, row: Mapping[str, Any], chosen: Columns) -> None:
+def _row_of_table(reading: Reading, where: Where, row: Mapping[str, Any], chosen: Columns) -> None:
     image = ""
     try:
         if chosen.image:
@@ -405,7 +405,7 @@ def _row_of_table(reading: Reading, where: str, row: Mapping[str, Any], chosen: 
         what = f"column {chosen.image!r} is empty; expected an image file"
         reading.fault(what, f"{where}: {what}")
         return
-    place = where.removeprefix(f"{reading.path}, ")
+    place = f"{where.unit} {where.number}"
     for caption in captions:
         reading.row(place, image.strip(), file_of(image), caption)
 
