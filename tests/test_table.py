@@ -17,7 +17,15 @@ from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task
-from groundling.tasks.table import OwnReader, OwnRow, form_of, held_out, overlap, own_notes, own_task
+from groundling.tasks.table import (
+    OwnReader,
+    OwnRow,
+    form_of,
+    held_out,
+    overlap,
+    own_notes,
+    own_task,
+)
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from groundling.data.tables import lines_of
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.metrics import METRICS, Metric
-from groundling.runs import finished
+from groundling.runs import finished, parsed_json
 from groundling.tasks import Task
 
 PREDICTIONS = "predictions_{}.jsonl"
@@ -208,7 +207,7 @@ def read_predictions(path: Path) -> Predictions:
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             label = np.asarray(row["label"], float)

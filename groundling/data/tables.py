@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.errors import InputError
+from groundling.runs import parsed_json
 
 TABLES = frozenset({".csv", ".tsv"})
 """Endings of tables, whose first line names the columns."""
@@ -162,7 +163,7 @@ def separator_note(path: Path) -> str:
 
     Raises InputError as `read_text`.
     """
-    if path.suffix not in TABLES:
+    if path.suffix in (".json", ".jsonl"):
         return ""
     usual = usual_columns(path)
     found = columns_in(_first_line(path), usual)
@@ -354,7 +355,7 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}: not valid JSON ({error.msg})") from None
         except (ValueError, RecursionError):
