@@ -40,6 +40,8 @@ NO_RESULTS = (
 """Names of files and folders that a run may have left, or runs inside its folder, and saved nothing yet."""
 MOST_STEPS = 10**12
 """What no run has."""
+MOST_DIGITS = 300
+"""Of a whole number in JSON: what has some more is larger than any float, and stops whoever reckons with it."""
 LONGEST = 2**63
 """Whole numbers of a log stay below."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
@@ -215,6 +217,20 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
         raise InputError(f"{self.path}: cannot be written ({reason}){kept}") from None
 
 
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("a number of too many digits")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole)
+
+
+def parsed_json(text: str) -> Any:
+    """What JSON says, as `json.loads`; raises ValueError, too, for a whole number that no float can hold."""
+    return _DECODER.decode(text)
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file holds (so Any: callers check what they need of it).
 
@@ -222,7 +238,7 @@ def read_json(path: Path) -> Any:
         InputError: names the file and the place of what is wrong.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:

@@ -174,7 +174,7 @@ def test_text_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("16\tA dog.\tA cat.", "line 18: 3 fields, expected at least 4"),
+        ("16\tA dog.\tA cat.", "line 18: 3 fields, expected 4"),
         (
             "16\tA dog.\tA cat.\tmaybe",
             "line 18: label 'maybe' is none of entailment, not_entailment",

@@ -133,8 +133,8 @@ def test_a_data_sets_own_images_come_first(data: Path) -> None:
         put(picture(data / f"vqa/images/COCO_val2014_00000000000{n}.jpg"), b"cut off")
     problems = check(data).problems
     assert (
-        f"{data}/vqa/images, COCO_val2014_000000000001.jpg: does not decode as an image (2 such)"
-        in problems
+        f"{data}/vqa/images, COCO_val2014_000000000001.jpg, COCO_val2014_000000000002.jpg: does not decode as an "
+        "image (2 such)" in problems
     )
     assert [
         line
@@ -420,7 +420,7 @@ def test_region_files_of_tsv(tmp_path: Path) -> None:
     assert report.problems == [
         f"{path}, line 4: 8 columns, expected 10; the row is cut off (2 such)",
         f"{path}, image a: expected only once, found again",
-        f"{path}, image a: expected a box inside its image, and not an empty one (3 such)",
+        f"{path}, image a, image b: expected a box inside its image, and not an empty one (3 such)",
     ]
     put(path, rows[3])
     one(check(tmp_path), f"{path}, line 1: 8 columns, not those of region features")

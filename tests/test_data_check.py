@@ -82,12 +82,15 @@ def test_faults_of_glue_files(tmp_path: Path) -> None:
     dev = put(
         tmp_path / "RTE" / "dev.tsv", RTE + "2\tIt snowed.\t \tentailment\n3\t\tB.\tentailment\n"
     )
-    one(check(tmp_path), f"{dev}, example rte-dev-2: expected text, found none (2 such)")
+    one(
+        check(tmp_path),
+        f"{dev}, example rte-dev-2, example rte-dev-3: expected text, found none (2 such)",
+    )
     put(dev, RTE.encode() + b"2\tCaf\xe9\tB.\tentailment\n")
     one(check(tmp_path), f"{dev}, line 4: not UTF-8")
     put(dev, RTE)
     put(train, RTE + "2\tIt snowed.\n")
-    one(check(tmp_path), f"{train}, line 4: 2 fields, expected at least 4")
+    one(check(tmp_path), f"{train}, line 4: 2 fields, expected 4")
     put(train, RTE)
     test = put(tmp_path / "RTE" / "test.tsv", "index\tsentence1\tsentence2\n0\tA.\tB.\n0\tC.\tD.\n")
     one(check(tmp_path), f"{test}, example rte-test-0: expected only once")
@@ -116,7 +119,10 @@ def test_swag(tmp_path: Path) -> None:
     put(val, SWAG + rows + "A dog ran.,He,a,b,c,d,4\n")
     one(check(tmp_path), f"{val}, line 4: label '4' is none of 0, 1, 2, 3")
     put(val, SWAG + rows + " ,He,a,b,c,d,0\n,It,a,b,c,d,0\n")
-    one(check(tmp_path), f"{val}, example swag-val-2: expected text, found none (2 such)")
+    one(
+        check(tmp_path),
+        f"{val}, example swag-val-2, example swag-val-3: expected text, found none (2 such)",
+    )
     put(val, (SWAG + "A caf\xe9,It,a,b,c,d,0\n").encode("latin-1"))
     one(check(tmp_path), f"{val}, line 2: not UTF-8")
     val.unlink()
@@ -339,7 +345,7 @@ def test_images_that_do_not_decode(tmp_path: Path) -> None:
     put(tmp_path / "2.jpg", whole.read_bytes()[:-400])
     one(check(tmp_path), f"{tmp_path}, 2.jpg: does not decode")
     put(tmp_path / "3.png", b"<html>404</html>")
-    one(check(tmp_path), f"{tmp_path}, 2.jpg: does not decode", "(2 such)")
+    one(check(tmp_path), f"{tmp_path}, 2.jpg, 3.png: does not decode", "(2 such)")
 
 
 def test_of_many_images_an_evenly_spaced_sample_is_decoded(
@@ -465,8 +471,13 @@ def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_
     report = check(tmp_path)
     (fault,) = Captions(lacks).faults  # as a command would name it
     assert f"note: not taken for captions: {fault}" in report.lines
-    (line,) = [line for line in report.lines if str(other) in line]
-    assert "captions from column 'remark'" in line and "--caption-column" in line
+    assert report.layout == "captions by column"  # as a command would read the other one
+    line, note = [line for line in report.lines if str(other) in line]
+    assert (
+        line
+        == f"{other}: 1 captions of 1 images; captions from column 'remark', images from 'photo'"
+    )
+    assert "by what stands in them; --caption-column" in note
 
 
 def test_an_imagefolder_below_a_folder_of_any_name_is_seen(tmp_path: Path) -> None:

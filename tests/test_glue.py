@@ -287,7 +287,7 @@ def test_a_short_row_names_its_line(root: Path) -> None:
         "train",
         table(("index", "question", "sentence", "label"), ("0", "Who?"), ("1", "A", "B", "C")),
     )
-    assert refusal(QNLI, root, "train") == f"{path}, line 2: 2 fields, expected at least 4"
+    assert f"{path}, line 2: 2 fields, expected 4;" in refusal(QNLI, root, "train")
 
 
 def test_qqp_leaves_broken_rows_out(root: Path) -> None:

@@ -17,7 +17,15 @@ from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.recipes.finetune import finetune
 from groundling.tasks import Task
-from groundling.tasks.table import OwnReader, form_of, held_out, overlap, own_notes, own_task
+from groundling.tasks.table import (
+    OwnReader,
+    OwnRow,
+    form_of,
+    held_out,
+    overlap,
+    own_notes,
+    own_task,
+)
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:
@@ -105,7 +113,7 @@ def test_labels_are_classes_or_numbers(
 ) -> None:
     task = own(path := write(tmp_path / "x.csv", *labels), form=form)
     assert (task.form, [m.name for m in task.metrics]) == (expected, metrics)
-    assert form_of([("x", str(label)) for label in labels], form) == expected
+    assert form_of("x", map(str, labels), form) == expected
     for split in ("train", "dev"):
         examples = task.read(path, split)
         assert [e.label for e in examples] == [
@@ -314,18 +322,20 @@ def test_an_overlap_with_a_dev_file_is_told(tmp_path: Path) -> None:
         own(path, "q", dev=str(held), group="photo")
 
 
+def row(*texts: str, images: tuple[str, ...] = ()) -> OwnRow:
+    return OwnRow(2, 0, texts, "0", False, images, texts)
+
+
 def test_an_overlap_is_counted_by_rows() -> None:
     # F1
-    train = [Example("a", "one", "two", 0), Example("b", "three", "four", 1)]
-    assert overlap(train, [Example("c", "one", "four", 0), Example("d", "five", "two", 0)]) == [
+    train = [row("one", "two"), row("three", "four")]
+    assert overlap(train, [row("one", "four"), row("five", "two")]) == [
         "1 of 2 dev rows have their first text in common with a training row: "
         "if it tells the answer, pass --group"
     ]
-    pictured = [Example("a", "is it red?", images=("1", "2"))]
-    assert overlap(pictured, [Example("b", "is it red?", images=("3",))]) == []
-    assert (
-        "1 of 1 dev rows show an image" in overlap(pictured, [Example("b", "", images=("2",))])[0]
-    )
+    pictured = [row("is it red?", images=("1", "2"))]
+    assert overlap(pictured, [row("is it red?", images=("3",))]) == []
+    assert "1 of 1 dev rows show an image" in overlap(pictured, [row("", images=("2",))])[0]
 
 
 def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:

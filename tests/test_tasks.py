@@ -154,7 +154,7 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
         ),
         (
             table([*HEAD, "label"], regular(0, 1)) + '1,"open',
-            ", line 3: quotes are not in order, or",
+            ", line 3: a quote opens here that is not closed",
         ),
         (table([*HEAD, "label"]), ": holds no examples"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from groundling.errors import InputError
 from groundling.find import is_outside, named, stock
 from groundling.forms import Form
 from groundling.metrics import METRICS, Metric
-from groundling.runs import RESULT, finished
+from groundling.runs import RESULT, finished, parsed_json
 from groundling.tasks import Task
 
 PREDICTIONS = "predictions_{}.jsonl"
@@ -260,7 +259,7 @@ def read_predictions(path: Path, agreement: Agreement | None = None) -> Predicti
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             label = np.asarray(row["label"], float)

@@ -102,20 +102,37 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
         return
     columns = place.root.flags.columns
     layout = layout_of(path, columns, content) or _half(path, content)
+    told: Captions | None = None
     if not layout:
-        if path.suffix in TABLES and _has_images(place):
-            report.lines.extend(_not_taken(Captions(path, None, columns), place))
-        return
-    told = Captions(path, None, columns)
+        if path.suffix not in TABLES or not _has_images(place):
+            return
+        told = Captions(path, None, columns)
+        if not _has_its_images(told, place):
+            report.lines.extend(_not_taken(told, place))
+            return
+        layout = told.reading.layout  # as commands that are given it read it
+    told = told or Captions(path, None, columns)
     contents.names.append(layout)
     contents.captioned[told.path] = told
     rows = told.reading.rows
     images = {row.file for row in rows}
     about = f"; {told.reading.about}" if told.reading.about else ""
     report.fact(told.path, f"{len(rows):,} captions of {len(images):,} images{about}")
+    report.lines.extend(f"note: {guess}" for guess in told.guess)
     if path.is_dir():
         report.saw(*told.reading.sidecars)
     report.problems.extend([*told.faults, *told.notes])
+
+
+def _has_its_images(told: Captions, place: Place) -> bool:
+    """Whether a table whose columns were told by their values holds captions of images beside it."""
+    folders = place.image_folders or _holder(place, inside_out=False)
+    if told.faults or not folders:
+        return False
+    try:
+        return bool(find_images(told.images, _base(place, folders), told.path).images)
+    except InputError:
+        return False
 
 
 def _not_taken(told: Captions, place: Place) -> list[str]:

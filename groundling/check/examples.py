@@ -8,7 +8,7 @@ import numpy as np
 
 from groundling.batch import Example
 from groundling.check.report import EMPTY, Report
-from groundling.data.tables import lines_of
+from groundling.data.tables import TABLES, lines_of, separator_note
 from groundling.errors import InputError
 from groundling.forms import Classify
 from groundling.tasks import Task
@@ -23,6 +23,10 @@ def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Ex
         report.error(error)
         return None
     path = task.file(folder, split)
+    if path.suffix in TABLES and (note := separator_note(path)):
+        report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
+    if split == task.train:
+        report.problems.extend(task.same_files(folder))
     about = f"{len(examples):,} examples"
     if task.file(folder, task.train) == task.file(folder, task.dev[0]):
         about += f" of {split}"  # one file holds them all

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from groundling.check.places import HEAD, Match, Place
+from groundling.check.places import Match, Place
 from groundling.check.report import Report
+from groundling.data.caption_tables import header_of
 from groundling.data.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
+from groundling.data.tables import TABLES, separator_note
 from groundling.data.visual_facts import open_visual_facts
 
 PAIRS = {"BLiMP": BLIMP, "EWoK": EWOK, "your own": OWN}
@@ -47,6 +47,8 @@ def minimal_pairs(place: Place, report: Report) -> Match | None:
         about = f"{len(pairs):,} minimal pairs ({name}) in {len(groups):,} groups"
         report.fact(folder, f"{about}; {len(paths):,} files")
         report.saw(*paths)
+        tables = [path for path in paths if path.suffix in TABLES]
+        report.lines.extend(note for path in tables if (note := separator_note(path)))
         report.repeated(folder, [f"pair {pair.id}" for pair in pairs])
     if not kinds:
         return None
@@ -99,24 +101,5 @@ def _files(place: Place, endings: tuple[str, ...]) -> list[Path]:
 
 def _kind(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
     """What a file is by the fields of its first line, empty if nothing that is known."""
-    fields = _fields(path)
+    fields = header_of(path)
     return next((name for name, needed in kinds.items() if set(needed) <= set(fields)), "")
-
-
-def _fields(path: Path) -> list[str]:
-    """The names of a file's fields; none for a first line that says nothing of the kind."""
-    with path.open("rb") as file:
-        line = file.readline(16 * HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
-    line, _, _ = line.partition("\r")  # an old Mac's file is one line
-    if path.suffix == ".csv":
-        try:
-            return next(csv.reader([line]), [])
-        except csv.Error:  # a name of more than 100,000 letters
-            return []
-    if path.suffix == ".tsv":
-        return line.split("\t")
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return []
-    return list(row) if isinstance(row, dict) else []

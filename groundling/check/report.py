@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from groundling.errors import InputError
 
+NAMED = 5
+"""Places of one fault that are named."""
 EMPTY = "expected text, found none"
 OUTSIDE = "expected a box inside its image, and not an empty one"
 
@@ -66,9 +68,10 @@ class Report:
             self.files.append(f"{folder}: not looked at {kinds(unseen)}; the first is {first}")
 
     def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
-        """Add one line for all places with the same fault: the first of them, and how many there are; none for none."""
+        """Add one line for all places with the same fault: the first few, and how many there are; none for none."""
         if places:
-            self.problems.append(f"{file}, {places[0]}: {what}{_such(places)}")
+            named = ", ".join(list(dict.fromkeys(places))[:NAMED])
+            self.problems.append(f"{file}, {named}: {what}{_such(places)}")
 
     def repeated(self, file: Path, places: Sequence[str]) -> None:
         """Add a problem if a place occurs more than once."""

@@ -10,6 +10,7 @@ import numpy as np
 from groundling.check.examples import examples_of
 from groundling.check.places import Match, Place
 from groundling.check.report import Report
+from groundling.data.caption_tables import header_of
 from groundling.data.lengths import TELLING, told_by_length
 from groundling.data.samples import thinned
 from groundling.data.tables import lines_of
@@ -59,19 +60,13 @@ def tables(place: Place, report: Report) -> Match | None:
     columns: set[str] = set()
     for path in place.files:
         if path.suffix == ".csv":
-            columns.update(_header(path))
+            columns.update(header_of(path))
     for column, task in CSV.items():
         if column in columns:
             tasks[task.name] = task
     for task in tasks.values():
         _splits(task, place.folder, report)
     return Match(_all(place), tuple(tasks)) if tasks else None
-
-
-def _header(path: Path) -> list[str]:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        line = file.readline().rstrip()  # a wrong byte is named by the task's own reader
-    return line.replace('"', "").split(",")
 
 
 def _splits(task: Task, folder: Path, report: Report) -> None:

@@ -25,8 +25,8 @@ from groundling.data.caption_tables import (
     rows_with_header,
 )
 from groundling.data.image_files import is_picture
-from groundling.data.own_rows import texts_in
-from groundling.data.tables import lines_of, run_together
+from groundling.data.own_rows import Where, texts_in
+from groundling.data.tables import lines_of, separator_note
 from groundling.errors import InputError
 from groundling.runs import read_json
 
@@ -46,6 +46,8 @@ MOST_TRIED = 100
 """Images of a folder beside which captions are looked for, before it is taken for one without."""
 HALF = re.compile("[\\ud800-\\udfff]")
 """Half of a surrogate pair, which JSON can hold, but no text."""
+SPLITS = ("train", "restval", "val", "test")
+"""What Karpathy's json calls its splits."""
 SIDECARS = (".txt", ".json")
 """Endings of a caption's file beside its image, as img2dataset and the unpacked shards of webdataset have them."""
 
@@ -76,6 +78,8 @@ class Reading:
     """What commands read past, and say so."""
     about: str = ""
     """Which columns or splits were read; empty where there are none."""
+    separators: str = ""
+    """What is to be said of a table whose columns are not separated as is usual."""
     guessed: bool = False
     """Whether the columns were told by their values, since nobody calls them so."""
     splits: Counter[str] = field(default_factory=Counter)
@@ -120,7 +124,7 @@ def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> st
 
     `content`: what a file of JSON holds. Raises InputError if a file cannot be read.
     """
-    if path.name in METADATA:
+    if path.name in METADATA and not path.is_dir():
         return IMAGEFOLDER
     if path.is_dir():
         if any((path / name).is_file() for name in METADATA):
@@ -203,7 +207,8 @@ def _what_is_in(folder: Path) -> str:
 
 
 def _may_hold(path: Path) -> bool:
-    return path.suffix in TABLES | {".json"} or path.name.endswith("token.txt")
+    is_named_so = path.suffix in TABLES | {".json"} or path.name.endswith("token.txt")
+    return is_named_so and path.is_file()
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -240,6 +245,12 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
         if splits is None or split in splits:
             for caption in captions:
                 reading.row(where, str(name), file, caption)
+    for split, count in reading.splits.items():
+        if split not in SPLITS and split not in (splits or ()):
+            reading.remark(
+                f"{count:,} images",
+                f"their split {split!r} is none of {', '.join(SPLITS)}; read with --caption-splits {split} alone",
+            )
     reading.about = ", ".join(f"{split}: {count:,}" for split, count in reading.splits.items())
     unknown = [split for split in splits or () if split not in reading.splits]
     if unknown or splits == () or splits == []:
@@ -331,9 +342,16 @@ def _conceptual(reading: Reading, columns: CaptionColumns) -> None:
             f"{path}, line 1: {expected}, found image file<TAB>caption: are the columns swapped? exchange them, or "
             "name them in a first line of their own, such as image<TAB>caption"
         )
+    # Google's file with labels has five columns; a tab inside a caption makes one more, and shifts the others.
+    (usual, _), *_ = Counter(map(len, whole)).most_common(1) or [(2, 0)]
     for number, fields in enumerate(fields_by_line, 1):
         if len(fields) < 2:
             reading.fault(expected, f"{path}, line {number}: {expected}")
+            continue
+        if len(fields) != usual:
+            what = f"{len(fields)} fields, other lines have {usual}"
+            advice = "tabs stand between columns, and in no text"
+            reading.fault("fields", f"{path}, line {number}: {what}; {advice}")
             continue
         caption, link = fields[:2]
         reading.row(f"line {number}", link.strip(), file_of(link), caption)
@@ -370,6 +388,7 @@ def _imagefolder(reading: Reading, columns: CaptionColumns) -> None:
 
 def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> None:
     header, rows = rows_with_header(path)
+    reading.separators = separator_note(path)
     cells = [row for _, row in rows]
     chosen = columns_for(path, header, cells, columns)
     reading.about = chosen.about
@@ -384,14 +403,14 @@ def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> Non
             )
     else:
         reading.imageless = (
-            f"{path}: no column is recognised as image files; there are: {', '.join(header)}"
-            f"{run_together(header)}; pass --image-column"
+            f"{path}: no column is recognised as image files; there are: {', '.join(header)}; "
+            "pass --image-column"
         )
     for where, row in rows:
         _row_of_table(reading, where, row, chosen)
 
 
-def _row_of_table(reading: Reading, where: str, row: Mapping[str, Any], chosen: Columns) -> None:
+def _row_of_table(reading: Reading, where: Where, row: Mapping[str, Any], chosen: Columns) -> None:
     image = ""
     try:
         if chosen.image:
@@ -405,7 +424,7 @@ def _row_of_table(reading: Reading, where: str, row: Mapping[str, Any], chosen: 
         what = f"column {chosen.image!r} is empty; expected an image file"
         reading.fault(what, f"{where}: {what}")
         return
-    place = where.removeprefix(f"{reading.path}, ")
+    place = f"{where.unit} {where.number}"
     for caption in captions:
         reading.row(place, image.strip(), file_of(image), caption)
 

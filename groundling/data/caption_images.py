@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groundling.data.captions import Captioned
-from groundling.data.image_files import Names, is_picture, one_form, stem, unread_images
+from groundling.data.image_files import (
+    Names,
+    differs_in_ending,
+    is_picture,
+    leads_out,
+    one_form,
+    stem,
+    unread_images,
+)
 from groundling.errors import InputError, refuse
 
 
@@ -38,8 +46,9 @@ def find_images(
 ) -> Present:
     """Looks for the files of images in a folder: by their path there, else by their name in the folders below it.
 
-    Names are the same in either Unicode form; one that differs in capitals is missing, but told. `source`: the file of
-    captions, for messages. Raises InputError if there is no such folder, or names and files do not go one to one.
+    Names are the same in either Unicode form, and whatever the capitals of their ending; one that differs in others is
+    missing, but told. A path that leads out of the folder is not followed. `source`: the captions, for messages.
+    Raises InputError if there is no such folder, or names and files do not go one to one.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -48,7 +57,9 @@ def find_images(
     place: dict[str, str] = {}
     for image in images:
         # Not with Path.is_file, which raises an error for a name that is too long.
-        if image.file and os.path.isfile(folder / image.file):
+        if not image.file or leads_out(image.file, folder):
+            continue
+        if os.path.isfile(folder / image.file):
             place[image.file] = _in_one_spelling(image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
     names = Names(_pictures_below(folder) if elsewhere else ())
@@ -59,20 +70,30 @@ def find_images(
     missing = [one for one in images if one.file not in place]
     fault = ""
     if missing:
-        unread = "".join(f"{line}; " for line in unread_images(folder))
+        files = [one.file for one in missing]
+        unread = "".join(f"{line}; " for line in unread_images(folder, files))
         fault = (
             f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0].file}; "
-            f"{names.but_for_capitals([one.file for one in missing])}{unread}add them to {folder} or pass "
+            f"{_outside(files, folder)}{names.but_for_capitals(files)}{unread}add them to {folder} or pass "
             "--skip-missing"
         )
-    return Present(there, missing, fault, _in_other_form(found, where))
+    notes = _in_other_form(found, where) + _with_other_ending(found, where)
+    return Present(there, missing, fault, notes)
+
+
+def _outside(files: Sequence[str], folder: Path) -> str:
+    """What is said of paths that lead out of the folder; empty if none does."""
+    leading = [file for file in files if leads_out(file, folder)]
+    if not leading:
+        return ""
+    return f"{len(leading)} lead out of that folder, such as {leading[0]}, and are not followed; "
 
 
 def _in_one_spelling(file: str, folder: Path) -> str:
     """A path below a folder, without dots, however it leads there."""
     plain = os.path.normpath(file)
-    leads_out = os.path.isabs(plain) or plain.startswith("..")
-    return os.path.relpath(folder / plain, folder) if leads_out else plain
+    is_roundabout = os.path.isabs(plain) or plain.startswith("..")
+    return os.path.relpath(folder / plain, folder) if is_roundabout else plain
 
 
 def _pictures_below(folder: Path) -> Iterator[str]:
@@ -120,6 +141,17 @@ def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:
     return (
         f"{where}: {len(other)} image names are in another Unicode form than their files' (macOS takes accents apart) "
         f"and are taken for the same, the first is {other[0]}",
+    )
+
+
+def _with_other_ending(found: Mapping[str, str], where: str) -> tuple[str, ...]:
+    """A note if names were found with other capitals in their ending."""
+    other = [name for name, file in found.items() if differs_in_ending(name, file)]
+    if not other:
+        return ()
+    return (
+        f"{where}: {len(other)} image names differ from their files' in the capitals of the ending, and are taken for "
+        f"the same, the first is {other[0]}",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from typing import Any
 
 from groundling.config import CaptionColumns
 from groundling.data.image_files import HEIF, PICTURES
-from groundling.data.own_rows import whole_rows
-from groundling.data.tables import read_csv, run_together
+from groundling.data.own_rows import Where, whole_rows
+from groundling.data.tables import columns_in, read_csv, usual_columns
 from groundling.errors import InputError
 
 IMAGES: tuple[str, ...] = (
@@ -75,8 +74,8 @@ def columns_for(
         captions = [found] if found else []
     if not captions:
         raise InputError(
-            f"{path}: no column is recognised as captions; there are: {', '.join(header)}"
-            f"{run_together(header)}; pass --caption-column"
+            f"{path}: no column is recognised as captions; there are: {', '.join(header)}; "
+            "pass --caption-column"
         )
     return Columns(captions, image)
 
@@ -123,10 +122,8 @@ def header_of(path: Path) -> list[str]:
     except OSError:
         return []
     line, _, _ = line.partition("\r")  # an old Mac's file is one line
-    if path.suffix == ".tsv":
-        return line.split("\t")
     if path.suffix != ".jsonl":
-        return next(csv.reader([line]), [])
+        return columns_in(line, usual_columns(path)).names(line)
     try:
         return names_in(json.loads(line))
     except (ValueError, RecursionError):
@@ -138,7 +135,7 @@ def names_in(row: object) -> list[str]:
     return list(row) if isinstance(row, dict) else []
 
 
-def rows_with_header(path: Path) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
+def rows_with_header(path: Path) -> tuple[list[str], list[tuple[Where, Mapping[str, Any]]]]:
     """All columns and rows of a table, see `whole_rows`; a .txt file is read as a csv, such as Flickr8k's of Kaggle.
 
     Raises InputError as `whole_rows` does.
@@ -146,4 +143,4 @@ def rows_with_header(path: Path) -> tuple[list[str], list[tuple[str, dict[str, A
     if path.suffix != ".txt":
         return whole_rows(path, ())
     header = header_of(path)
-    return header, [(f"{path}, line {n}", dict(row)) for n, row in read_csv(path, header)]
+    return header, [(Where(path, "line", line), row) for line, row in read_csv(path, header)]

@@ -84,13 +84,14 @@ class Captions:
 
     @property
     def guess(self) -> list[str]:
-        """What is to be said of columns that were told by their values: which they are."""
-        if not self.reading.guessed:
-            return []
-        return [
-            f"{self.path}: {self.reading.about}, by what stands in them; --caption-column and --image-column say "
-            "otherwise"
-        ]
+        """What is to be said of how a table was read: what separates its columns, which were told by their values."""
+        said = [self.reading.separators] if self.reading.separators else []
+        if self.reading.guessed:
+            said.append(
+                f"{self.path}: {self.reading.about}, by what stands in them; --caption-column and --image-column say "
+                "otherwise"
+            )
+        return said
 
     def sound(self) -> Captions:
         """Itself; raises InputError for the first of `faults`."""

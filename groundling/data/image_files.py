@@ -47,19 +47,38 @@ def teach_pillow(name: str) -> None:
     import_module(reader).register_heif_opener()
 
 
-def unread_images(folder: str | Path) -> list[str]:
-    """A line for each ending of images below a folder that are not read here: how many, and what to do."""
+def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> list[str]:
+    """A line for each ending of images below a folder that are not read here: how many, and what to do.
+
+    `wanted`: names that are looked for, with or without folders and endings; only what may be one of them is told.
+    """
+    asked = None if wanted is None else {_without_ending(name) for name in wanted}
     counts: Counter[str] = Counter()
     for _, _, names in os.walk(folder):
         for name in names:
             ending = os.path.splitext(name)[1].lower()
-            if ending in OTHERS or (ending in HEIF and not is_picture(name)):
+            if ending not in OTHERS and (ending not in HEIF or is_picture(name)):
+                continue
+            if asked is None or _without_ending(name) in asked:
                 counts[ending] += 1
     lines = []
     for ending, count in sorted(counts.items()):
         advice = HEIF_ADVICE if ending in HEIF else "save them as .jpg or .png"
         lines.append(f"{folder}: {count:,} {ending} images are not read; {advice}")
     return lines
+
+
+def _without_ending(name: str) -> str:
+    """The last part of a name, in small letters and without the ending of any image."""
+    last = _plain(name).rpartition("/")[2].casefold()
+    base, ending = os.path.splitext(last)
+    return base if ending in PICTURES | HEIF | OTHERS else last
+
+
+def leads_out(name: str, folder: str | Path) -> bool:
+    """Whether a path of a file's leads out of the folder that it is relative to: by dots, or from the root."""
+    top = os.path.abspath(folder)
+    return os.path.commonpath([top, os.path.abspath(os.path.join(top, name))]) != top
 
 
 def one_form(name: str) -> str:
@@ -86,11 +105,14 @@ class Names:
     def find(self, wanted: str) -> list[str]:
         """The names that may be meant: in either Unicode form, with more or fewer of the folders in front.
 
-        What is asked for without the ending of a picture fits a name with any.
+        What is asked for without the ending of a picture fits a name with any; capitals of endings do not count, for
+        cameras write .JPG, unless one is spelt as it is asked for.
         """
         wanted = _plain(wanted)
         near = self.by_last.get(_key(wanted), [])
-        return [name for name in near if _means(wanted, one_form(name))]
+        exact = [name for name in near if _means(wanted, one_form(name))]
+        small = _small_ending(wanted)
+        return exact or [name for name in near if _means(small, _small_ending(one_form(name)))]
 
     def differing_in_case(self, wanted: str) -> list[str]:
         """The names that would be meant if capital letters did not count."""
@@ -109,6 +131,19 @@ class Names:
 
 def _plain(wanted: str) -> str:
     return one_form(wanted.strip().replace("\\", "/").removeprefix("./"))
+
+
+def _small_ending(name: str) -> str:
+    """A name whose ending, if it is that of a picture, has no capitals."""
+    base = stem(name)
+    return base + name[len(base) :].lower()
+
+
+def differs_in_ending(name: str, file: str) -> bool:
+    """Whether a name is that of a file but for the capitals of its ending."""
+    ending = os.path.splitext(_plain(name))[1]
+    other = os.path.splitext(file)[1]
+    return ending != other and ending.lower() == other.lower()
 
 
 def _key(name: str) -> str:

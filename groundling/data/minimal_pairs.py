@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundling.data.tables import lines_of, read_csv, read_json_lines, read_tsv
+from groundling.data.tables import columns_of, read_csv, read_json_lines, read_tsv
 from groundling.errors import InputError
 
 BLIMP = ("sentence_good", "sentence_bad")
@@ -146,10 +145,8 @@ def _own_lines(file: Path) -> Iterator[tuple[str, MinimalPair]]:
 def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
     if file.suffix not in (".csv", ".tsv"):
         raise InputError(f"{file}: a .jsonl file beside tables; give one kind of file at a time")
-    first = lines_of(file)[0]
-    commas = file.suffix == ".csv"
-    header = next(csv.reader([first])) if commas else first.split("\t")
-    read = read_csv if commas else read_tsv
+    read = read_csv if file.suffix == ".csv" else read_tsv
+    header = columns_of(file)
     columns = [*OWN, *(name for name in ("group", "id") if name in header)]
     for number, (line, row) in enumerate(read(file, columns), 1):
         where = f"{file}, line {line}"

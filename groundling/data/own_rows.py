@@ -7,54 +7,94 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from groundling.data.tables import (
+    TABLES,
     columns_of,
     lines_of,
-    read_csv,
     read_text,
-    read_tsv,
     refuse_halves,
+    table_values,
 )
 from groundling.errors import InputError
 
 
-def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Rows as (file and line, {column: text}) of a .csv, .tsv, .json (a list) or .jsonl file, by its suffix.
+class Where(NamedTuple):
+    """Where a row stands; as a text, which is made when a message needs it, its file and line."""
+
+    path: Path
+    unit: str
+    """What is counted: line, or entry of a list."""
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.unit} {self.number}"
+
+
+def where_of(path: Path, number: int) -> Where:
+    """Where a row of a file stands, of those that `rows_of` numbers."""
+    return Where(path, "entry" if path.suffix == ".json" else "line", number)
+
+
+class Cells(Mapping[str, str]):
+    """A row of a table by the names of its columns, which all rows share: a million rows need not hold them."""
+
+    __slots__ = ("places", "values_in_order")
+
+    def __init__(self, places: Mapping[str, int], values: tuple[str, ...]) -> None:
+        self.places = places
+        self.values_in_order = values
+
+    def __getitem__(self, name: str) -> str:
+        return self.values_in_order[self.places[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+    """Rows as (number of the line or entry, texts of `columns`) of a .csv, .tsv, .json (a list) or .jsonl file.
 
     Raises:
         InputError: another suffix, a column that is missing or there twice, or a value that is neither text nor number.
     """
-    if path.suffix in {".csv", ".tsv"}:
-        reader = read_csv if path.suffix == ".csv" else read_tsv
-        for number, row in reader(path, columns):
-            yield f"{path}, line {number}", row
+    if path.suffix in TABLES:
+        yield from table_values(path, columns)
         return
-    for where, item in _objects(path):
+    for number, item in _objects(path):
         if not isinstance(item, dict):
+            where = where_of(path, number)
             raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
         try:
-            yield where, dict(zip(columns, texts_in(item, columns), strict=True))
+            yield number, texts_in(item, columns)
         except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+            raise InputError(f"{where_of(path, number)}: {error}") from None
 
 
 def whole_rows(
     path: Path, columns: Sequence[str]
-) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
+) -> tuple[list[str], list[tuple[Where, Mapping[str, Any]]]]:
     """The names of all columns, and of each row its file and line and all it holds, of the same files as `rows_of`.
 
     Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, if no row has one of
     `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
     """
-    if path.suffix in {".csv", ".tsv"}:
+    if path.suffix in TABLES:
         header = columns_of(path)
         _require(path, columns, header)
-        rows = [(where, dict(row)) for where, row in rows_of(path, tuple(header))]
+        places = {name: place for place, name in enumerate(header)}
+        rows: list[tuple[Where, Mapping[str, Any]]] = [
+            (where_of(path, number), Cells(places, tuple(values)))
+            for number, values in rows_of(path, tuple(header))
+        ]
     else:
         rows = []
-        for where, item in _objects(path):
+        for number, item in _objects(path):
+            where = where_of(path, number)
             if not isinstance(item, dict):
                 raise InputError(f"{where}: expected an object")
             rows.append((where, item))
@@ -72,8 +112,8 @@ def _require(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
             raise InputError(f"{path}: no column {name!r}; there are: {', '.join(header)}")
 
 
-def _objects(path: Path) -> Iterator[tuple[str, object]]:
-    """The entries of a .json or .jsonl file, each after its place."""
+def _objects(path: Path) -> Iterator[tuple[int, object]]:
+    """The entries of a .json or .jsonl file, each after its number."""
     if path.suffix == ".json":
         return _entries(path)
     if path.suffix == ".jsonl":
@@ -81,22 +121,20 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
     raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
 
 
-def _entries(path: Path) -> Iterator[tuple[str, object]]:
+def _entries(path: Path) -> Iterator[tuple[int, object]]:
     content = _parsed(str(path), read_text(path))
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list of objects")
-    for number, item in enumerate(content):
-        yield f"{path}, entry {number}", item
+    yield from enumerate(content)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, object]]:
+def _lines(path: Path) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(lines_of(path), 1):
         if line.strip():
-            where = f"{path}, line {number}"
-            yield where, _parsed(where, line)
+            yield number, _parsed(where_of(path, number), line)
 
 
-def _parsed(where: str, text: str) -> object:
+def _parsed(where: object, text: str) -> object:
     def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = Counter(name for name, _ in pairs)
         for name, count in names.items():
@@ -114,7 +152,7 @@ def _parsed(where: str, text: str) -> object:
     except (RecursionError, ValueError):
         raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
     if "\\u" in text:
-        refuse_halves(where, parsed)
+        refuse_halves(str(where), parsed)
     return parsed
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from groundling.batch import Sample, needed
 from groundling.data.captions import Captioned
@@ -19,6 +19,10 @@ from groundling.data.samples import Samples
 from groundling.errors import InputError, first_line
 from groundling.hashing import sha256_of
 
+SAME_SHAPE = 0.02
+"""Share by which width and height may grow apart when an image is scaled to whole pixels."""
+ON_ITS_SIDE = (5, 6, 7, 8)
+"""EXIF's orientations of a picture whose sides change places."""
 Picture = Path | Image.Image
 """A file, or a picture of Pillow's."""
 
@@ -48,6 +52,35 @@ def read_picture(picture: Picture, coarse: bool = False) -> Image.Image:
 
 def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
+
+
+def other_shape(size: tuple[int, int], picture: Picture) -> str:
+    """What is to be said of a picture whose shape is not that of the image of width and height `size`, from which
+    regions are; empty if it is, in whatever size, or if nobody knows, which is 0.
+
+    Raises InputError, without the file's name, if the picture cannot be read.
+    """
+    width, height = size
+    wide, high = _size_of(picture)
+    if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
+        return ""
+    return f"{wide} x {high} pixels, but its regions are of an image of {width} x {height}"
+
+
+def _size_of(picture: Picture) -> tuple[int, int]:
+    """Width and height, turned as EXIF says; of a file its beginning tells."""
+    if isinstance(picture, Image.Image):
+        return _in_rgb(picture).size
+    try:
+        teach_pillow(picture.name)
+        with Image.open(picture) as image:
+            turned = image.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
+            wide, high = image.size
+    except InputError:
+        raise
+    except Exception as error:  # as above
+        raise InputError(f"does not decode as an image ({first_line(error)})") from None
+    return (high, wide) if turned else (wide, high)
 
 
 def digest_of(picture: Picture) -> str:

@@ -51,6 +51,10 @@ PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, 
 MARK = b"\xef\xbb\xbf"
 """The byte-order mark that some editors put before a file's first line."""
 
+LARGEST = 1 << 26
+"""Bytes of one image's file or member that are read: a hundred regions with features and classes have some three \
+million."""
+
 Arrays = dict[str, np.ndarray]
 """An image's arrays by the names that a layout gives them."""
 
@@ -382,15 +386,31 @@ def _files(path: Path, suffix: str, read: Callable[[str, bytes], Found]) -> Iter
 
     if path.is_dir():
         for file in sorted(path.glob(f"*{suffix}")):
-            yield _item(file.stem, file.name, later(file.stem, file.read_bytes))
+            yield _item(file.stem, file.name, later(file.stem, partial(_file_bytes, file)))
         return
     try:
         with zipfile.ZipFile(path) as archive:
             for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
                 name = Path(member).stem
-                yield _item(name, member, later(name, partial(archive.read, member)))
+                yield _item(name, member, later(name, partial(_member, archive, member)))
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a readable zip file ({first_line(error)})") from None
+
+
+def _file_bytes(path: Path) -> bytes:
+    _refuse_large(path.stat().st_size)
+    return path.read_bytes()
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """What a member of a zip holds; raises InputError before reading one that would fill the memory."""
+    _refuse_large(archive.getinfo(name).file_size)
+    return archive.read(name)  # which never gives more than that
+
+
+def _refuse_large(size: int) -> None:
+    if size > LARGEST:
+        raise InputError(f"{size:,} bytes, expected the regions of one image, {LARGEST:,} at most")
 
 
 def _vlbert(name: str, content: bytes) -> Found:
@@ -413,6 +433,8 @@ def _vlbert(name: str, content: bytes) -> Found:
 
 
 def _npz(name: str, content: bytes) -> Found:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _refuse_large(sum(member.file_size for member in archive.infolist()))
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return _uniter(name, {key: arrays[key] for key in arrays.files})
 

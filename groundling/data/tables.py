@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from groundling.errors import InputError
+from groundling.runs import parsed_json
+
+TABLES = frozenset({".csv", ".tsv"})
+"""Endings of tables, whose first line names the columns."""
+BLOCK = 1 << 20
+"""Bytes read at a time."""
+ZERO_BYTE = "a zero byte; damaged, or not a text in UTF-8"
+OLD_MAC = "lines end in carriage returns alone (old Mac); convert the file to newlines"
 
 
 def read_text(path: str | Path) -> str:
@@ -34,7 +43,7 @@ def read_text(path: str | Path) -> str:
         ) from None
     if "\0" in text:  # UTF-16, a binary file, or what a file system leaves after the power failed
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError(f"{path}, line {line}: a zero byte; damaged, or not a text in UTF-8")
+        raise InputError(f"{path}, line {line}: {ZERO_BYTE}")
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
@@ -48,11 +57,130 @@ def lines_of(path: str | Path) -> list[str]:
     """
     text = read_text(path)
     if "\n" not in text and "\r" in text.rstrip("\r"):
-        raise InputError(
-            f"{path}: lines end in carriage returns alone (old Mac); convert the file to newlines"
-        )
+        raise InputError(f"{path}: {OLD_MAC}")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
+    """The lines of a UTF-8 file with their ends, one after the other, so that a large file fills no memory.
+
+    `newline`: what `open` takes: lines end at newlines only, or, empty, at carriage returns, too.
+
+    Raises:
+        InputError: as `read_text`, at the line that is wrong.
+    """
+    path = Path(path)
+    _refuse_blank(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline=newline) as file:
+            for number, line in enumerate(file, 1):
+                if "\0" in line:
+                    raise InputError(f"{path}, line {number}: {ZERO_BYTE}")
+                yield line
+    except UnicodeDecodeError:
+        raise _wrong_byte(path) from None
+
+
+def _refuse_blank(path: Path) -> None:
+    """Raises InputError for a file that is missing, cannot be read, or holds nothing but space."""
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                if block.removeprefix(b"\xef\xbb\xbf").strip():
+                    return
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    raise InputError(f"{path}: the file is empty")
+
+
+def _wrong_byte(path: Path) -> InputError:
+    """What is said of a file that is not UTF-8: the first line that is not, and its byte."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                return InputError(
+                    f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); convert the file"
+                )
+    return InputError(f"{path}: not UTF-8; convert the file")
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of a table are told apart."""
+
+    separator: str
+    """What stands between two values."""
+    quoted: bool
+    """Whether values may stand in quotes, as RFC 4180 has them; without, a quote is a character of a text."""
+
+    def names(self, line: str) -> list[str]:
+        """The values of a line; of one that a csv does not hold, such as a name of 200,000 letters, none."""
+        if not self.quoted:
+            return line.split(self.separator)
+        try:
+            return next(csv.reader([line], delimiter=self.separator), [])
+        except csv.Error:
+            return []
+
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may stand between two values, and what messages call it."""
+TABS = Columns("\t", quoted=False)
+"""Of a .tsv file."""
+COMMAS = Columns(",", quoted=True)
+"""Of a .csv file."""
+
+
+def columns_in(header: str, usual: Columns) -> Columns:
+    """How a table's columns are told apart, by its first line and what is usual for its ending.
+
+    A header that the usual separator leaves whole is split by another one, where there is one: Excel writes semicolons
+    where numbers have decimal commas.
+    """
+    if len(usual.names(header)) > 1:
+        return usual
+    others = [Columns(mark, quoted=True) for mark in SEPARATORS if mark != usual.separator]
+    best = max(others, key=lambda other: len(other.names(header)))
+    return best if len(best.names(header)) > 1 else usual
+
+
+def usual_columns(path: Path) -> Columns:
+    """How the columns of a file of this ending are told apart, unless its first line says otherwise."""
+    return TABS if path.suffix == ".tsv" else COMMAS
+
+
+def separator_note(path: Path) -> str:
+    """What is to be said of a table whose columns are not separated as is usual; empty for any other file.
+
+    Raises InputError as `read_text`.
+    """
+    if path.suffix in (".json", ".jsonl"):
+        return ""
+    usual = usual_columns(path)
+    found = columns_in(_first_line(path), usual)
+    if found == usual:
+        return ""
+    called = SEPARATORS[found.separator]
+    return f"{path}: its columns are separated by {called}, as its first line has them"
+
+
+def _first_line(path: Path) -> str:
+    return next(text_lines(path, "")).rstrip("\r\n")
+
+
+def columns_of(path: Path) -> list[str]:
+    """The header of a .csv file, or of a tab-separated one; raises InputError as `read_text`."""
+    _, names = next(_rows(path, columns_in(_first_line(path), usual_columns(path))))
+    return names
 
 
 def read_tsv(
@@ -62,35 +190,21 @@ def read_tsv(
 
     Args:
         path: the file.
-        columns: columns that must be there, once each; without a header, the names of the fields in order.
-        header: whether the first line names the columns.
+        columns: columns that must be there, once each; without a header, the names of all fields in order.
+        header: whether the first line names the columns; if not by tabs, it is read as `read_csv` does.
         skip_short: leave out rows with too few fields (the rule of every QQP reader; callers count what is missing).
 
     Raises:
-        InputError: the file cannot be read, a column is missing or there twice, or a row has too few fields.
+        InputError: the file cannot be read, a column is missing or there twice, or a row has not as many fields as the
+            header: a tab too many or too few would shift its values into other columns.
     """
-    lines = lines_of(path)
-    first_row = 0
-    names = list(columns)
-    if header:
-        first_row = 1
-        names = lines[0].split("\t")
-        _require(path, columns, names)
-    place = {name: names.index(name) for name in columns}
-    fewest = max(place.values()) + 1
-    for number, line in enumerate(lines[first_row:], start=first_row + 1):
-        fields = line.split("\t")
-        if len(fields) < fewest:
-            if skip_short:
-                continue
-            raise InputError(
-                f"{path}, line {number}: {len(fields)} fields, expected at least {fewest}"
-            )
-        yield number, {name: fields[position] for name, position in place.items()}
+    path = Path(path)
+    how = columns_in(_first_line(path), TABS) if header else TABS
+    return _by_name(columns, _values(path, columns, how, header, skip_short))
 
 
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}).
+    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}); also with semicolons or tabs.
 
     Args:
         path: the file.
@@ -99,26 +213,113 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
     Raises:
         InputError: the file cannot be read, a column is missing or there twice, or a row is too short or long.
     """
-    text = read_text(path)
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    try:
-        names = list(reader.fieldnames or [])
+    path = Path(path)
+    return _by_name(columns, _values(path, columns, columns_in(_first_line(path), COMMAS)))
+
+
+def _by_name(
+    columns: Sequence[str], rows: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, values in rows:
+        yield line, dict(zip(columns, values, strict=True))
+
+
+def table_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """As `read_tsv` of a .tsv file and `read_csv` of any other, but a row's values alone, in the order of `columns`."""
+    return _values(path, columns, columns_in(_first_line(path), usual_columns(path)))
+
+
+def _values(
+    path: Path,
+    columns: Sequence[str],
+    how: Columns,
+    header: bool = True,
+    skip_short: bool = False,
+) -> Iterator[tuple[int, list[str]]]:
+    rows = _rows(path, how)
+    names = list(columns)
+    if header:
+        _, names = next(rows)
         _require(path, columns, names)
+    places = [names.index(name) for name in columns]
+    width = len(names)
+    for line, fields in rows:
+        if len(fields) != width:
+            if skip_short and len(fields) < width:
+                continue
+            raise InputError(f"{path}, line {line}: {_wrong_count(len(fields), names, how)}")
+        yield line, [fields[place] for place in places]
+
+
+def _wrong_count(fields: int, names: Sequence[str], how: Columns) -> str:
+    """What is wrong with a row that has not as many fields as the header has names."""
+    if not how.quoted:
+        return f"{fields} fields, expected {len(names)}; tabs stand between columns, and in no text"
+    if fields < len(names):
+        return f"no value for column {names[fields]!r}; {fields} of {len(names)} are there"
+    mark = SEPARATORS[how.separator].removesuffix("s")
+    return f"{fields} values for {len(names)} columns; a {mark} inside a value needs quotes"
+
+
+def _rows(path: Path, how: Columns) -> Iterator[tuple[int, list[str]]]:
+    """All rows of a table, the header among them, each after its line."""
+    if how.quoted:
+        return _quoted_rows(path, how.separator)
+    return _plain_rows(path, how.separator)
+
+
+def _plain_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text_lines(path), 1):
+        whole = line.removesuffix("\n")
+        if number == 1 and whole == line and "\r" in line.rstrip("\r"):
+            raise InputError(f"{path}: {OLD_MAC}")
+        yield number, whole.removesuffix("\r").split(separator)
+
+
+def _quoted_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows of RFC 4180, each after its last line; empty lines are none."""
+    reader = csv.reader(text_lines(path, ""), delimiter=separator, strict=True)
+    first = 1
+    try:
         for row in reader:
-            where = f"{path}, line {reader.line_num}"
-            for name in columns:
-                if row[name] is None:
-                    raise InputError(f"{where}: no value for column {name!r}")
-            surplus = row.get(None)
-            if surplus:
-                about = f"{len(names) + len(surplus)} values for {len(names)} columns"
-                raise InputError(f"{where}: {about}; a comma inside a value needs quotes")
-            yield reader.line_num, {name: row[name] for name in columns}
+            if row:
+                yield reader.line_num, row
+            first = reader.line_num + 1
     except csv.Error as error:
-        where = f"{path}, line {reader.line_num + 1}"
-        raise InputError(
-            f"{where}: quotes are not in order, or a cell is too long ({error})"
-        ) from None
+        raise InputError(_wrong_quotes(path, separator, first, reader.line_num, error)) from None
+
+
+def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.Error) -> str:
+    """What is wrong with a row from line `first` to `last`: which quote in it nothing closes as it should.
+
+    Behind a quote without its other half all belongs to one value, until a later quote is wrong or the value too long.
+    """
+    opened = 0
+    inside = False
+    doubled = False
+    at_start = True
+    for number, line in islice(enumerate(text_lines(path, ""), 1), first - 1, last):
+        for mark, after in zip(line, [*line[1:], ""], strict=True):
+            if not inside:
+                inside = at_start and mark == '"'
+                opened = number if inside else opened
+                at_start = mark == separator or mark in "\r\n"
+            elif doubled:
+                doubled = False
+            elif mark == '"' and after == '"':
+                doubled = True
+            elif mark == '"':
+                inside = False
+                if after not in (separator, "\r", "\n", ""):
+                    return (
+                        f"{path}, line {opened}: a quote opens here that closes in line {number} before more of the "
+                        'value; close it, or write a quote inside a value twice ("")'
+                    )
+    if inside:
+        return (
+            f"{path}, line {opened}: a quote opens here that is not closed by line {last}; close it"
+        )
+    return f"{path}, line {last}: a cell is too long ({error})"
 
 
 def refuse_halves(where: str, parsed: object) -> None:
@@ -132,28 +333,12 @@ def refuse_halves(where: str, parsed: object) -> None:
         ) from None
 
 
-def columns_of(path: Path) -> list[str]:
-    """The header of a .csv file, or of a tab-separated one; raises InputError as `read_text`."""
-    if path.suffix == ".csv":
-        return next(csv.reader(io.StringIO(read_text(path), newline="")))
-    return lines_of(path)[0].split("\t")
-
-
-def run_together(names: Sequence[str]) -> str:
-    """What to say of a header whose only name holds what separates the columns of other files; empty for any other."""
-    if len(names) == 1:
-        for mark, called in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
-            if mark in names[0]:
-                return f"; its columns look separated by {called}: save a .csv with commas, a .tsv with tabs"
-    return ""
-
-
 def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> None:
     """Raises InputError unless every column is among the header's names once."""
     for column in columns:
         if column not in names:
             raise InputError(
-                f"{path}, line 1: no column {column!r}; the header has {', '.join(names)}{run_together(names)}"
+                f"{path}, line 1: no column {column!r}; the header has {', '.join(names)}"
             )
         if names.count(column) > 1:
             raise InputError(
@@ -170,7 +355,7 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}: not valid JSON ({error.msg})") from None
         except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ disagree on digits, apostrophes, accents and emoji.
 
 import re
 import sys
+import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -16,6 +17,15 @@ import numpy as np
 from groundling.batch import Tags
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
+
+
+def one_spelling(text: str) -> str:
+    """A text in small letters, with single spaces and in Unicode's composed form, by which equal ones are told."""
+    small = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
+    spelt = " ".join(small.split())
+    return (
+        text if spelt == text else spelt
+    )  # many texts are so already, and need not be in memory twice
 
 
 def spans(text: str) -> np.ndarray:

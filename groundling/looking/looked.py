@@ -13,7 +13,7 @@ import numpy as np
 from groundling.batch import Example, RegionRow, Sample
 from groundling.config import LookConfig, RegionsConfig
 from groundling.data.paired import RegionSamples, Seeing, Store
-from groundling.data.pictures import Pictured
+from groundling.data.pictures import Pictured, other_shape
 from groundling.data.regions import RegionsInMemory, RegionStore, whole_store
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.errors import InputError
@@ -171,8 +171,14 @@ class Looked:
             return Seen(patches), patches
         photos = {image: photo} if isinstance(self.student, EndToEnd) else {}
         for store in self.stores:
-            if image in store:
-                return Seen(store, photos), store
+            if image not in store:
+                continue
+            fault = other_shape(store.size(image), photo)
+            if fault:
+                raise InputError(
+                    f"{photo}: {fault} in {store.folder}; make the store anew, or leave --regions out"
+                )
+            return Seen(store, photos), store
         found, faults = self.finder({image: photo})
         if faults:
             raise InputError(f"{photo}: {faults[image]}")

@@ -266,7 +266,7 @@ def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str,
         example = Example(
             f"{path.stem}-{number}", text, second[0] if second else None, images=(stem(file),)
         )
-        yield where, cells, Pair(example, find(file, where))
+        yield str(where), cells, Pair(example, find(file, str(where)))
 
 
 def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:
@@ -288,7 +288,7 @@ def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:
             if old[name] != new.get(name):
                 raise InputError(f"{other}: {name} is not what it is in {where}")
         gold = str(old[config.gold]).strip()
-        answers = (_answer(old, where), _answer(new, other))
+        answers = (_answer(old, where), _answer(new, str(other)))
         was, is_now = (answer == gold for answer in answers)
         kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
         found[kind].append(replace(pair, change=Change(kind, *answers, gold)))

@@ -18,11 +18,14 @@ from transformers.utils import logging as hf_logging
 from groundling.errors import InputError
 from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
+from groundling.runs import read_json
 
 MOST_LAYERS = 1000
 """Layers, or heads, of any model's configuration."""
 MOST_NUMBER = 2**31 - 1
 """Any other number there."""
+SHARDS = "model.safetensors.index.json"
+"""Says in which of several files each weight is."""
 NO_CODE = {"trust_remote_code": False}
 """Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
 
@@ -115,6 +118,7 @@ def load_weights(kind: Any, source: str | Path) -> Any:
     load_config(source)
     place = encoder_folder(source)
     _refuse_pickles(Path(place))
+    _check_shards(Path(place))
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:
@@ -155,6 +159,24 @@ def _refuse_pickles(folder: Path) -> None:
             f"{pickled[0]}: a pickle, which is never opened; load it once with transformers where you trust it, and "
             "`save_pretrained` writes safetensors"
         )
+
+
+def _check_shards(folder: Path) -> None:
+    """Raises InputError unless each file that an index of weights names is there, in the folder itself."""
+    index = folder / SHARDS
+    if not index.is_file() or (folder / "model.safetensors").is_file():
+        return
+    content = read_json(index)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(listed, dict) or not listed:
+        raise InputError(f"{index}: no `weight_map` of weights to files; take another copy")
+    for name in dict.fromkeys(listed.values()):
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(
+                f"{index}: `weight_map` names {str(name)[:80]!r}, expected a file of this folder; take another copy"
+            )
+        if not (folder / name).is_file():
+            raise InputError(f"{index}: `weight_map` names {name!r}, which is not there")
 
 
 def load_processor(source: str | Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -12,6 +13,7 @@ from groundling.config import OwnFile, RegionsConfig
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
 from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.hashing import hashes_of
 from groundling.runs import read_json, write_json
 from groundling.students import PLAIN
 
@@ -79,12 +81,33 @@ class Described:
     regions: Mapping[str, Any] = field(default_factory=dict)
     """What the manifests of the region stores said that it learned from; see `facts_of`."""
 
+    tokenizer: str = ""
+    """Hash of the tokenizer's files beside the weights; empty if there are none, or nobody says."""
+
     def write(self, folder: Path) -> None:
-        """Put it beside the weights."""
-        content = {"format": FORMAT, **asdict(self)}
+        """Put it beside the weights, with the hash of the tokenizer that is there."""
+        content = {"format": FORMAT, **asdict(self), "tokenizer": tokenizer_sha256(folder)}
         content["form"] = None if self.form is None else told(self.form)
         content["own"] = None if self.own is None else asdict(self.own)
         write_json(folder / FILE, content)
+
+
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
+    *("sentencepiece.bpe.model", "tokenizer.model"),
+)
+"""Files of tokenizers, as transformers calls them."""
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """A hash of the tokenizer's files in a model's folder; empty if there are none.
+
+    Raises InputError if one cannot be read.
+    """
+    files = [folder / name for name in TOKENIZER if (folder / name).is_file()]
+    told = [f"{file.name} {sha256}" for file, sha256 in zip(files, hashes_of(files), strict=True)]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest() if told else ""
 
 
 def described(folder: Path) -> Described:

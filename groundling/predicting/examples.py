@@ -11,9 +11,8 @@ from PIL import Image
 
 from groundling.batch import Example
 from groundling.data.image_files import stem
-from groundling.data.own_rows import texts_in, whole_rows
+from groundling.data.own_rows import Where, texts_in, whole_rows
 from groundling.data.pictures import Picture
-from groundling.data.tables import run_together
 from groundling.errors import InputError
 from groundling.forms import Choose, Form
 from groundling.predicting.description import Reads
@@ -163,7 +162,7 @@ def example_of(name: str, asked: Question, form: Form, reads: Reads, sees: bool)
 class Line:
     """One row of a file, or one example of a split."""
 
-    where: str
+    where: Where | str
     """File and line, for messages."""
     cells: Mapping[str, object]
     """Its own columns."""
@@ -185,7 +184,7 @@ def lines_of(
         for name in split(listed):
             if name not in header:
                 raise InputError(
-                    f"{path}: no column {name!r}; there are: {', '.join(header)}{run_together(header)}; "
+                    f"{path}: no column {name!r}; there are: {', '.join(header)}; "
                     f"{sight.names.mark}{setting} says which column it is"
                 )
     texts = columns.texts

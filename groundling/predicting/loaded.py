@@ -25,7 +25,7 @@ from groundling.models.kinds import Student
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.single_stream import SingleStream
 from groundling.objectives.supervised import Supervised
-from groundling.predicting.description import FILE, Described, settings_of
+from groundling.predicting.description import FILE, Described, settings_of, tokenizer_sha256
 from groundling.predicting.examples import split
 from groundling.predicting.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
 from groundling.students import design_of, load_student, new_head, seeing_of
@@ -89,6 +89,10 @@ class Loaded:
         self.trust = tuple(trust)
         self.notes: list[str] = []
         self._compare_code(about.kind, about.design)
+        if about.tokenizer and about.tokenizer != tokenizer_sha256(folder):
+            self.note(
+                f"{folder}: its tokenizer is not the one that the model learned with; its answers may be of other words"
+            )
         self.student: Student = load_student(str(folder), about.kind, about.design)
         self.form: Form = self.task().form if about.form is None else about.form
         if isinstance(self.student, SingleStream):

@@ -83,6 +83,10 @@ def _own(
     label = label or own.label
     if not label:
         raise InputError(f"{data}: say which column has the labels ({sight.names.mark}label)")
+    if label in columns.texts:
+        raise InputError(
+            f"{sight.names.mark}text {columns.text}: column {label!r} is the label, which no text may tell"
+        )
     if split:
         return _side(model, replace(own, label=label), data, split)
     header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
@@ -96,7 +100,7 @@ def _own(
             (text,) = texts_in(line.cells, [label])
         except InputError as error:
             raise InputError(f"{line.where}: {error}") from None
-        answer = _label(model.form, text.strip(), line.where)
+        answer = _label(model.form, text.strip(), str(line.where))
         examples.append(replace(line.example, label=answer))
     return examples
 

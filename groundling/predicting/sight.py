@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from groundling.data.image_files import stem, unread_images
 from groundling.data.paired import Store
-from groundling.data.pictures import Picture, files_below, only, read_picture
+from groundling.data.pictures import Picture, files_below, only, other_shape, read_picture
 from groundling.data.regions import whole_store
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
@@ -143,6 +142,8 @@ class Sight:
                     photos[image] = self._photo(image)
                 except InputError as error:
                     faults.setdefault(image, str(error))
+        if self.stores is not None:
+            faults |= _of_other_shape(photos, self.stores, faults)
         if self.finder is not None:
             store, unfound = self.finder(photos)
             faults |= unfound
@@ -158,13 +159,9 @@ class Sight:
                 raise InputError("no such file")
             return picture
         if image not in self.files:
-            raise InputError(f"no such photo in {self.place}{self._nearby(image)}{self._unread}")
+            unread = "".join(f"; {line}" for line in unread_images(self.place, [image]))
+            raise InputError(f"no such photo in {self.place}{self._nearby(image)}{unread}")
         return only(self.files[image])
-
-    @cached_property
-    def _unread(self) -> str:
-        """What to say of images in the folder of photos that are there and cannot be read."""
-        return "".join(f"; {line}" for line in unread_images(self.place))
 
     def _nearby(self, image: str) -> str:
         """What to say of a name that begins above the folder of photos; empty if no end of it names one."""
@@ -215,6 +212,23 @@ def reads_pixels(student: Student, about: Described) -> bool:
     if isinstance(student, ClipAdapter):
         return True
     return isinstance(student, EndToEnd) and about.reads.regions and not about.reads.blind
+
+
+def _of_other_shape(
+    photos: Mapping[str, Picture], stores: SeveralStores, faults: Collection[str]
+) -> dict[str, str]:
+    """What is wrong with photos that are not those of the stored regions, by id; without those that have `faults`."""
+    found = {}
+    for image, picture in photos.items():
+        if image in faults:
+            continue
+        try:
+            fault = other_shape(stores.size(image), picture)
+        except InputError as error:
+            fault = str(error)
+        if fault:
+            found[image] = fault
+    return found
 
 
 def _broken(photos: Mapping[str, Picture]) -> dict[str, str]:

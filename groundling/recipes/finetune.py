@@ -79,6 +79,7 @@ def finetune(
     shelf = shelf_of(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(own) if isinstance(own, OwnReader) else []
+    notes += task.same_files(Path(config.data))
     notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     say_notes(notes)
     splits: dict[str, list[Example]] = {}

@@ -15,6 +15,7 @@ from groundling.batch import Example, RegionRow, Sizes
 from groundling.documented import documented
 from groundling.errors import InputError
 from groundling.forms import Form
+from groundling.hashing import data_hash
 from groundling.metrics import Metric
 from groundling.models.task_heads import TaskHead
 from groundling.objectives.supervised import Supervised
@@ -90,6 +91,22 @@ class Task:
         if len(set(wanted)) < len(wanted):
             raise InputError(f"--train-splits {' '.join(wanted)}: a split is there twice")
         return tuple(wanted) or (self.train,)
+
+    def same_files(self, folder: Path) -> list[str]:
+        """A line for each dev split whose file holds the very bytes of the training split's; none is usual.
+
+        Raises InputError if a file cannot be read.
+        """
+        learned = self.file(Path(folder), self.train)
+        notes = []
+        for split in self.dev:
+            path = self.file(Path(folder), split)
+            both = path != learned and path.is_file() and learned.is_file()
+            if both and data_hash(path) == data_hash(learned):
+                notes.append(
+                    f"{path}: the very bytes of {learned}; scores tell what was remembered"
+                )
+        return notes
 
     def objective(self, sizes: Sizes, head: TaskHead | None = None) -> Supervised:
         """Head and loss for fine-tuning a model of these sizes; without a `head`, the plain one."""

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from groundling.batch import Example, Gold, RegionRow
+from groundling.data.image_files import leads_out
 from groundling.data.regions import inside
 from groundling.data.tables import lines_of, read_text
 from groundling.errors import InputError
@@ -127,8 +128,17 @@ def captions(
 
 def images(folder: Path, split: str) -> list[str]:
     """The image ids that a split lists."""
-    lines = lines_of(Path(folder) / f"{split}.txt")
-    return [line.strip() for line in lines if line.strip()]
+    path = Path(folder) / f"{split}.txt"
+    listed = []
+    for number, line in enumerate(lines_of(path), 1):
+        image = line.strip()
+        if leads_out(image, folder):
+            raise InputError(
+                f"{path}, line {number}: {image!r} leads out of the folder; expected an image's id"
+            )
+        if image:
+            listed.append(image)
+    return listed
 
 
 def captions_of(folder: Path, image: str, official: bool = False) -> list[Caption]:

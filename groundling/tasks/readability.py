@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from groundling.batch import Example
-from groundling.data.tables import read_csv, read_text
+from groundling.data.tables import columns_of, read_csv
 from groundling.errors import InputError
 from groundling.forms import Regress
 from groundling.keyed import generator
@@ -85,7 +85,7 @@ def _read(folder: Path, split: str) -> list[Example]:
 
 def _columns(path: Path) -> Columns:
     """The names whose text column the file's header has; Kaggle's if neither, so that an error names these."""
-    header = read_text(path).partition("\n")[0]
+    header = columns_of(path)
     for columns in NAMES:
         if columns.text in header:
             return columns

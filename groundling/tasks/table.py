@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from sys import intern
+from typing import NamedTuple
 
 from groundling.batch import Example
 from groundling.config import OwnFile
 from groundling.data.image_files import stem
-from groundling.data.own_rows import rows_of
+from groundling.data.own_rows import rows_of, where_of
+from groundling.data.tables import separator_note
+from groundling.data.words import one_spelling
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.keyed import seed_of
 from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
 from groundling.tasks import Task
 
+DECIMAL_COMMA = re.compile(r"^(-?\d+),(\d+)$")
 MOST_CLASSES = 20
 """Whole numbers with more distinct values than this are taken for a regression."""
 DEV_SHARE = 0.2
@@ -35,12 +40,11 @@ be seen in training. Each of their rows is a group of its own.
 """
 
 
-@dataclass(frozen=True)
-class OwnRow:
-    """One row of the file, its columns checked."""
+class OwnRow(NamedTuple):
+    """One row of the file, its columns checked; small, since a file may have millions."""
 
-    where: str
-    """File and line, for messages."""
+    line: int
+    """Where it stands, see `where_of`."""
     number: int
     """Its place in the file, from 0."""
     texts: tuple[str, ...]
@@ -77,29 +81,45 @@ class OwnReader:
         """Raises InputError if a file, line or column is missing, empty or no label."""
         self.path = path
         self.options = options
+        files = [path, *(Path(file) for file in (options.dev,) if file)]
+        self.separators = [note for file in files if (note := separator_note(file))]
+        """What is to be said of files whose columns are not separated as is usual."""
         self.rows = own_rows(path, options)
-        self.form = form_of([(row.where, row.label) for row in self.rows], options.form)
+        labels = (row.label for row in self.rows)
+        self.form = form_of(where_of(path, self.rows[0].line), labels, options.form)
 
     @cached_property
     def dev_rows(self) -> list[OwnRow]:
         """The rows of `options.dev`; none without it."""
         return own_rows(Path(self.options.dev), self.options) if self.options.dev else []
 
+    @cached_property
+    def sides(self) -> tuple[list[OwnRow], list[OwnRow]]:
+        """The rows of train and of dev; raises InputError for a wrong label, on either side."""
+        _check_labels(self.path, self.rows, self.form)
+        if self.options.dev:
+            _check_labels(Path(self.options.dev), self.dev_rows, self.form)
+            return self.rows, self.dev_rows
+        held = held_out(self.path, (row.group for row in self.rows))
+        sides: tuple[list[OwnRow], list[OwnRow]] = ([], [])
+        for row in self.rows:
+            sides[row.group in held].append(row)
+        return sides
+
     def __call__(self, folder: Path, split: str) -> list[Example]:
         """A split's examples; `folder` is the file itself. Raises InputError for a wrong label, on either side."""
-        if split == "dev" and self.options.dev:
-            file = Path(self.options.dev)
-            return [example_of(row, self.form, file, split) for row in self.dev_rows]
-        # All are made, so that a mistake is found on either side.
-        examples = [example_of(row, self.form, self.path, split) for row in self.rows]
-        if self.options.dev:
-            return examples
-        held = held_out(self.path, [row.group for row in self.rows])
-        return [
-            example
-            for row, example in zip(self.rows, examples, strict=True)
-            if (row.group in held) == (split == "dev")
-        ]
+        is_dev = split == "dev"
+        path = Path(self.options.dev) if is_dev and self.options.dev else self.path
+        return [example_of(row, self.form, path, split) for row in self.sides[is_dev]]
+
+
+def _check_labels(path: Path, rows: Sequence[OwnRow], form: Form) -> None:
+    """Raises InputError for the first label that is none of the form's."""
+    seen: set[str] = set()
+    for row in rows:
+        if row.label not in seen:
+            form.label(row.label, str(where_of(path, row.line)))
+            seen.add(row.label)
 
 
 def metrics_of(form: Form) -> tuple[Metric, ...]:
@@ -117,29 +137,40 @@ def example_of(row: OwnRow, form: Form, path: Path, split: str) -> Example:
         f"{path.stem}-{split}-{row.number}",
         text=row.texts[0],
         pair=row.texts[1] if len(row.texts) == 2 else None,
-        label=form.label(row.label, row.where),
+        label=form.label(row.label, str(where_of(path, row.line))),
         images=row.images,
         official=str(row.number),
     )
 
 
-def form_of(labels: list[tuple[str, str]], asked: str) -> Form:
+def form_of(where: object, labels: Iterable[str], asked: str) -> Form:
     """Classes or numbers, as asked; by itself: numbers with a fraction or of many values are a regression.
 
     Args:
-        labels: where each label stands, and the label.
+        where: of the first label, for messages.
+        labels: of all rows.
         asked: auto, classify or regress.
 
     Raises:
-        InputError: classes are asked for and there is one only.
+        InputError: classes are asked for and there is one only, or numbers have decimal commas.
     """
-    values = sorted({value for _, value in labels})
+    values = sorted(set(labels))
     if asked == "regress" or (asked == "auto" and _are_measurements(values)):
         return Regress()
+    if asked == "auto" and _are_measurements([_with_point(value) for value in values]):
+        first = next(value for value in values if "," in value)
+        raise InputError(
+            f"{where}: labels are numbers with a decimal comma, such as {first}; write {_with_point(first)}, or pass "
+            "--form classify"
+        )
     if len(values) < 2:
-        where = labels[0][0]
         raise InputError(f"{where}: every label is {values[0]!r}; expected at least two classes")
     return Classify(tuple(values))
+
+
+def _with_point(value: str) -> str:
+    """A number with a decimal point in place of a comma; another text as it is."""
+    return DECIMAL_COMMA.sub(r"\1.\2", value)
 
 
 def _are_measurements(values: Sequence[str]) -> bool:
@@ -154,7 +185,7 @@ def _are_measurements(values: Sequence[str]) -> bool:
 # -- what is held out --------------------------------------------------------------------------------------------------
 
 
-def held_out(path: Path, groups: Sequence[Group]) -> set[Group]:
+def held_out(path: Path, groups: Iterable[Group]) -> set[Group]:
     """The groups of rows that make the dev split: about a fifth, at least one, never all.
 
     Each group's side depends on itself alone, so that rows that are appended move no others (but for files with so
@@ -163,17 +194,32 @@ def held_out(path: Path, groups: Sequence[Group]) -> set[Group]:
     Raises:
         InputError: all rows are of one group.
     """
-    draws = {group: seed_of("own file", *group) / 2**63 for group in groups}
-    if len(draws) < 2:
+    distinct = dict.fromkeys(groups)
+    if len(distinct) < 2:
         raise InputError(
             f"{path}: all rows are of one group, so none can be held out; pass --dev FILE"
         )
-    held = {group for group, draw in draws.items() if draw < DEV_SHARE}
+    held = {group for group in distinct if _draw(group) < DEV_SHARE}
     if not held:
-        held.add(min(draws, key=lambda group: draws[group]))
-    elif len(held) == len(draws):
-        held.remove(max(draws, key=lambda group: draws[group]))
+        held.add(min(distinct, key=_draw))
+    elif len(held) == len(distinct):
+        held.remove(max(distinct, key=_draw))
     return held
+
+
+def _draw(group: Group) -> float:
+    """A number of 0..1 that depends on the group alone."""
+    return seed_of("own file", *group) / 2**63
+
+
+def _are_few(rows: Iterable[OwnRow]) -> bool:
+    """Whether rows are of fewer than `FEW_GROUPS` groups."""
+    seen: set[Group] = set()
+    for row in rows:
+        seen.add(row.group)
+        if len(seen) == FEW_GROUPS:
+            return False
+    return True
 
 
 def own_notes(read: OwnReader) -> list[str]:
@@ -182,9 +228,8 @@ def own_notes(read: OwnReader) -> list[str]:
     Labels with spaces around them, classes of one row or on one side only, a dev split that is unusually large, small
     or made of few groups, and dev rows whose image or texts are in train.
     """
-    train = read(read.path, "train")
-    dev = read(read.path, "dev")
-    notes = _stray_spaces(read.path, read.rows)
+    train, dev = read.sides
+    notes = read.separators + _stray_spaces(read.path, read.rows)
     if read.options.dev:
         notes += _stray_spaces(Path(read.options.dev), read.dev_rows)
     else:
@@ -202,28 +247,28 @@ def _stray_spaces(path: Path, rows: Sequence[OwnRow]) -> list[str]:
 
 
 def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[str]:
-    groups = len({row.group for row in rows})
     low, high = USUAL_SHARES
-    if groups >= FEW_GROUPS and low <= dev_rows / len(rows) <= high:
+    if low <= dev_rows / len(rows) <= high and not _are_few(rows):
         return []
+    groups = len({row.group for row in rows})
     return [
         f"{path}: {dev_rows} of {len(rows)} rows are held out, by {groups} groups, images or texts; "
         "a file of your own for --dev would say more"
     ]
 
 
-def _odd_classes(form: Classify, train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
+def _odd_classes(form: Classify, train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
     """Classes of one row, or on one side only: a line for one, or for all that are odd in the same way."""
-    in_train = Counter(example.label for example in train)
-    in_dev = Counter(example.label for example in dev)
+    in_train = Counter(row.label for row in train)
+    in_dev = Counter(row.label for row in dev)
     single, train_only, dev_only = [], [], []
-    for number, name in enumerate(form.labels):
-        if in_train[number] + in_dev[number] == 1:
+    for name in form.labels:
+        if in_train[name] + in_dev[name] == 1:
             single.append(repr(name))
-        elif not in_dev[number]:
-            train_only.append(f"{name!r} is in train ({in_train[number]} rows)")
-        elif not in_train[number]:
-            dev_only.append(f"{name!r} is in dev ({in_dev[number]} rows)")
+        elif not in_dev[name]:
+            train_only.append(f"{name!r} is in train ({in_train[name]} rows)")
+        elif not in_train[name]:
+            dev_only.append(f"{name!r} is in dev ({in_dev[name]} rows)")
     notes = []
     if len(single) == 1:
         notes.append(f"class {single[0]} has one row; is it spelt as it should be?")
@@ -239,33 +284,49 @@ def _odd_classes(form: Classify, train: Sequence[Example], dev: Sequence[Example
     return notes
 
 
-def overlap(train: Sequence[Example], dev: Sequence[Example]) -> list[str]:
-    """How many dev examples have an image of a training example, or without images its texts; a line each, or none."""
+def overlap(train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
+    """How many dev rows have an image of a training row, or without images its texts; a line each, or none.
+
+    Texts are the same whatever their capitals, spaces and Unicode form.
+    """
     notes = []
     advice = "scores tell what was remembered, too; see --group and --dev"
-    train_images = {image for example in train for image in example.images}
-    seen = sum(not train_images.isdisjoint(example.images) for example in dev)
+    train_images = {image for row in train for image in row.images}
+    seen = sum(not train_images.isdisjoint(row.images) for row in dev)
     if seen:
         notes.append(f"{seen} of {len(dev)} dev rows show an image that is in train: {advice}")
-    if any(example.images for example in dev):
+    if any(row.images for row in dev):
         return notes  # the same question about another image is another example
-    train_texts = {(example.text, example.pair) for example in train}
-    train_first = {example.text for example in train if example.pair is not None}
-    same_texts = 0
-    same_first_text = 0
-    for example in dev:
-        if (example.text, example.pair) in train_texts:
-            same_texts += 1
-        elif example.text in train_first:
-            same_first_text += 1
+    in_dev = {_spelt_alike(row.texts) for row in dev}
+    # Of train only what dev has, too, is kept: the larger side need not be in memory twice.
+    in_train = {texts for row in train if (texts := _spelt_alike(row.texts)) in in_dev}
+    same_texts = sum(_spelt_alike(row.texts) in in_train for row in dev)
     if same_texts:
         notes.append(f"{same_texts} of {len(dev)} dev rows have texts that are in train: {advice}")
+    same_first_text = _same_first_text(train, dev, in_train)
     if same_first_text:
         notes.append(
             f"{same_first_text} of {len(dev)} dev rows have their first text in common with a training row: "
             "if it tells the answer, pass --group"
         )
     return notes
+
+
+def _spelt_alike(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(one_spelling, texts))
+
+
+def _same_first_text(
+    train: Sequence[OwnRow], dev: Sequence[OwnRow], in_train: Collection[tuple[str, ...]]
+) -> int:
+    """How many dev rows have the first of two texts in common with a training row, but not both."""
+    first = {one_spelling(row.texts[0]) for row in train if len(row.texts) == 2}
+    if not first:
+        return 0
+    return sum(
+        one_spelling(row.texts[0]) in first and _spelt_alike(row.texts) not in in_train
+        for row in dev
+    )
 
 
 # -- rows of a file ----------------------------------------------------------------------------------------------------
@@ -280,26 +341,32 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
     text_columns = _text_columns(options)
     expected = _expected(text_columns, options)
     rows = []
-    for number, (where, values) in enumerate(rows_of(path, tuple(expected))):
-        for name, what in expected.items():
-            if not values[name].strip():
-                raise InputError(f"{where}: column {name!r} is empty; expected {what}")
-        texts = tuple(values[name] for name in text_columns)
-        label = values[options.label].strip()
-        stripped = label != values[options.label]
+    places = {name: place for place, name in enumerate(expected)}
+    text_places = [places[name] for name in text_columns]
+    label_place = places[options.label]
+    for number, (line, values) in enumerate(rows_of(path, tuple(expected))):
+        plain = [value.strip() for value in values]
+        if not all(plain):
+            name = list(expected)[plain.index("")]
+            where = where_of(path, line)
+            raise InputError(f"{where}: column {name!r} is empty; expected {expected[name]}")
+        texts = tuple([values[place] for place in text_places])
+        label = intern(plain[label_place])
+        stripped = label != values[label_place]
         images: tuple[str, ...] = ()
         # Spaces around a text or a value, and `./` before a file, make no group of its own.
-        group = tuple(text.strip() for text in texts)
+        group = tuple([plain[place] for place in text_places])
+        group = texts if group == texts else group  # one in memory
         if options.image:
-            images = (stem(values[options.image].strip().removeprefix("./")),)
+            images = (stem(plain[places[options.image]].removeprefix("./")),)
             group = images
         if options.group:
-            group = (values[options.group].strip(),)
-        rows.append(OwnRow(where, number, texts, label, stripped, images, group))
+            group = (plain[places[options.group]],)
+        rows.append(OwnRow(line, number, texts, label, stripped, images, group))
     if not rows:
         raise InputError(f"{path}: holds no examples")
     grouped_by_text = not options.group and not options.image
-    if grouped_by_text and len({row.group for row in rows}) < FEW_GROUPS:
+    if grouped_by_text and _are_few(rows):
         return _each_by_itself(rows)
     return rows
 
@@ -317,6 +384,10 @@ def _expected(text_columns: Sequence[str], options: OwnFile) -> dict[str, str]:
         raise InputError(
             f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
             "leave one of them out"
+        )
+    if options.label in text_columns:
+        raise InputError(
+            f"--text {options.text}: column {options.label!r} is the label, which no text may tell; leave it out"
         )
     expected = dict.fromkeys(text_columns, "a text")
     expected[options.label] = "a label"
@@ -337,5 +408,5 @@ def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
         if occurred[row.group]:
             group = (*group, str(occurred[row.group]))
         occurred[row.group] += 1
-        apart.append(replace(row, group=group))
+        apart.append(row._replace(group=group))
     return apart

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.batch import Example, Tags
+from groundling.data.image_files import leads_out
 from groundling.data.tables import read_json_lines
 from groundling.data.vcr_objects import Objects, metadata
 from groundling.errors import InputError, refuse
@@ -180,7 +181,10 @@ def render(text: Sequence[Token], objects: Sequence[str]) -> tuple[str, Tags]:
 
 def objects_of(folder: Path, item: Item) -> Objects:
     """The objects of an item's image; raises InputError if they are not the item's."""
-    path = Path(folder) / "vcr1images" / f"{item.image}.json"
+    images = Path(folder) / "vcr1images"
+    path = images / f"{item.image}.json"
+    if leads_out(f"{item.image}.json", images):
+        raise InputError(f"{item.id}: img_fn {item.image!r} leads out of {images}")
     objects = metadata(path)
     if objects.names != item.objects:
         raise InputError(

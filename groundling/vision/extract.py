@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from groundling.config import RegionsConfig
-from groundling.data.image_files import PICTURES, is_picture, stem, unread_images
+from groundling.data.image_files import PICTURES, is_picture, leads_out, stem, unread_images
 from groundling.data.pictures import Picture, read_picture
 from groundling.data.regions import Found, RegionWriter
 from groundling.data.shards import Part
@@ -151,11 +151,13 @@ def listing(
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
     if config.boxes:
-        paths = sorted(folder / file for file in files)
+        outside = sorted(file for file in files if leads_out(file, folder))
+        paths = sorted(folder / file for file in set(files).difference(outside))
     else:
+        outside = []
         paths = sorted(path for path in folder.rglob("*") if is_picture(path.name))
     there = []
-    gaps = []
+    gaps = [f"{file}: leads out of {folder}, and is not followed" for file in outside]
     for path in paths:
         if path.is_file():
             there.append(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,12 @@ KINDS = {
 }
 MADE_BY = ("regions", "partition", "shift", "finetune")
 """Commands that a `[data.NAME]` may be made by."""
+MOST_PARTS = 32
+"""Of a key: the parser's time grows with their square."""
+MANY_PARTS = re.compile(
+    r"""(?:^|[\[{,])\s*+(?:(?:[\w-]++|"[^"]*+"|'[^']*+')\s*+\.\s*+)"""
+    f"{{{MOST_PARTS}}}"
+)
 OF_SOURCE = {"path": str, "title": str, "get": str, "kind": str}
 OF_DATA = {**OF_SOURCE, "examples": int, "tokens": int}
 OF_WEIGHTS = {**OF_SOURCE, "size": str, "answers": str}
@@ -274,6 +281,9 @@ def _seeds(table: Mapping[str, Any], where: str) -> int:
 def _content(path: str | Path) -> dict[str, Any]:
     """The file, with tables where tables belong."""
     text = read_text(path)
+    for number, line in enumerate(text.split("\n"), 1):
+        if MANY_PARTS.search(line):
+            raise InputError(f"{path}, line {number}: a key of more than {MOST_PARTS} parts")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
