@@ -131,7 +131,7 @@ def forest(rows: Sequence[Difference], unit: str, broad: bool = True) -> Figure:
     figure = new_figure(BROAD if broad else NARROW, high * len(rows) + 0.8)
     axes = figure.subplots()
     for place, row in enumerate(rows):
-        _draw_difference(axes, row, place)
+        _draw_difference(axes, row, place, broad)
     axes.set_ylim(len(rows) - 0.45, -0.75)
     axes.set_xlabel("\n".join(wrap(unit, 110 if broad else 44)), fontsize=9)
     axes.tick_params(axis="x", labelsize=9)
@@ -149,7 +149,7 @@ def forest(rows: Sequence[Difference], unit: str, broad: bool = True) -> Figure:
     return figure
 
 
-def _draw_difference(axes: Axes, row: Difference, place: int) -> None:
+def _draw_difference(axes: Axes, row: Difference, place: int, broad: bool) -> None:
     """The interval with its ends, the mean, the seeds below it, and where no difference is."""
     low, high = row.interval
     axes.plot([low, high], [place] * 2, color=BLUE, linewidth=2.5, solid_capstyle="butt")
@@ -160,8 +160,9 @@ def _draw_difference(axes: Axes, row: Difference, place: int) -> None:
     axes.scatter([row.mean], [place], facecolors=full, zorder=3, **look)
     dots: dict[str, Any] = {"s": 20, "color": ORANGE, "edgecolors": BLACK, "linewidths": 0.6}
     axes.scatter(row.seeds, [place + 0.25] * len(row.seeds), zorder=4, **dots)
-    # Above the interval, or the end of one that touches 0 would hide it; below the means and the seeds.
-    span = [place - 0.16, place + 0.36]
+    # Above the interval and longer than its ends, or one that touches 0 would hide it; below the means and the seeds.
+    # On a narrow page a label stands above the row.
+    span = [place - (0.5 if broad else 0.16), place + 0.5]
     axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
 
 

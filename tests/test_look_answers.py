@@ -108,6 +108,19 @@ def test_a_model_without_a_head_says_so(place: Path) -> None:
     assert answer is not None and answer.about.startswith("No answer") and not answer.ranked
 
 
+def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
+    made = groundling.look(
+        place / "seer", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True
+    )
+    *_, scale = made.figure(["0-0"]).axes
+    assert made.first is not None
+    even = 100 * made.first.even("0-0")
+    assert any(list(line.get_ydata()) == [even, even] for line in scale.lines)
+    assert f"line: even, {even:.1f}" in scale.get_ylabel()
+    low, high = scale.get_ylim()
+    assert low <= even <= high
+
+
 def test_even_shares_of_all_places_sum_to_one(place: Path) -> None:
     example = Example("own", TEXT, images=("one",))
     view = looked(place, "seer").view(example, place / "photos/one.jpg")

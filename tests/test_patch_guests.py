@@ -347,7 +347,7 @@ def test_a_text_without_a_photo(place: Path) -> None:
     (view,) = made.entries[0]["views"]
     assert view["boxes"] == [] and [one["name"] for one in view["layers"]] == ["text", "text"]
     for name in ("vilt", "image"):
-        with pytest.raises(InputError, match=f"{name}: it looks at photos; pass --image"):
+        with pytest.raises(InputError, match=f"{name}: it looks at photos; pass image="):
             groundling.look(place / name, text=TEXTS[0], cpu=True)
 
 

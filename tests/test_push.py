@@ -178,7 +178,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
     assert main(words) == 2
     assert "the hub does not answer" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match="--no-save-model leaves nothing to push"):
+    with pytest.raises(InputError, match="push_to_hub: save_model=False leaves nothing to push"):
         groundling.finetune(
             model="m", data="d", task="glue/rte", save_model=False, push_to_hub="me/x"
         )

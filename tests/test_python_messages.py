@@ -36,6 +36,7 @@ def told(message: str) -> str:
         ("pass --skip-bad to leave it empty", "pass skip_bad=True to leave it empty"),
         ("--batch and --lr go together", "batch= and lr= go together"),
         ("(--images), `--lr`", "(images=), `lr=`"),
+        ("--regions: two stores of one name", "regions: two stores"),
         ("leave out --tasks", "leave out --tasks"),
         ("make it with `groundling regions --batch 3 --images X`", "--batch 3 --images X`"),
         ("a--batch and /tmp/--batch", "a--batch and /tmp/--batch"),

@@ -76,4 +76,7 @@ def test_an_interval_that_ends_at_zero_does_not_hide_the_line(broad: bool) -> No
     others = [line for line in axes.lines if line is not dashed]
     assert len(zero) == 2, "the line of no difference, and the interval's lower end"
     assert all(dashed.get_zorder() > line.get_zorder() for line in others)
+    low, high = sorted(float(value) for value in dashed.get_ydata())
+    ends = [float(value) for line in others for value in line.get_ydata()]
+    assert low < min(ends) - 0.05 and high > max(ends) + 0.3
     assert all(dashed.get_zorder() < dots.get_zorder() for dots in axes.collections)

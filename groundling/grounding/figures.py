@@ -155,8 +155,10 @@ def _scale(
 ) -> None:
     """The scale that heat maps share, the largest share in it, and a line where even attention is, if that is told."""
     bar = figure.colorbar(image, ax=axes)
-    told = "" if even is None else f"; line: even, {even:.1f}"
-    bar.set_label(f"attention, % (largest: {most:.1f}{told})", fontsize=8)
+    told = f"attention, % (largest: {most:.1f})"
+    if even is not None:
+        told = f"attention, %\n(largest: {most:.1f}; line: even, {even:.1f})"
+    bar.set_label(told, fontsize=8 if even is None else 7)
     if even is not None:
         bar.ax.axhline(even, color=VERMILION, linewidth=1.5)
     bar.ax.tick_params(labelsize=7)
