@@ -65,6 +65,8 @@ class Example:
     """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
     choice_tags: tuple[Tags, ...] = ()
     """The same of every one of `choices`."""
+    lists: tuple[tuple[int, ...], ...] = ()
+    """Of `text`, then of each of `choices`: where tags begin that go on a list of several (VCR); empty: nobody says."""
     gold: Gold | None = None
     """What it means, where the answer is a region."""
     official: str = ""

@@ -283,6 +283,7 @@ def test_persons_have_names_that_go_round() -> None:
         choices=("Quinn left .", "No ."),
         tags=((7, 12, 0), (13, 19, 2), (25, 28, 3)),
         choice_tags=(((0, 5, 14),), ()),
+        lists=((13,), (), ()),
         objects=20,
     )
     asked = head.ask(example)

@@ -24,7 +24,14 @@ from groundling.grounding.passes import batches_of
 from groundling.models.single_stream import SingleStream
 
 STEPS = 64
-"""Points on the line, by Gauss and Legendre."""
+"""Points on the line."""
+CROWDED = 3
+"""Power of Gauss' and Legendre's places that are the shares of the way: many of them are near its beginning.
+
+UNITER normalises what it makes of a region's features, and a LayerNorm forgets how long its input is: without biases,
+all that the regions do happens before a millionth of the way, and with small ones soon after it. Even places, however
+many, step over that.
+"""
 FEWEST = 3
 """Words or regions below which no ranks are compared."""
 
@@ -93,19 +100,19 @@ def _attributed(
     steps: int,
 ) -> list[Attribution]:
     """The attributions of a batch."""
-    way = _way(model, batch, kept)
+    blank, way = _way(model, batch, kept)
 
     def answer(at: Sequence[Tensor]) -> Tensor:
-        return outcome.explained(model(replace(batch, perturbation=Perturbation(*at))), batch)
+        return outcome.explained(model(replace(blank, perturbation=Perturbation(*at))), batch)
 
     with torch.no_grad():
-        change = answer(_before(way, 1.0)) - answer(_before(way, 0.0))
+        change = answer(_along(way, 1.0)) - answer(_along(way, 0.0))
     slopes = [torch.zeros_like(part) for part in way]
-    for place, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
-        at = [part.requires_grad_() for part in _before(way, (place + 1) / 2)]
+    for share, weight in zip(*points(steps), strict=True):
+        at = [part.requires_grad_() for part in _along(way, share)]
         gradients = torch.autograd.grad(answer(at).sum(), at)
         for slope, gradient in zip(slopes, gradients, strict=True):
-            slope += gradient * (weight / 2)
+            slope += gradient * weight
     shares = [(slope * part).sum(-1) for slope, part in zip(slopes, way, strict=True)]
     rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
     pieces, regions = (part.double().cpu().numpy() for part in shares)
@@ -134,21 +141,38 @@ def _one(
     return Attribution(pieces[place, : len(text.ids)], regions[place, : len(seen)], change, rest)
 
 
-def _way(model: SingleStream, batch: Batch, kept: Sequence[int]) -> list[Tensor]:
-    """From a blank input to the batch's own: of the word embeddings (N, T, E) and of the features (N, R, D)."""
+def points(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (steps,) of the way, 0..1, and weights (steps,) of what is found there, which add up to 1."""
+    places, weights = np.polynomial.legendre.leggauss(steps)
+    places, weights = (places + 1) / 2, weights / 2
+    weights = weights * CROWDED * places ** (CROWDED - 1)
+    return places**CROWDED, weights / weights.sum()
+
+
+def _way(model: SingleStream, batch: Batch, kept: Sequence[int]) -> tuple[Batch, list[Tensor]]:
+    """A blank batch, and the way from it to the batch's own: of word embeddings (N, T, E) and features (N, R, D).
+
+    The line begins at the blank input, where small shares of the way are exact; taken off the whole input, what is left
+    of it would be its rounding.
+    """
     tokens = needed(batch.text, "text", "an attribution")
     regions = needed(batch.regions, "regions", "an attribution")
     table = model.word_embeddings()
     padding = model.text.tokenizer.pad_token_id or 0
     special = torch.isin(tokens.ids, torch.tensor(kept, device=tokens.ids.device)) | tokens.special
-    words = table(tokens.ids) - table.weight[padding]
-    words = words.masked_fill(special.unsqueeze(-1), 0.0)
-    return [words.detach(), regions.features.float()]
+    ids = torch.where(special, tokens.ids, padding)
+    features = regions.features.float()
+    blank = replace(
+        batch,
+        text=replace(tokens, ids=ids),
+        regions=replace(regions, features=torch.zeros_like(features)),
+    )
+    return blank, [(table(tokens.ids) - table(ids)).detach(), features]
 
 
-def _before(way: Sequence[Tensor], share: float) -> list[Tensor]:
-    """What to add to an input to be at a share of the way: nothing at its end."""
-    return [part * (share - 1) for part in way]
+def _along(way: Sequence[Tensor], share: float) -> list[Tensor]:
+    """What to add to a blank input to be at a share of the way: nothing at its beginning."""
+    return [part * share for part in way]
 
 
 # -- agreement ---------------------------------------------------------------------------------------------------------

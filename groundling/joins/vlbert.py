@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -247,10 +247,11 @@ class ChoiceByItself(FirstPosition):
         Persons stand first among VCR's objects, so that an object's number tells which person it is.
         """
         start = int(generator("vlbert", "names", example.id).integers(len(NAMES)))
-        text, tags = _renamed(example.text, example.tags, start)
-        of_choices = example.choice_tags or ((),) * len(example.choices)
-        pairs = zip(example.choices, of_choices, strict=True)
-        choices = [_renamed(choice, its_tags, start) for choice, its_tags in pairs]
+        texts = (example.text, *example.choices)
+        tags_of = (example.tags, *(example.choice_tags or ((),) * len(example.choices)))
+        lists = example.lists or ((),) * len(texts)
+        each = zip(texts, tags_of, lists, strict=True)
+        (text, tags), *choices = (_renamed(*one, start) for one in each)
         return replace(
             example,
             text=text,
@@ -258,6 +259,7 @@ class ChoiceByItself(FirstPosition):
             choices=tuple(choice for choice, _ in choices),
             choice_tags=tuple(its_tags for _, its_tags in choices) if example.choice_tags else (),
             breaks=(),  # parts are UNITER's, and these places no longer fit
+            lists=(),  # nor do these
         )
 
     def count(self, labels: Tensor, choices: int, form: Form) -> int:
@@ -266,16 +268,17 @@ class ChoiceByItself(FirstPosition):
         return len(labels) * choices if by_itself else len(labels)
 
 
-def _renamed(text: str, tags: Tags, first: int) -> tuple[str, Tags]:
-    """A text in which person 0 has the name number `first`; objects that follow each other are joined by "and"."""
+def _renamed(text: str, tags: Tags, going_on: Collection[int], first: int) -> tuple[str, Tags]:
+    """A text in which person 0 has the name number `first`, and "and" stands between the objects of a list.
+
+    `going_on` is where tags begin that are not the first of their list (release, vcr/data/datasets/vcr.py).
+    """
     changes = []
-    before = -1
     for start, stop, number in tags:
-        if before >= 0 and text[before:start] == " ":
+        if start in going_on:
             changes.append((start, start, "and "))
         if text[start].isupper():  # classes of things are lower-case
             changes.append((start, stop, NAMES[(first + number) % len(NAMES)]))
-        before = stop
     return rewritten(text, changes, tags)
 
 

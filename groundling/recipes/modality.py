@@ -365,7 +365,8 @@ class _Model:
         if complete < MOSTLY:
             self.whole.notes.append(
                 f"{self.source}: integrated gradients miss more than {COMPLETE:.0%} of the change, and more than "
-                f"{CLOSE}, in {1 - complete:.0%} of examples; raise --line-points"
+                f"{CLOSE}, in {1 - complete:.0%} of examples; double --line-points ({self.config.line_points}) until "
+                "`complete` stays"
             )
         return {
             "complete": round(complete, 6),

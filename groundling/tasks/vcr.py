@@ -179,6 +179,13 @@ def render(text: Sequence[Token], objects: Sequence[str]) -> tuple[str, Tags]:
     return " ".join(parts), tuple(tags)
 
 
+def _going_on(text: Sequence[Token], tags: Tags) -> tuple[int, ...]:
+    """Where those of a rendered text's tags begin that are not the first of their list."""
+    lengths = [len(token) for token in text if not isinstance(token, str)]
+    firsts = {sum(lengths[:number]) for number in range(len(lengths))}
+    return tuple(start for number, (start, _, _) in enumerate(tags) if number not in firsts)
+
+
 def objects_of(folder: Path, item: Item) -> Objects:
     """The objects of an item's image; raises InputError if they are not the item's."""
     images = Path(folder) / "vcr1images"
@@ -208,6 +215,8 @@ def _example(
 ) -> Example:
     words, tags = render(text, item.objects)
     rendered = [render(choice, item.objects) for choice in choices]
+    of_choices = zip(choices, rendered, strict=True)
+    lists = [_going_on(choice, its_tags) for choice, (_, its_tags) in of_choices]
     return Example(
         f"vcr-{task}-{official}",
         words,
@@ -216,6 +225,7 @@ def _example(
         images=(item.image,),
         tags=tags,
         choice_tags=tuple(choice_tags for _, choice_tags in rendered),
+        lists=(_going_on(text, tags), *lists),
         official=official,
         objects=len(item.objects),
         names=item.objects,
