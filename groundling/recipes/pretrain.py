@@ -53,6 +53,7 @@ from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifes
 from groundling.recipes.teaching import (
     Classroom,
     check_parts,
+    check_saved,
     classroom,
     clear_kept,
     fewer_negatives,
@@ -372,6 +373,10 @@ def _own_objectives(
     """The objectives of the model's phase, with the heads of what it starts from."""
     torch.manual_seed(seed_of(seed, "init", "heads"))
     objectives = phase.objectives(given, config)
+    if not all(isinstance(one, Objective) for one in objectives):
+        raise InputError(f"{config.model}: its phase makes something else than objectives")
+    for objective in objectives:
+        check_saved(objective)
     if not config.random_start:
         _start_heads(objectives, config)
     return objectives
