@@ -41,6 +41,7 @@ from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.models.kinds import Student
+from groundling.models.loading import precision_note
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
@@ -108,7 +109,12 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
-    notes = [*data.notes, *_notes(phase, own, task, config), *fewer_negatives(every, training)]
+    notes = [
+        *precision_note(config.student),
+        *data.notes,
+        *_notes(phase, own, task, config),
+        *fewer_negatives(every, training),
+    ]
     held = _held_data(config, phase, task, model, shelf, room)
     held_out = None
     if held is not None:
