@@ -17,6 +17,7 @@ from groundling.data.samples import Samples, Section
 from groundling.data.weighted_files import Weighted
 from groundling.documented import documented
 from groundling.errors import InputError
+from groundling.find import described
 from groundling.keyed import generator
 from groundling.objectives import Objective, in_order
 
@@ -405,7 +406,12 @@ class Corruption:
                     of = self._near(samples).draw(index, rng) if near else int(rng.integers(count))
                     return samples.get([of], [rng])[0]
 
-                sample = objective.corrupt(sample, rng, other)
+                corrupted: object = objective.corrupt(sample, rng, other)
+                if not isinstance(corrupted, Sample):
+                    raise InputError(
+                        f"{objective.name}: `corrupt` returned {described(corrupted)}, expected a Sample"
+                    )
+                sample = corrupted
             out.append(sample)
         return out
 

@@ -9,7 +9,7 @@ from groundling.config import Joining
 from groundling.data.paired import Seeing
 from groundling.data.several_stores import SeveralStores
 from groundling.errors import InputError
-from groundling.find import instances, is_outside, named, outside, stock
+from groundling.find import described, instances, is_outside, named, outside, stock
 from groundling.forms import Form
 from groundling.joins import Design
 from groundling.models.adapters import AdapterHead
@@ -34,7 +34,10 @@ def load_student(source: str | Path, kind: str = "", design: str = "") -> Studen
     a join outside this package was made with. Raises InputError if there is no model, or one that needs these.
     """
     if kind:
-        return outside(kind, Kind).load(str(source))
+        loaded: object = outside(kind, Kind).load(str(source))
+        if not isinstance(loaded, Student):
+            raise InputError(f"{kind}: `load` returned {described(loaded)}, expected a Student")
+        return loaded
     if is_single_stream(source):
         return load_single_stream(source, _join_of(source, design))
     kinds = instances("models", Kind) | instances("joins", Kind)
@@ -181,4 +184,7 @@ def join_to(start: Student, design: str, width: int, **options: Any) -> SingleSt
     bert = bert_of(start)
     if not isinstance(start, TextEncoder):
         raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
-    return build(bert, start.tokenizer, width, **options)
+    built: object = build(bert, start.tokenizer, width, **options)
+    if not isinstance(built, SingleStream):
+        raise InputError(f"{design}: `build` returned {described(built)}, expected a SingleStream")
+    return built

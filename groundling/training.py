@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -67,13 +68,17 @@ class Step(nn.Module):
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
         heads = {}
         for objective in scoring:
-            answer = objective.read(encoded, batch)
-            if answer is not None:
+            answer: object = objective.read(encoded, batch)
+            if isinstance(answer, Tensor):
                 heads[objective.name] = answer
+            elif answer is not None:
+                raise InputError(
+                    f"{objective.name}: `read` returned {described(answer)}, expected a tensor or None"
+                )
         encoded = replace(encoded, heads=heads)
         terms: dict[str, Tensor] = {}
         for objective in scoring:
-            scored = objective(encoded, batch)
+            scored = _terms_of(f"{objective.name}: `forward`", objective(encoded, batch))
             shared = sorted(scored.keys() & terms.keys())
             if shared:
                 raise InputError(
@@ -313,12 +318,7 @@ class _Training:
         last = number == self.config.accumulate - 1
         waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with waiting, self.accelerator.autocast():
-            terms: object = self.inner(micro)
-        if not isinstance(terms, Mapping):
-            raise InputError(
-                f"{type(self.inner).__name__}: an inner step returns its summed terms by name, not {described(terms)}"
-            )
-        return terms
+            return _terms_of(f"{type(self.inner).__name__}: an inner step", self.inner(micro))
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of terms, each divided by its count."""
@@ -502,6 +502,11 @@ def _check_names(objectives: Sequence[Objective]) -> None:
     for objective in objectives:
         if not objective.name:
             raise InputError(f"{type(objective).__name__}: this objective has no `name`")
+        for field, names in (("needs", objective.needs), ("watched", objective.watched)):
+            if isinstance(names, str):
+                raise InputError(
+                    f"{objective.name}: `{field}` is the text {names!r}, expected a tuple of such texts"
+                )
     names = [objective.name for objective in objectives]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -516,7 +521,7 @@ def counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch])
     for one in counting:
         own: dict[str, int] = {}
         for batch in batches:
-            for term, count in one.count(batch).items():
+            for term, count in _counts_of(one, batch).items():
                 own[term] = own.get(term, 0) + count
         shared = sorted(own.keys() & counts.keys())
         if shared:
@@ -525,6 +530,37 @@ def counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch])
             )
         counts.update(own)
     return counts
+
+
+def _terms_of(who: str, found: object) -> dict[str, Tensor]:
+    """What an objective or an inner step returned; raises InputError if these are not scalars by name."""
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"{who} returns its summed terms by name, not {described(found)}; expected a dict of scalars"
+        )
+    for term, value in found.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{who} returns {described(value)} as {term!r}, expected a tensor ()")
+        if value.ndim:
+            raise InputError(
+                f"{who} returns a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
+            )
+    return dict(found)
+
+
+def _counts_of(one: Objective | InnerStep, batch: Batch) -> dict[str, int]:
+    """Items of every term in a batch; raises InputError if these are not whole numbers by name."""
+    who = one.name if isinstance(one, Objective) else type(one).__name__
+    found: object = one.count(batch)
+    if not isinstance(found, Mapping):
+        raise InputError(f"{who}: `count` returned {described(found)}, expected a dict of numbers")
+    for term, count in found.items():
+        if not isinstance(count, int | np.integer) or count < 0:
+            what = f"{count!r}" if isinstance(count, int) else described(count)
+            raise InputError(
+                f"{who}: `count` says {what} of {term!r}, expected a whole number of items, 0 or more"
+            )
+    return dict(found)
 
 
 def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:

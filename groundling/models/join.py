@@ -94,13 +94,27 @@ class Join(nn.Module):
                 f"regions have features of width {width}; this {self.kind} model reads {self.width}"
             )
         words = embedded_words(embeddings.word_embeddings, batch, f"a {self.kind} model")
-        text, rest = self.parts(embeddings, words, batch)
+        text, rest = self._parts(embeddings, words, batch)
         mask = tokens.mask if regions is None else torch.cat([tokens.mask, regions.mask], 1)
         states = torch.cat([text, rest], 1)
         text_places = slice(0, text.shape[1])
         region_places = slice(text.shape[1], mask.shape[1])
         added = states.shape[1] - mask.shape[1]
         return Joined(states, F.pad(mask, (0, added), value=True), text_places, region_places)
+
+    def _parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What `parts` returns; raises InputError if that is something else than the two, or of other lengths."""
+        found: object = self.parts(embeddings, words, batch)
+        least = 0 if batch.regions is None else batch.regions.mask.shape[1]
+        what = f"expected text {tuple(words.shape[:2])} x H and, of {least} regions or more, {len(words)} x R x H"
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise InputError(f"{self.kind}: `parts` returns no pair of tensors; {what}")
+        text, rest = found
+        fits = text.ndim == rest.ndim == 3 and text.shape[:2] == words.shape[:2]
+        if not (fits and len(rest) == len(words) and rest.shape[1] >= least):
+            shapes = f"{tuple(text.shape)} and {tuple(rest.shape)}"
+            raise InputError(f"{self.kind}: `parts` returns {shapes}; {what}")
+        return text, rest
 
     def inside(self, states: Tensor, cover: Tensor) -> Tensor:
         """What a CNN's last stage reads of regions (R, C, bins, bins) whose objects fill `cover` (R, 14, 14)."""

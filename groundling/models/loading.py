@@ -26,6 +26,8 @@ MOST_NUMBER = 2**31 - 1
 """Any other number there."""
 SHARDS = "model.safetensors.index.json"
 """Says in which of several files each weight is."""
+HALF = ("bfloat16", "float16")
+"""What configurations call the two half precisions."""
 NO_CODE = {"trust_remote_code": False}
 """Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
 
@@ -108,6 +110,22 @@ def model_type(source: str | Path) -> str:
     if Path(source).is_dir() and not (Path(source) / "config.json").exists():
         return ""
     return str(load_config(source).model_type)
+
+
+def precision_note(source: str | Path) -> list[str]:
+    """What is to be said where weights are stored in half precision: training and what it saves are in float32.
+
+    Rounding what was trained would undo small changes, and a saved model would answer otherwise than it was scored.
+    """
+    if Path(source).is_dir() and not (Path(encoder_folder(source)) / "config.json").exists():
+        return []
+    stored = str(load_config(source).dtype).removeprefix("torch.")
+    if stored not in HALF:
+        return []
+    return [
+        f"{source}: its weights are {stored}; they are trained and saved in float32, twice the size, so that nothing "
+        f"learned is lost to rounding; `from_pretrained(FOLDER, dtype={stored!r})` reads what is saved as before"
+    ]
 
 
 def load_weights(kind: Any, source: str | Path) -> Any:

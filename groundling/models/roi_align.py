@@ -48,6 +48,8 @@ def own_roi_align(
         spans = corners[:, 2:] - corners[:, :2]
         here = slice(first, first + len(of_image))
         first = here.stop
+        if not len(of_image):
+            continue
         if sampling:
             out[here] = _sample(image, corners, spans, size, sampling, sampling)
         else:
@@ -71,8 +73,8 @@ def _sample(
     image: Tensor, corners: Tensor, spans: Tensor, size: int, wide: int, high: int
 ) -> Tensor:
     """(C, H, W) under (R, 4) corners, with `wide` x `high` samples per bin: (R, C, size, size)."""
-    x, counts_x = _axis(corners[:, 0], spans[:, 0], size * wide, image.shape[2])
-    y, counts_y = _axis(corners[:, 1], spans[:, 1], size * high, image.shape[1])
+    x, counts_x = _axis(corners[:, 0], spans[:, 0], size, wide, image.shape[2])
+    y, counts_y = _axis(corners[:, 1], spans[:, 1], size, high, image.shape[1])
     shape = (len(corners), size * high, size * wide)
     columns = x[:, None].expand(shape)
     rows = y[:, :, None].expand(shape)
@@ -86,9 +88,16 @@ def _sample(
     return bins.mean((3, 5)).transpose(0, 1)
 
 
-def _axis(low: Tensor, span: Tensor, count: int, limit: int) -> tuple[Tensor, Tensor]:
-    """Sample positions (R, count) in -1..1 as `grid_sample` counts, and which count at all (others are zero)."""
-    middles = torch.arange(count, device=low.device) + 0.5
-    place = low[:, None] + span[:, None] * middles / count
+def _axis(low: Tensor, span: Tensor, size: int, each: int, limit: int) -> tuple[Tensor, Tensor]:
+    """Positions (R, size * each) of samples in -1..1 as `grid_sample` counts, and which count at all (others are zero).
+
+    A sample counts from -1 to `limit`, both included. Sums are in torchvision's order, or rounding would take another
+    side of these ends in some boxes.
+    """
+    bins = torch.arange(size, device=low.device)[:, None]
+    middles = torch.arange(each, device=low.device) + 0.5
+    span_of_bin = (span / size)[:, None, None]
+    place = low[:, None, None] + bins * span_of_bin + middles * span_of_bin / each
+    place = place.flatten(1)
     counts = (place >= -1) & (place <= limit)
     return (2 * place + 1) / limit - 1, counts

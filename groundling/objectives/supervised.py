@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from groundling.batch import IGNORE, Batch, Encoded, Sizes
+from groundling.errors import InputError
 from groundling.forms import Form, with_loss
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Objective
@@ -46,6 +47,12 @@ class Supervised(Objective):
     def outputs(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Outputs of the head: (B, outputs), (B, C) where every sample has C choices, (B, R) where it reads regions."""
         outputs: Tensor = self.head(encoded, batch)
+        expected = batch.rows * self.form.outputs
+        if self.form.reads == "first" and outputs.numel() != expected:
+            raise InputError(
+                f"{type(self.head).__name__}: this head answers {tuple(outputs.shape)}, expected {self.form.outputs} "
+                f"outputs of each of {batch.rows} rows"
+            )
         return outputs.float().view(len(batch), -1)
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor:

@@ -26,6 +26,7 @@ from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.heads import LMHead
 from groundling.models.lm_folder import save_with_lm_head
+from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
@@ -35,7 +36,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
 from groundling.recipes.adapting.parts import learned, length_note, match_by_length
 from groundling.recipes.adapting.reading import Reading, reading_of
-from groundling.recipes.cards import FILLS_MASKS
+from groundling.recipes.cards import FILLS_MASKS, library_of
 from groundling.recipes.held_out import HeldOut, check_held, flattery, held_report
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
@@ -131,7 +132,7 @@ def _adapted(
     """Train, export and report a run that has no result yet."""
     text = load_text_encoder(config.student)
     retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
-    notes = _pool_notes(config, arm, text)
+    notes = [*precision_note(config.student), *_pool_notes(config, arm, text)]
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     reading = reading_of(config, arm.joint, text.max_length)
@@ -175,7 +176,7 @@ def _adapted(
 
     def save(folder: Path) -> None:
         result["fills_masks"] = _export(folder, text, model, objectives, config)
-        card = _card(config, training, result)
+        card = _card(config, training, result, library_of(folder / "model"))
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
     return run.finish(result, save)
@@ -464,7 +465,7 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) -> str:
+def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any], library: str) -> str:
     texts = "\n".join(f"- `{Path(each.file).name}`" for each in _files(config))
     weights = result["loss_weights"]
     terms = ", ".join(
@@ -472,14 +473,16 @@ def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any]) ->
         + (f" (times {weights[term]:.3g})" if weights.get(term, 1) != 1 else "")
         for term, value in result["last"].items()
     )
-    library = "sentence-transformers" if config.keep_projection else "transformers"
+    loading = "`AutoModel.from_pretrained`"
+    if library == "sentence-transformers":
+        loading = "`SentenceTransformer`, or its encoder alone with `AutoModel.from_pretrained`"
     return f"""---
 library_name: {library}
 tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 ---
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
-A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with `AutoModel.from_pretrained`.
+A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
 {FILLS_MASKS[result["fills_masks"]]}
 
 - student: `{config.student}`

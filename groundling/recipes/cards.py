@@ -33,8 +33,10 @@ BASES = ("student", "model", "start")
 """Settings that name the model that was started from, the first that a command has."""
 
 FILLS_MASKS = {
-    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here.",
-    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here.",
+    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here. "
+    "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
+    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here. "
+    "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
     "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
 }
 """What a model's card says of masks, by whose head its folder has."""
@@ -56,7 +58,7 @@ def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, A
     bases = [_shown(run["config"][key], local) for key in BASES if run["config"].get(key)]
     base = bases[0] if bases else "nothing"
     hub = [one["path"] for one in run["inputs"].values() if one["sha256"] == NOT_LOCAL]
-    library = _library(folder)
+    library = library_of(folder)
     data = ModelCardData(
         library_name=library,
         base_model=base if base in hub else None,
@@ -151,7 +153,7 @@ def _inside(name: str, value: object) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def _library(folder: Path) -> str:
+def library_of(folder: Path) -> str:
     """What loads a model's folder."""
     if (folder / "modules.json").exists():
         return "sentence-transformers"

@@ -18,6 +18,7 @@ from groundling.forms import Form
 from groundling.keyed import seed_of
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
+from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective
@@ -80,6 +81,7 @@ def finetune(
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(own) if isinstance(own, OwnReader) else []
     notes += task.same_files(Path(config.data))
+    notes += precision_note(config.model) if config.save_model and not config.kind else []
     notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     say_notes(notes)
     splits: dict[str, list[Example]] = {}

@@ -41,6 +41,7 @@ from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.keyed import seed_of
 from groundling.models.kinds import Student
+from groundling.models.loading import precision_note
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
@@ -53,6 +54,7 @@ from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifes
 from groundling.recipes.teaching import (
     Classroom,
     check_parts,
+    check_saved,
     classroom,
     fewer_negatives,
     inner_step,
@@ -105,7 +107,12 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
-    notes = [*data.notes, *_notes(phase, own, task, config), *fewer_negatives(every, training)]
+    notes = [
+        *precision_note(config.student),
+        *data.notes,
+        *_notes(phase, own, task, config),
+        *fewer_negatives(every, training),
+    ]
     held = _held_data(config, phase, task, model, shelf, room)
     held_out = None
     if held is not None:
@@ -368,6 +375,10 @@ def _own_objectives(
     """The objectives of the model's phase, with the heads of what it starts from."""
     torch.manual_seed(seed_of(seed, "init", "heads"))
     objectives = phase.objectives(given, config)
+    if not all(isinstance(one, Objective) for one in objectives):
+        raise InputError(f"{config.model}: its phase makes something else than objectives")
+    for objective in objectives:
+        check_saved(objective)
     if not config.random_start:
         _start_heads(objectives, config)
     return objectives

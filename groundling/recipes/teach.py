@@ -30,7 +30,7 @@ from groundling.errors import InputError
 from groundling.exams import Exam
 from groundling.keyed import seed_of
 from groundling.models.clip import TwoTowers, load_two_towers
-from groundling.models.loading import load_tokenizer
+from groundling.models.loading import load_tokenizer, precision_note
 from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
@@ -68,6 +68,7 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     model, cut = _model(run, images, config, training)
     contrast = Contrast(model.sizes)
     notes = [*data.notes, *_of_start(config, training)]
+    notes += precision_note(config.start) if config.start else []
     notes += [] if config.untrained else fewer_negatives([contrast], training)
     say_notes(notes)
     window = model.clip.config.text_config.max_position_embeddings

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
+from torch import nn
 
 from groundling.analysis.watched import means_by_epoch
 from groundling.batch import Sizes, collate
@@ -16,7 +17,7 @@ from groundling.config import Adversarial, Distilling, Targeted, TrainConfig
 from groundling.data.keywords import Keywords
 from groundling.data.samples import Samples
 from groundling.errors import InputError
-from groundling.find import built, is_outside, named
+from groundling.find import built, described, is_outside, named
 from groundling.forms import Answer, Classify, Form
 from groundling.inner_steps import InnerPart, InnerStep, is_inner_step
 from groundling.keyed import seed_of
@@ -28,7 +29,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary, part_named
 from groundling.runs import PREPARED
-from groundling.teachers import Teacher, is_teacher
+from groundling.teachers import Teacher, features_of, inputs_of, is_teacher, kept_of
 from groundling.teachers.clip import FEATURES, Anchors, Answers, ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
@@ -66,8 +67,22 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
     objectives = []
     for name in names:
         torch.manual_seed(seed_of(seed, "init", name))
-        objectives.append(part_named(name).make(given))
+        made: object = part_named(name).make(given)
+        if not isinstance(made, Objective):
+            raise InputError(f"{name}: makes {described(made)}, expected an Objective")
+        check_saved(made)
+        objectives.append(made)
     return objectives
+
+
+def check_saved(objective: Objective) -> None:
+    """Raises InputError now for what could not be saved when all is trained."""
+    saved: object = objective.saved()
+    sound = isinstance(saved, Mapping) and all(
+        isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
+    )
+    if not sound:
+        raise InputError(f"{objective.name}: `saved` returns no modules by name, expected a dict")
 
 
 def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
@@ -163,9 +178,8 @@ def features_gb(samples: Samples, teacher: Teacher) -> float:
     count = min(MEASURED, len(samples))
     places = [len(samples) * number // count for number in range(count)]
     rows = [row for sample in samples.get(places, ()) for row in sample.rows]
-    batch = collate(teacher.inputs(rows))
-    with torch.no_grad():
-        kept = teacher.kept(teacher.features(batch), batch)
+    batch = collate(inputs_of(teacher, rows))
+    kept = kept_of(teacher, features_of(teacher, batch), batch)
     measured = sum(values.nbytes for row in kept for values in row.values())
     return measured / count * len(samples) / 2**30
 

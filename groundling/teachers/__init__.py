@@ -6,7 +6,8 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from pathlib import Path
+from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from groundling.batch import Batch, Sample
 from groundling.data.samples import Samples
 from groundling.documented import documented
 from groundling.errors import InputError
+from groundling.find import described
 from groundling.hashing import hashes_of
 from groundling.own_code import code_of
 
@@ -48,7 +50,7 @@ class Teacher:
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """The ids of its inputs alone, for a teacher whose inputs take time to make; equal in every run."""
-        return [one.id for one in self.inputs(rows)]
+        return [one.id for one in inputs_of(self, rows)]
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """What it says of a batch of its own inputs, by name: (U, ...) for U rows."""
@@ -105,6 +107,69 @@ def origin(kind: Any) -> dict[str, str]:
     return {"name": name, "source": hashlib.sha256("".join(lines).encode()).hexdigest()}
 
 
+def inputs_of(teacher: Teacher, rows: Sequence[Sample]) -> list[Sample]:
+    """What a teacher reads of some rows; raises InputError if that is not one sample for each."""
+    inputs = teacher.inputs(rows)
+    _check_rows(teacher, "inputs", inputs, len(rows), Sample)
+    return inputs
+
+
+def ids_of(teacher: Teacher, rows: Sequence[Sample]) -> list[str]:
+    """The ids of what it reads of some rows; raises InputError if that is not one text for each."""
+    ids = teacher.ids(rows)
+    _check_rows(teacher, "ids", ids, len(rows), str)
+    return ids
+
+
+def features_of(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
+    """What a teacher says of a batch of its inputs, without a gradient.
+
+    Raises InputError if that is no tensor by name, of as many rows as the batch has inputs.
+    """
+    with torch.no_grad():
+        features: object = teacher.features(batch)
+    _check_features(teacher, "features", features, len(batch))
+    return cast(Mapping[str, Tensor], features)
+
+
+def kept_of(
+    teacher: Teacher, features: Mapping[str, Tensor], batch: Batch
+) -> list[dict[str, np.ndarray]]:
+    """The features of every input as they are kept; raises InputError if they are of more or fewer."""
+    kept = teacher.kept(features, batch)
+    _check_rows(teacher, "kept", kept, len(batch), Mapping)
+    return kept
+
+
+def _check_rows(teacher: Teacher, method: str, found: object, count: int, kind: type) -> None:
+    """Raises InputError if a method's answer is no list of `count` objects of a kind."""
+    who = f"the teacher {teacher.name or type(teacher).__name__}: `{method}` returned"
+    what = f"expected a list of one {kind.__name__} for each of {count} rows"
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise InputError(f"{who} {described(found)}; {what}")
+    if len(found) != count:
+        raise InputError(f"{who} {len(found)}; {what}")
+    for one in found:
+        if not isinstance(one, kind):
+            raise InputError(f"{who} a list with {described(one)} in it; {what}")
+
+
+def _check_features(teacher: Teacher, method: str, found: object, count: int) -> None:
+    """Raises InputError if a method's answer is no mapping to tensors of `count` rows."""
+    who = f"the teacher {teacher.name or type(teacher).__name__}: `{method}`"
+    if not isinstance(found, Mapping):
+        raise InputError(f"{who} returned {described(found)}; expected tensors by name")
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise InputError(
+                f"{who}: {name!r} is {described(value)}; expected a tensor ({count}, ...), a row for each input"
+            )
+        if value.ndim < 1 or len(value) != count:
+            raise InputError(
+                f"{who}: {name!r} is {tuple(value.shape)}; expected ({count}, ...), a row for each of {count} inputs"
+            )
+
+
 def is_teacher(value: object) -> TypeGuard[Teacher]:
     """Whether an object is a teacher."""
     return isinstance(value, Teacher)
@@ -134,13 +199,14 @@ def said(teacher: Teacher, batch: Batch) -> tuple[Batch, list[Doubt]]:
     aside = batch.asides.get(teacher.name)
     if aside is None:
         return batch, []
-    with torch.no_grad():
-        features = teacher.features(aside.batch)
+    features = features_of(teacher, aside.batch)
     doubts = [_doubt(teacher, name, value, batch) for name, value in features.items()]
     taught = _with(teacher, batch, features)
     if batch.origin is not None:
         before = batch.origin.asides[teacher.name].batch
-        origin = _with(teacher, batch.origin, teacher.known(before, features))
+        known = teacher.known(before, features)
+        _check_features(teacher, "known", known, len(before))
+        origin = _with(teacher, batch.origin, known)
         taught = replace(taught, origin=origin)
     return taught, doubts
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from groundling.batch import Sample, collate
 from groundling.data.samples import Samples
@@ -15,7 +14,7 @@ from groundling.data.shards import Record
 from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.progress import Progress
-from groundling.teachers import Teacher
+from groundling.teachers import Teacher, features_of, ids_of, inputs_of, kept_of
 from groundling.teachers.kept import BATCH, InMemory, Kept, OnDisk
 
 
@@ -81,7 +80,7 @@ class Taught:
         return replace(sample, dropped=sample.dropped + sum(dropped) * self.teacher.counts)
 
     def _beside(self, sample: Sample) -> Sample:
-        inputs = self.teacher.inputs(sample.rows)
+        inputs = inputs_of(self.teacher, sample.rows)
         each = iter(inputs)
         name = self.teacher.name
         beside = sample.each_row(lambda row: replace(row, asides={**row.asides, name: next(each)}))
@@ -95,7 +94,7 @@ class Taught:
         counts = []
         progress = Progress(f"what {self.teacher.called} is asked", len(self.samples), "sample")
         for index, sample in enumerate(each_of(self.samples)):
-            names = self.teacher.ids(sample.rows)
+            names = ids_of(self.teacher, sample.rows)
             progress.step()
             counts.append(len(names))
             for row, name in enumerate(names):
@@ -118,11 +117,9 @@ class Taught:
         """What is to be kept of some rows, each told by its sample and its place in it."""
         samples = _fixed(self.samples, [index for index, _ in places])
         rows = [sample.rows[row] for sample, (_, row) in zip(samples, places, strict=True)]
-        inputs = self.teacher.inputs(rows)
+        inputs = inputs_of(self.teacher, rows)
         batch = collate(inputs)
-        with torch.no_grad():
-            features = self.teacher.features(batch)
-        kept = self.teacher.kept(features, batch)
+        kept = kept_of(self.teacher, features_of(self.teacher, batch), batch)
         records = []
         for sample, one, arrays in zip(samples, inputs, kept, strict=True):
             for name, array in arrays.items():

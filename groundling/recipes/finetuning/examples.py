@@ -9,7 +9,8 @@ from groundling.batch import Example
 from groundling.config import FinetuneConfig, RegionInput
 from groundling.data.samples import thinned, together, untagged
 from groundling.errors import InputError
-from groundling.find import named
+from groundling.find import described, named
+from groundling.forms import Classify
 from groundling.shift.partitions import left_over, taken
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
@@ -43,7 +44,10 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
         wanted += task.test
     parts = {}
     for split in dict.fromkeys(wanted):
-        parts[split] = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+        if config.data == "hub":
+            parts[split] = from_hub(task, split)
+        else:
+            parts[split] = _checked(task, split, task.read(folder, split))
     examples = together({split: parts[split] for split in learned})
     few = examples
     if config.partition:
@@ -55,6 +59,27 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     if config.regions.tags:
         return parts
     return {split: [untagged(example) for example in some] for split, some in parts.items()}
+
+
+def _checked(task: Task, split: str, examples: object) -> list[Example]:
+    """What a task's reader returned; raises InputError if these are not examples, or a class is none of the form's."""
+    if not isinstance(examples, list):
+        raise InputError(
+            f"{task.name}: `read` returned {described(examples)} for {split!r}, expected a list of Example"
+        )
+    classes = len(task.form.labels) if isinstance(task.form, Classify) else 0
+    for example in examples:
+        if not isinstance(example, Example):
+            raise InputError(
+                f"{task.name}: `read` returned {described(example)} among those of {split!r}, expected an Example"
+            )
+        label = example.label
+        if classes and label is not None and label not in range(classes):
+            raise InputError(
+                f"{task.name}: {example.id} of {split!r} has the label {label!r}, expected a number from 0 to "
+                f"{classes - 1}, or None"
+            )
+    return examples
 
 
 def check_mentioned(examples: Sequence[Example], task: Task, regions: RegionInput) -> None:

@@ -1,0 +1,76 @@
+"""Students in half precision, and what the cards of saved models say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+import toys
+import transformers as hf
+
+from groundling.config import AdaptConfig, configured
+from groundling.models.loading import precision_note
+from groundling.models.text import load_text_encoder
+from groundling.recipes.adapt import adapt
+
+
+def adapted(student: Path, tmp_path: Path, **settings: Any) -> dict[str, Any]:
+    text = homes.text(tmp_path / "text.txt", 16)
+    config = configured(
+        AdaptConfig, student=str(student), **{"arm": "mlm", "text": (str(text),), **settings}
+    )
+    return adapt(config, homes.STEPS, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_what_is_trained_in_float32_is_saved_so_and_a_note_says_it(
+    kind: torch.dtype, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = homes.words()
+    whole = hf.BertForMaskedLM(toys.bert(len(words)).config).to(kind)
+    student = homes.home(tmp_path / "student", whole, words)
+    result = adapted(student, tmp_path)
+    (note,) = [note for note in result["notes"] if note.startswith(f"{student}: its weights are")]
+    assert str(kind).removeprefix("torch.") in note and "float32" in note
+    assert note in capsys.readouterr().err
+    saved = hf.AutoModel.from_pretrained(tmp_path / "out/model")
+    assert saved.dtype == torch.float32
+    # As told, it can be read as the student was.
+    assert hf.AutoModel.from_pretrained(tmp_path / "out/model", dtype=kind).dtype == kind
+    assert not precision_note(tmp_path / "out/model")
+    rounded = {name: value.to(kind).float() for name, value in saved.state_dict().items()}
+    lost = [name for name, value in saved.state_dict().items() if not value.equal(rounded[name])]
+    assert len(lost) > 10  # which rounding would have taken away
+
+
+def test_a_student_in_float32_needs_no_note(tmp_path: Path) -> None:
+    student = homes.student(tmp_path / "student")
+    assert not precision_note(student)
+    assert not precision_note(tmp_path)
+
+
+def front_matter(folder: Path) -> list[str]:
+    return (folder / "README.md").read_text().split("---")[1].splitlines()
+
+
+def test_the_card_of_a_sentence_encoder_names_its_library(tmp_path: Path) -> None:
+    student = homes.sentence_encoder(tmp_path / "student")
+    adapted(student, tmp_path)
+    left = tmp_path / "out/model"
+    assert (left / "modules.json").exists()
+    assert "library_name: sentence-transformers" in front_matter(left)
+    assert "SentenceTransformer" in (left / "README.md").read_text()
+
+
+def test_the_card_says_what_automodel_reports(tmp_path: Path) -> None:
+    adapted(homes.student(tmp_path / "student"), tmp_path)
+    left = tmp_path / "out/model"
+    assert "library_name: transformers" in front_matter(left)
+    _, report = hf.AutoModel.from_pretrained(left, output_loading_info=True)
+    unexpected = report["unexpected_keys"]
+    assert unexpected and all(key.startswith("cls.predictions.") for key in unexpected)
+    assert "UNEXPECTED" in (left / "README.md").read_text()
+    assert load_text_encoder(left)
