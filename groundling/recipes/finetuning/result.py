@@ -18,7 +18,8 @@ def about(task: Task, config: FinetuneConfig, seed: int) -> dict[str, Any]:
     told: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
     if config.called:
         told["called"] = config.called
-    return told | {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    told |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    return told | {"higher_is_better": task.metrics[0].higher_is_better}
 
 
 def mixed(learning: Source) -> dict[str, int]:
