@@ -329,6 +329,7 @@ def finetune(
     long_side: int = 0,
     flip: bool = True,
     blind: bool = False,
+    baselines: bool = False,
     join: Text = "",
     early_fusion: bool = True,
     region_boxes: bool = False,

@@ -819,6 +819,9 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     pixels: Pixels = field(default_factory=Pixels)
     blind: bool = False
     """Set the regions' features to zero and keep their boxes: the control of tasks that pick a region."""
+    baselines: bool = False
+    """Also train the same model without the images, with the same seeds and settings and the task's own loss, in \
+`text-alone` of the run's folder (a task that picks a region: with --blind): what the texts alone reach."""
     join: str = ""
     """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""

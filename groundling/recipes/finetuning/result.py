@@ -66,6 +66,8 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
         **({"unlabelled": unlabelled[0]} if unlabelled else {}),
     }
+    if runs and "majority" in runs[0]:
+        result["majority"] = runs[0]["majority"]
     if trained_on(task, config):
         result["trained_on"] = trained_on(task, config)
     return result
