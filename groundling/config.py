@@ -819,6 +819,9 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     pixels: Pixels = field(default_factory=Pixels)
     blind: bool = False
     """Set the regions' features to zero and keep their boxes: the control of tasks that pick a region."""
+    baselines: bool = False
+    """Also train the same model without the images, with the same seeds and settings and the task's own loss, in \
+`text-alone` of the run's folder (a task that picks a region: with --blind): what the texts alone reach."""
     join: str = ""
     """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
@@ -856,7 +859,7 @@ class Sharing:
 
     push_to_hub: str = ""
     """OWNER/NAME: upload the saved model there after the run, with a card of how it was made, as `groundling push` \
-does; of several seeds the first; empty: nothing leaves this machine."""
+does; of several seeds the best on dev; empty: nothing leaves this machine."""
     private: bool = False
     """--push-to-hub: make a new repository private; otherwise it is public, unless the owner's own default says \
 otherwise. One that is there stays as it is."""
@@ -876,7 +879,7 @@ class PushConfig:
     to: str = ""
     """OWNER/NAME of the repository there; made if it is not there."""
     seed: int = -1
-    """Of a fine-tuning: which seed; -1: the first whose model was saved."""
+    """Of a fine-tuning: which seed; -1: the best one on the development split."""
     private: bool = False
     """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
 
@@ -889,7 +892,10 @@ class Saved:
     model: str = ""
     """What `finetune` wrote: a run's folder, or a `model` folder inside it."""
     seed: int = -1
-    """Of a run's folder: which seed; -1: the first whose model was saved."""
+    """Of a run's folder: which seed; -1: as --seeds says."""
+    seeds: Literal["best", "all"] = "best"
+    """Of a run's folder: which seeds answer, the best one on the development split, or all: the answer of most, of \
+equals that of the higher mean probability; probabilities, and answers that are numbers, are then means over seeds."""
     regions: tuple[str, ...] = ()
     """Region stores of the images, made as those that the model learned from."""
     images: str = ""
@@ -1644,8 +1650,8 @@ class LookConfig:
     """Which models are looked at, on which images and texts, and what stands beside them on the page."""
 
     model: tuple[str, ...] = ()
-    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the first), a text encoder, or \
-Hugging Face's VisualBERT, ViLT or CLIP."""
+    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the best on dev), a text encoder, \
+or Hugging Face's VisualBERT, ViLT or CLIP."""
     image: str = ""
     """Your own photo."""
     text: str = ""

@@ -85,7 +85,7 @@ def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, f
     """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
     official = task.official(folder, split, answers.officials, answers.predictions)
     scores = answers.metrics | official
-    if collapsed(answers.predictions):
+    if collapsed(answers.predictions, answers.labels):
         scores["constant"] = 1.0  # reported, never dropped
     return scores
 

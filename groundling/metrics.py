@@ -17,7 +17,11 @@ from groundling.documented import documented
 Values = np.ndarray
 
 COLLAPSED = 0.99
-"""Share of equal predictions from which a run counts as collapsed to one answer."""
+"""Share of equal predictions from which a run counts as collapsed to one answer, whatever the labels are."""
+NEARLY = 0.95
+"""The same where the labels are known, and their own most common one is rarer by `RARER` or more."""
+RARER = 0.05
+"""How much rarer."""
 
 ROUNDING = 1e-12
 """A spread below this share of the sum of squares is what rounding leaves of a constant."""
@@ -73,10 +77,31 @@ class Metric:
         return replace(self, terms=_given_gains, finish=_mean, graded=False)
 
 
-def collapsed(predictions: Values) -> bool:
-    """Whether predictions (N,) are (nearly) all the same."""
-    _, counts = np.unique(predictions, return_counts=True)
-    return bool(counts.max() >= COLLAPSED * len(predictions))
+def commonest(values: Values) -> tuple[float, float]:
+    """The most common of values (N,), the first of equals, and its share."""
+    found, counts = np.unique(values, return_counts=True)
+    best = int(counts.argmax())
+    return float(found[best]), float(counts[best] / len(values))
+
+
+def collapsed(predictions: Values, labels: Values | None = None) -> bool:
+    """Whether predictions (N,) are nearly one answer: 99 % of them, or 95 % where labels are clearly more varied.
+
+    `labels` (N,), or (N, K, 2) pairs of class and score, whose most common class is the one that is credited most
+    often; of others nothing is said.
+    """
+    _, share = commonest(predictions)
+    if share >= COLLAPSED or labels is None or share < NEARLY:
+        return share >= COLLAPSED
+    if labels.ndim == 1:
+        return commonest(labels)[1] <= share - RARER
+    if labels.ndim == 3:
+        credited = np.where(labels[..., 1] > 0, labels[..., 0], np.nan)
+        often = [
+            float((credited == one).any(1).mean()) for one in np.unique(credited[credited >= 0])
+        ]
+        return max(often, default=0.0) <= share - RARER
+    return False
 
 
 # -- means over examples -----------------------------------------------------------------------------------------------

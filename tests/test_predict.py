@@ -313,7 +313,7 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
     assert main(["predict", *flags, "--cpu", "--out", str(tmp_path / "new.csv")]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["answered"] == 5
-    assert "seed 0 answers, of 0, 1" in told.err
+    assert "answers, the best on dev (" in told.err and ") of 0, 1" in told.err
     before, after = rows(own / "new.csv"), rows(tmp_path / "new.csv")
     assert [{name: row[name] for name in before[0]} for row in after] == before
     assert list(after[0])[4:] == ["answer", "probability"]
@@ -353,9 +353,8 @@ def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, proc
     assert said["answer"] == answers[2]["answer"]
     assert said["probability"] == pytest.approx(float(answers[2]["probability"]), abs=1e-4)
     assert said["shapes"] == [[2, 32], [32]]
-    stored = config_of(
-        model=str(own / "run"), data=str(own / "new.csv"), regions=str(own / "store")
-    )
+    run = str(own / "run")
+    stored = config_of(model=run, seed=0, data=str(own / "new.csv"), regions=str(own / "store"))
     predict(stored, tmp_path / "stored.csv")
     for live, kept in zip(answers, rows(tmp_path / "stored.csv"), strict=True):
         assert live["answer"] == kept["answer"]

@@ -20,6 +20,8 @@ from groundling.metrics import METRICS, Metric
 from groundling.runs import RESULT, finished, parsed_json
 from groundling.tasks import Task
 
+BASELINE = "text-alone"
+"""Folder, in a fine-tuning's own, of the same model without the images (`--baselines`): another run than that one."""
 PREDICTIONS = "predictions_{}.jsonl"
 """File of a seed's answers to one split."""
 SAME = 1e-6
@@ -91,6 +93,8 @@ def _search(folder: Path) -> RunFolder:
     # What was not trained has no log: an ensemble, or answers without training.
     answered = {path.parent for path in folder.rglob("seed-*/result.json")}
     for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
+        if BASELINE in place.relative_to(folder).parts:
+            continue
         result = finished(place)
         if result is None:
             number = place.name.removeprefix("seed-")

@@ -67,9 +67,11 @@ class Runs:
 
     def collapsed(self) -> list[int]:
         """Seeds whose answers are (nearly) all the same."""
+        # Labels of gains are none of answers.
+        labels = self.labels if self.answers is None else None
         answers = self.predictions if self.answers is None else self.answers
         by_seed = zip(self.seeds, answers, strict=True)
-        return [seed for seed, values in by_seed if collapsed(values)]
+        return [seed for seed, values in by_seed if collapsed(values, labels)]
 
     def votes(self) -> np.ndarray:
         """The class most seeds chose, the smaller one of a tie; (N,)."""

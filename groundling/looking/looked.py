@@ -30,7 +30,7 @@ from groundling.models.patches import PatchReader, PatchStore
 from groundling.models.single_stream import SingleStream
 from groundling.predicting import Fitted, load
 from groundling.predicting.description import FILE, settings_of, unlike
-from groundling.predicting.fitted import SEED, model_folder
+from groundling.predicting.seeds import Chosen, chosen, is_run
 from groundling.predicting.sight import Seen
 from groundling.students import load_viewed
 from groundling.vision.photos import Finder
@@ -49,11 +49,13 @@ class Looked:
         self.device = device
         self.notes: list[str] = []
         self.fitted: Fitted | None = None
-        self.folder = folder = _folder(source)
+        found = _chosen(source)
+        self.folder = folder = str(found.folder)
         """Where its weights are, or a hub id."""
         if (Path(folder) / FILE).is_file():
             self.fitted = load(folder, device=device)
             self.notes = self.fitted.notes
+            self.notes[:0] = [found.note] if found.note else []
             self.student: Student = self.fitted.student
         else:
             self.student = load_viewed(folder).to(device).eval()
@@ -280,10 +282,7 @@ class Looked:
         return samples
 
 
-def _folder(source: str) -> str:
-    """The model's own folder in what `source` names: a run's, of several seeds the first; a hub id as it is."""
+def _chosen(source: str) -> Chosen:
+    """The model's own folder in what `source` names: a run's, of several seeds the best; a hub id as it is."""
     path = Path(source)
-    is_run = (path / "model").is_dir() or (
-        path.is_dir() and any(SEED.fullmatch(one.name) for one in path.iterdir())
-    )
-    return str(model_folder(path)[0]) if is_run else source
+    return chosen(path) if is_run(path) else Chosen(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -25,12 +24,12 @@ from groundling.predicting.description import described
 from groundling.predicting.examples import Asked, Files, Question, asked_of, example_of
 from groundling.predicting.loaded import AT_ONCE, Elsewhere, Loaded, images_of, such
 from groundling.predicting.scoring import scores_on
+from groundling.predicting.seeds import Which, chosen
 from groundling.predicting.sight import Names, Seen, Sight
 from groundling.progress import followed
 
 BATCH = 64
 """Texts that are encoded together."""
-SEED = re.compile(r"seed-(\d+)")
 
 
 class Fitted(Loaded):
@@ -288,6 +287,7 @@ def load(
     source: str | Path,
     seed: int | None = None,
     *,
+    seeds: Which = "best",
     detector: str = "",
     backbone: str = "",
     device: str = "",
@@ -297,7 +297,9 @@ def load(
 
     Args:
         source: the run's folder, that of one of its seeds, or the `model` folder inside.
-        seed: which seed of a run; None: the first that was saved, which `notes` name.
+        seed: which seed of a run; None: as `seeds` says, which `notes` tell.
+        seeds: `best`, the one that is best on the development split, or `all`: the answer that most seeds give, of
+            equals that of the higher mean probability; probabilities are means over the seeds, and so are numbers.
         detector: where the detector lies that found the regions of its images, if not where the run had it.
         backbone: the same of the backbone.
         device: such as cuda; empty: an accelerator if there is one.
@@ -307,11 +309,16 @@ def load(
         InputError: there is no saved model, the folder does not say what it answers, it is damaged, or it asks for
             code that `trust` does not name.
     """
-    folder, note = model_folder(Path(source), seed)
+    found = chosen(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
-    fitted = Fitted(folder, described(folder), device, Elsewhere(detector, backbone), trust)
-    fitted.notes[:0] = [note] if note else []
+    elsewhere = Elsewhere(detector, backbone)
+    fitted, *others = (
+        Fitted(folder, described(folder), device, elsewhere, trust)
+        for folder in (found.folder, *found.others)
+    )
+    fitted.vote_with(others)
+    fitted.notes[:0] = [found.note] if found.note else []
     return fitted
 
 
@@ -322,6 +329,7 @@ def opened(saved: Saved) -> Fitted:
     return load(
         saved.model,
         seed,
+        seeds=saved.seeds,
         detector=saved.detector,
         backbone=saved.backbone,
         device=device,
@@ -334,42 +342,3 @@ def sight_of(model: Loaded, saved: Saved, decode: bool) -> Sight:
     return model.sight(
         saved.regions, saved.images, other_regions=saved.other_regions, decode=decode
     )
-
-
-def model_folder(source: Path, seed: int | None = None) -> tuple[Path, str]:
-    """The folder of the model in what `source` names, and which of several it is, in words.
-
-    Raises InputError if there is none, or no such seed.
-    """
-    if not source.is_dir():
-        raise InputError(f"{source}: no such folder; expected what `groundling finetune` wrote")
-    seeds = {
-        int(match[1]): folder / "model"
-        for folder in sorted(source.iterdir())
-        if (match := SEED.fullmatch(folder.name)) and (folder / "model").is_dir()
-    }
-    if not seeds:
-        if seed is not None:
-            raise InputError(f"{source}: holds no seeds with a saved model; leave the seed out")
-        return _only_model(source), ""
-    if seed is None:
-        seed = min(seeds)
-    if seed not in seeds:
-        raise InputError(
-            f"{source}: no saved model of seed {seed}; there are: {', '.join(map(str, sorted(seeds)))}"
-        )
-    if len(seeds) == 1:
-        return seeds[seed], ""
-    return seeds[seed], f"{source}: seed {seed} answers, of {', '.join(map(str, sorted(seeds)))}"
-
-
-def _only_model(source: Path) -> Path:
-    """A model's own folder, or the one beside a run's result."""
-    if (source / "model").is_dir():
-        return source / "model"
-    is_run = (source / "result.json").exists() or any(source.glob("seed-*"))
-    if is_run:
-        raise InputError(
-            f"{source}: holds no saved model; fine-tune once more, without --no-save-model"
-        )
-    return source

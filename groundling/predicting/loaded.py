@@ -27,6 +27,7 @@ from groundling.models.single_stream import SingleStream
 from groundling.objectives.supervised import Supervised
 from groundling.predicting.description import FILE, Described, settings_of, tokenizer_sha256
 from groundling.predicting.examples import split
+from groundling.predicting.seeds import voted
 from groundling.predicting.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
 from groundling.students import design_of, load_student, new_head, seeing_of
 from groundling.tasks import Task
@@ -88,6 +89,7 @@ class Loaded:
         self.elsewhere = elsewhere or Elsewhere()
         self.trust = tuple(trust)
         self.notes: list[str] = []
+        self.others: Sequence[Loaded] = ()
         self._compare_code(about.kind, about.design)
         if about.tokenizer and about.tokenizer != tokenizer_sha256(folder):
             self.note(
@@ -107,6 +109,15 @@ class Loaded:
             )
         self.student.to(device).eval()
         self.objective.to(device).eval()
+
+    def vote_with(self, others: Sequence[Loaded]) -> None:
+        """Let other seeds of the same run answer, too; raises InputError if they answer something else."""
+        for other in others:
+            if (other.about.task, other.form) != (self.about.task, self.form):
+                raise InputError(
+                    f"{other.folder}: answers something else than {self.folder}; name one of them (--seed)"
+                )
+        self.others = others
 
     # -- what it is asked of -------------------------------------------------------------------------------------------
 
@@ -213,8 +224,16 @@ class Loaded:
                 continue
             some = [examples[number] for number in kept]
             samples = self.samples(some, seen, mark)
-            scores = evaluate(self.student, self.objective, task, samples)
+            every = [one.scores(some, seen, task, mark) for one in (self, *self.others)]
+            scores = voted(every, self.form, task) if self.others else every[0]
             yield Part(kept, scores, self._boxes(some, samples), faults)
+
+    def scores(
+        self, examples: Sequence[Example], seen: Seen, task: Task, mark: Mark | None = None
+    ) -> Scores:
+        """What this model alone says of examples that can be looked at."""
+        samples = self.samples(examples, seen, mark)
+        return evaluate(self.student, self.objective, task, samples)
 
     def samples(self, examples: Sequence[Example], seen: Seen, mark: Mark | None = None) -> Samples:
         """Examples as the model reads them, exactly as in its training run's evaluation."""

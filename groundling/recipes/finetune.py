@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
+from groundling.analysis.finished_runs import BASELINE
 from groundling.batch import Example
 from groundling.config import FinetuneConfig, TrainConfig
 from groundling.data.samples import Samples
-from groundling.evaluation import evaluate, scored, write_answers
+from groundling.evaluation import Scores, evaluate, scored, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
 from groundling.models.adapters import ClipAdapter
@@ -23,6 +24,13 @@ from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
+from groundling.recipes.finetuning.baselines import (
+    Majority,
+    beside_majority,
+    one_answer,
+    text_alone,
+    without_images,
+)
 from groundling.recipes.finetuning.checks import check
 from groundling.recipes.finetuning.description import described_of
 from groundling.recipes.finetuning.exam import check_exam, exam_of
@@ -68,9 +76,11 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune once per seed in `out/seed-N`, evaluate, and write medians to `out/result.json`; returns the result.
 
+    Beside the scores stands what the most common answer reaches, and with `config.baselines` what the texts alone do.
     `task` is an object of your own in place of `config.task`. Raises InputError for settings that do not fit.
     """
     check(config, training, task)
+    given = task
     if task is None:
         task = task_of(config)
     own = task.read
@@ -102,6 +112,13 @@ def finetune(
         made = [run.folder / f"seed-{done['seed']}" / "model" for done in runs]
         run.say_finished(made if config.save_model else ())
     result = summary(task, runs, config)
+    beside = beside_majority(task, result)
+    say_notes(beside)
+    notes += beside
+    if config.baselines:
+        say_notes([f"--baselines: the same without the images, in {run.folder / BASELINE}"])
+        other = without_images(config, task)
+        result |= text_alone(finetune(other, training, run.folder / BASELINE, given))
     notes += [f"seed {run['seed']}: {note}" for run in runs for note in run.get("notes", ())]
     if notes:
         result["notes"] = notes
@@ -109,9 +126,10 @@ def finetune(
 
 
 def _settings(config: FinetuneConfig, training: TrainConfig) -> dict[str, Any]:
-    """What tells this run from others; more seeds later are the same run, continued."""
+    """What tells this run from others; more seeds later, and baselines, are the same run, continued."""
     settings = {**asdict(config), "train": asdict(training)}
     settings.pop("seeds")
+    settings.pop("baselines")  # which may be asked for later
     settings["train"].pop("seed")
     return settings
 
@@ -167,12 +185,22 @@ def one_run(
         student, objectives, [learning], training, folder, teachers=teachers, inner=inner, exam=exam
     )
     held_out = {split: some for split, some in samples.items() if split != task.train}
-    scores = _evaluated(student, objective, task, held_out, folder, config)
+    answers = _evaluated(student, objective, task, held_out, folder)
+    scores = {
+        split: scored(some, task, split, Path(config.data))
+        for split, some in answers.items()
+        if some.labels is not None
+    }
+    majority = Majority(task, splits[task.train])
+    for split, some in answers.items():
+        majority.add(split, some)
     watched, remarks = watched_terms(objectives, folder, trained)
+    remarks += [note for split, some in answers.items() for note in one_answer(task, split, some)]
     say_notes(remarks)
     remarks += flattery(trained)
     done = about(task, config, training.seed)
     done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
+    done |= majority.told()
     more = {
         "trained_on": trained_on(task, config),
         "watched": watched,
@@ -197,17 +225,14 @@ def _evaluated(
     task: Task,
     samples: Mapping[str, Samples],
     folder: Path,
-    config: FinetuneConfig,
-) -> dict[str, dict[str, float]]:
-    """Answers of every split, written to `folder`; the scores of those with labels."""
-    scores = {}
+) -> dict[str, Scores]:
+    """Answers of every split, written to `folder`."""
+    answers = {}
     for split, some in samples.items():
-        answers = evaluate(student, objective, task, some)
+        answers[split] = evaluate(student, objective, task, some)
         if PartialState().is_main_process:
-            write_answers(answers, task, split, folder)
-        if answers.labels is not None:
-            scores[split] = scored(answers, task, split, Path(config.data))
-    return scores
+            write_answers(answers[split], task, split, folder)
+    return answers
 
 
 def _room(

@@ -13,7 +13,7 @@ import numpy as np
 from groundling.analysis.verdict import ALPHA, Runs, Verdict
 from groundling.charts import Difference, forest
 from groundling.errors import InputError
-from groundling.metrics import COLLAPSED, Metric
+from groundling.metrics import COLLAPSED, NEARLY, Metric
 from groundling.report import Section, TableRow, in_two_widths, write_report
 from groundling.runs import read_json
 
@@ -38,7 +38,8 @@ TERMS = {
     "of the verdict.",
     "wins": "Right answers of the model beyond the control's, summed over the seeds both have.",
     "reliable": f"Yes, if the interval leaves out 0 and p after Holm is at most {ALPHA:g}.",
-    "collapsed": f"Of a run: it gives one and the same answer to {100 * COLLAPSED:.0f} % of the examples or more.",
+    "collapsed": f"Of a run: it gives one and the same answer to {100 * COLLAPSED:.0f} % of the examples or more, or "
+    f"to {100 * NEARLY:.0f} % where the most common right answer is clearly rarer.",
     "published": "What a paper reports, on its own models.",
 }
 """What the words of the page mean."""

@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 from groundling.config import PushConfig, Sharing, need
 from groundling.errors import InputError, first_line, in_one_line
 from groundling.models.hub import is_there
-from groundling.predicting.fitted import model_folder
+from groundling.predicting.seeds import chosen
 from groundling.recipes.cards import DEFAULTS, card
 from groundling.runs import finished, read_json
 
@@ -28,7 +28,7 @@ def push(config: PushConfig) -> dict[str, Any]:
     _check_name(config.to)
     seed = None if config.seed < 0 else config.seed
     folder = Path(config.run)
-    model, _ = model_folder(folder, seed)
+    model = chosen(folder, seed).folder
     run = _described(folder)
     result = finished(folder)
     if result is None:

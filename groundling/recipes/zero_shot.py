@@ -143,7 +143,7 @@ def _scored(answers: Scores, task: Task, split: str, config: ZeroShotConfig) -> 
     if not config.most_questions:
         folder = Path(config.data)
         scores |= task.official(folder, split, answers.officials, answers.predictions)
-    if collapsed(answers.predictions):
+    if collapsed(answers.predictions, answers.labels):
         scores["constant"] = 1.0
     return scores
 

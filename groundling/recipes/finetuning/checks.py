@@ -12,6 +12,7 @@ from groundling.config import (
 )
 from groundling.errors import InputError
 from groundling.models.adapters import check_adapter, is_adapter
+from groundling.recipes.finetuning.baselines import check_baselines
 from groundling.recipes.teaching import check_parts, inner_step
 from groundling.tasks import Task
 
@@ -35,6 +36,7 @@ def check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> N
             f"finetune: nothing reads --teacher {config.teacher}; name an objective that does, such as "
             "--objectives contrastive"
         )
+    check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
     check_parts(config.objectives, config.teacher, "finetune")

@@ -18,7 +18,8 @@ def about(task: Task, config: FinetuneConfig, seed: int) -> dict[str, Any]:
     told: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
     if config.called:
         told["called"] = config.called
-    return told | {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    told |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    return told | {"higher_is_better": task.metrics[0].higher_is_better}
 
 
 def mixed(learning: Source) -> dict[str, int]:
@@ -65,6 +66,8 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
         "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
         **({"unlabelled": unlabelled[0]} if unlabelled else {}),
     }
+    if runs and "majority" in runs[0]:
+        result["majority"] = runs[0]["majority"]
     if trained_on(task, config):
         result["trained_on"] = trained_on(task, config)
     return result

@@ -1,0 +1,188 @@
+"""Which of a run's seeds answer: the best on held-out data, the one that is named, or all by vote."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+from homes import STEPS, put, table
+from scipy.special import softmax
+
+from groundling.config import (
+    EvaluateConfig,
+    FinetuneConfig,
+    PredictConfig,
+    Saved,
+    configured,
+)
+from groundling.errors import InputError
+from groundling.evaluation import Scores
+from groundling.forms import Choose, Classify, Pick, Regress
+from groundling.metrics import ACCURACY, MSE
+from groundling.predicting import load
+from groundling.predicting.seeds import chosen, voted
+from groundling.recipes.evaluate import evaluate
+from groundling.recipes.finetune import finetune
+from groundling.recipes.predict import predict
+from groundling.tasks import Task
+
+
+def run(folder: Path, results: dict[int, dict[str, object]]) -> Path:
+    """A run's folder, as far as it matters which seed is the best."""
+    for seed, result in results.items():
+        put(folder / f"seed-{seed}/model/config.json", "{}")
+        put(folder / f"seed-{seed}/result.json", json.dumps(result))
+    return folder
+
+
+def result(score: object, metric: str = "accuracy", **more: object) -> dict[str, object]:
+    done = {"metrics": [metric], "splits": ["dev", "test"]}
+    return done | {"scores": {"dev": {metric: score}, "test": {metric: 1.0}}} | more
+
+
+@pytest.mark.parametrize(
+    ("results", "best", "words"),
+    [
+        ({0: result(0.5), 1: result(0.7), 2: result(0.7)}, 1, r"dev \(accuracy 0.7\) of 0, 1, 2"),
+        ({3: result(0.5, "mse"), 4: result(0.7, "mse")}, 3, "the best on dev"),
+        ({0: result(0.5, "mine", higher_is_better=False), 1: result(0.7, "mine")}, 1, "the best"),
+        ({0: result(None), 1: result(0.1), 2: result(float("nan"))}, 1, "the best on dev"),
+        ({0: result(0.9), 1: result(0.1)} | {0: {}, 1: {}}, 0, "seed 0 answers, the first of 0, 1"),
+        ({0: result(0.9, trained_on=["dev"]), 1: result(0.95)}, 0, "the best on test"),
+        ({2: result(0.1), 10: result(0.2)}, 10, "the best on dev"),
+    ],
+)
+def test_the_best_on_held_out_data_answers_and_it_is_said(
+    results: dict, best: int, words: str, tmp_path: Path
+) -> None:
+    found = chosen(run(tmp_path / "run", results))
+    assert found.folder == tmp_path / f"run/seed-{best}/model"
+    assert found.others == ()
+    assert f"seed {best} answers" in found.note
+    assert re.search(words, found.note)
+
+
+def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.9), 2: result(0.7)})
+    assert chosen(folder, 2).folder.parent.name == "seed-2"
+    found = chosen(folder, seeds="all")
+    assert [path.parent.name for path in (found.folder, *found.others)] == [
+        "seed-1",
+        "seed-0",
+        "seed-2",
+    ]
+    assert "seeds 0, 1, 2 vote" in found.note and "probabilities are means" in found.note
+    with pytest.raises(InputError, match="--seed 1 names one seed, --seeds all asks all"):
+        chosen(folder, 1, "all")
+    with pytest.raises(InputError, match="holds no seeds with a saved model"):
+        chosen(folder / "seed-0", seeds="all")
+
+
+def said(*outputs: list[float], form: object) -> Scores:
+    rows = np.array(outputs)
+    ids = [f"e{number}" for number in range(len(rows))]
+    return Scores(ids, rows, form.predict(rows), np.zeros(len(rows)), {})
+
+
+def task(form: object, metric: object = ACCURACY) -> Task:
+    return Task("t", form, lambda *_: [], (metric,), "t")
+
+
+def test_most_seeds_decide_and_of_equals_the_mean_probability() -> None:
+    form = Classify(("a", "b", "c"))
+    parts = [
+        said([3.0, 2.9, 0.0], [0.0, 0.0, 9.0], form=form),
+        said([3.0, 2.9, 0.0], [0.0, 1.0, 0.0], form=form),
+        said([0.0, 9.0, 0.0], [1.0, 0.0, 0.0], form=form),
+    ]
+    together = voted(parts, form, task(form))
+    shares = softmax(np.stack([one.outputs for one in parts]), -1).mean(0)
+    assert shares[0].argmax() == 1  # the mean alone would say b, most seeds say a
+    assert together.predictions.tolist() == [0, 2]  # one vote each: c has the highest mean
+    np.testing.assert_allclose(np.exp(together.outputs), shares, atol=1e-12)
+    assert together.metrics == {"accuracy": 0.5}
+
+
+def test_numbers_are_averaged_and_regions_that_are_not_there_stay_so() -> None:
+    form = Regress(0, 5)
+    together = voted([said([1.0], form=form), said([4.0], form=form)], form, task(form, MSE))
+    assert together.predictions.tolist() == [2.5]
+    pick = Pick()
+    parts = [said([1.0, 2.0, -np.inf], form=pick), said([1.0, 5.0, -np.inf], form=pick)]
+    together = voted(parts, pick, Task("t", pick, lambda *_: [], (), "t"))
+    assert together.predictions.tolist() == [1]
+    assert together.outputs[0, 2] == -np.inf
+
+
+def test_two_scores_a_choice_are_one_probability() -> None:
+    form = Choose(("0", "1"), kind="each")
+    parts = [said([9.0, 0.0, 0.0, 1.0], form=form), said([0.0, 3.0, 0.0, 1.0], form=form)]
+    together = voted(parts, form, task(form))
+    assert together.outputs.shape == (1, 2)
+    assert together.predictions.tolist() == [0]  # a vote each; .5 of (.27, .88) is more
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds on a table of one's own, of which the last one is the best on dev."""
+    folder = tmp_path_factory.mktemp("mine")
+    homes.student(folder / "bert")
+    rows = [(f"a dog number {n}", "yes" if n % 2 else "no") for n in range(60)]
+    put(folder / "my.csv", table(("text", "label"), *rows))
+    config = configured(
+        FinetuneConfig,
+        model=str(folder / "bert"),
+        data=str(folder / "my.csv"),
+        text="text",
+        label="label",
+        seeds=3,
+    )
+    finetune(config, replace(STEPS, steps=2, batch=4), folder / "run")
+    for seed, score in ((0, 0.4), (1, 0.3), (2, 0.8)):
+        path = folder / f"run/seed-{seed}/result.json"
+        done = json.loads(path.read_text())
+        done["scores"]["dev"]["accuracy"] = score
+        path.write_text(json.dumps(done))
+    return folder
+
+
+def test_commands_and_python_take_the_same_seeds(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(mine / "my.csv")
+    asked = PredictConfig(Saved(str(mine / "run"), cpu=True), data=data)
+    best = predict(asked, tmp_path / "best.jsonl")
+    assert best["model"] == str(mine / "run/seed-2/model")
+    assert "seed 2 answers, the best on dev (accuracy 0.8) of 0, 1, 2" in capsys.readouterr().err
+    together = predict(
+        replace(asked, saved=replace(asked.saved, seeds="all")), tmp_path / "all.jsonl"
+    )
+    assert "seeds 0, 1, 2 vote" in together["notes"][0]
+    alone = [
+        predict(replace(asked, saved=replace(asked.saved, seed=n)), tmp_path / f"{n}.jsonl")
+        and homes.answers(tmp_path / f"{n}.jsonl")
+        for n in range(3)
+    ]
+    names = ("no", "yes")
+    for number, line in enumerate(homes.answers(tmp_path / "all.jsonl")):
+        of_seeds = [one[number] for one in alone]
+        votes = [one["answer"] for one in of_seeds]
+        assert line["answer"] == max(names, key=votes.count)  # of three and two answers no tie
+        shares = [
+            one["probability"] if one["answer"] == line["answer"] else 1 - one["probability"]
+            for one in of_seeds
+        ]
+        assert line["probability"] == pytest.approx(np.mean(shares), abs=1e-5)
+    model = load(mine / "run", seeds="all", device="cpu")
+    (first,) = model.predict(["a dog number 1"])
+    assert first.answer == homes.answers(tmp_path / "all.jsonl")[1]["answer"]
+    assert load(mine / "run", device="cpu").folder == mine / "run/seed-2/model"
+    scores = evaluate(
+        EvaluateConfig(Saved(str(mine / "run"), seeds="all", cpu=True), data=data, split="dev")
+    )
+    assert "vote" in scores["notes"][0]
