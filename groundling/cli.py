@@ -56,11 +56,13 @@ class Command:
     def call(self, values: Sequence[Any]) -> Any:
         """What the recipe returns for its settings and its `out`; what it saved goes to the hub, if it is to.
 
-        Raises InputError for a number that is out of its range, where the recipe does, or if what it saved cannot go
-        there.
+        Raises InputError for a number that is out of its range, a list with something twice, where the recipe does, or
+        if what it saved cannot go there.
         """
         for prefix, settings in zip(self.settings, values, strict=False):  # an `out` comes last
-            config.check_numbers(settings, "" if prefix.startswith("_") else f"{prefix}.")
+            start = "" if prefix.startswith("_") else f"{prefix}."
+            config.check_numbers(settings, start)
+            config.check_lists(settings, start)
         own = [value for value in values if not isinstance(value, config.Sharing)]
         sharing = [one for one in values if isinstance(one, config.Sharing) and one.push_to_hub]
         if not sharing or not is_first():

@@ -572,6 +572,28 @@ def check_numbers(config: object, prefix: str = "") -> None:
             raise InputError(f"--{prefix}{_flag(one.name)} = {_spelt(value)}, expected {words}")
 
 
+MAY_REPEAT = frozenset(
+    {"text", "model", "regions", "heads", "predictions", "published", "ids", "ids_as"}
+)
+"""Lists in which a thing may stand twice: what belongs side by side, or to another list."""
+
+
+def check_lists(config: object, prefix: str = "") -> None:
+    """Raises InputError naming the flag of a list in which something stands twice, where that changes nothing.
+
+    `prefix` stands before the flag's name.
+    """
+    for group, one in flat(config):
+        value = vars(group)[one.name]
+        kind: Any = type(group)
+        is_list = isinstance(value, tuple) and get_args(hints(kind)[one.name])[1:] == (...,)
+        if not is_list or one.name in MAY_REPEAT:
+            continue
+        twice = next((each for each in value if value.count(each) > 1), None)
+        if twice is not None:
+            raise InputError(f"--{prefix}{_flag(one.name)}: {twice} is there twice; leave one out")
+
+
 def check_training(config: TrainConfig) -> None:
     """Raises InputError naming the flag of a setting that is out of its range or without effect."""
     check_numbers(config)

@@ -47,6 +47,7 @@ from groundling.recipes.teaching import (
     make_objectives,
     save_objectives,
     teacher_inputs,
+    unread,
     vocabulary,
     with_teachers,
 )
@@ -76,7 +77,11 @@ class Arm:
 
 def arm_of(text: str, masked_lm: bool = True) -> Arm:
     """What `--arm` asks for, without `mlm` if `masked_lm` is off; raises InputError for an unknown name."""
-    names = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
+    told = text.split("+")
+    for part in told:
+        if told.count(part) > 1:
+            raise InputError(f"--arm {text}: {part} is there twice, and would be trained once")
+    names = [name for part in told for name in ARMS.get(part, part).split("+")]
     names = list(dict.fromkeys(names))
     parts = []
     for name in names:
@@ -132,7 +137,11 @@ def _adapted(
     """Train, export and report a run that has no result yet."""
     text = load_text_encoder(config.student)
     retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
-    notes = [*precision_note(config.student), *_pool_notes(config, arm, text)]
+    notes = [
+        *precision_note(config.student),
+        *_unread(config, arm),
+        *_pool_notes(config, arm, text),
+    ]
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     reading = reading_of(config, arm.joint, text.max_length)
@@ -305,6 +314,19 @@ def _into_teachers_space(text: TextEncoder, config: AdaptConfig) -> Distilling:
         l1_targets="unit",
         max_windows=config.distilling.max_windows or 1,
     )
+
+
+def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
+    """What was given and has no reader in this arm."""
+    notes = []
+    if config.teacher and not (arm.joint or arm.taught):
+        notes.append(
+            f"--teacher {config.teacher} is not read: --arm {config.arm} has none, and is what others are compared with"
+        )
+    plain = config
+    if config.retention:  # which pools as --pool says
+        plain = replace(config, distilling=replace(config.distilling, pool=Distilling().pool))
+    return notes + unread(plain, arm.names, config.inner)
 
 
 def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:

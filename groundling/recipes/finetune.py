@@ -17,7 +17,7 @@ from groundling.data.samples import Samples
 from groundling.evaluation import Scores, evaluate, scored, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
-from groundling.models.adapters import ClipAdapter
+from groundling.models.adapters import ClipAdapter, is_adapter
 from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_layer
@@ -57,6 +57,7 @@ from groundling.recipes.teaching import (
     save_objectives,
     teacher_inputs,
     text_encoder_of,
+    unread,
     vocabulary,
     watched_terms,
     with_teachers,
@@ -92,6 +93,8 @@ def finetune(
     notes = own_notes(own) if isinstance(own, OwnReader) else []
     notes += task.same_files(Path(config.data))
     notes += precision_note(config.model) if config.save_model and not config.kind else []
+    if config.adapting.adapter == "none" and not is_adapter(config.model):
+        notes += unread(config, config.objectives, config.inner)
     notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     say_notes(notes)
     splits: dict[str, list[Example]] = {}

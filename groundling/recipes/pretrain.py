@@ -35,7 +35,7 @@ from groundling.data.several_stores import SeveralStores
 from groundling.data.weighted_files import weighted, weighted_files
 from groundling.errors import InputError
 from groundling.feed import Source, sectioned
-from groundling.find import named
+from groundling.find import is_outside, named
 from groundling.forms import Answer, Choose, Classify
 from groundling.joins import Design, Phase
 from groundling.joins.end_to_end import BUILDS, EndToEnd, reading_pixels
@@ -55,12 +55,14 @@ from groundling.recipes.teaching import (
     Classroom,
     check_parts,
     check_saved,
+    check_teacher,
     classroom,
     fewer_negatives,
     inner_step,
     make_objectives,
     save_objectives,
     teacher_inputs,
+    unread,
     vocabulary,
     watched_terms,
     with_teachers,
@@ -203,6 +205,7 @@ def _check(config: PretrainConfig) -> None:
     flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
     check_held(config.examining, bool(held), flags)
     check_parts(config.objectives, config.teacher, "pretrain")
+    check_teacher(config.objectives, config.teacher, config.inner, "pretrain")
 
 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
@@ -607,6 +610,8 @@ def _notes(
     if config.region_classes == "none":
         reason = "--region-classes none"
     notes = []
+    if not is_outside(config.model):  # every design of ours hides words
+        notes += unread(config, ("mlm", *config.objectives), config.inner)
     if task is not None:
         notes += _told(task, config)
     for _, mixed in phase.mix:

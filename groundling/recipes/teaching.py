@@ -62,6 +62,46 @@ def check_parts(names: Sequence[str], teacher: str, command: str) -> None:
             raise InputError(f"{command}: {name} needs --teacher FOLDER_OR_HUB_ID")
 
 
+def check_teacher(names: Sequence[str], teacher: str, inner: str, command: str) -> None:
+    """Raises InputError for a teacher whose features nobody reads; an inner step of one's own may."""
+    if not teacher or is_outside(inner) or any(part_named(name).taught for name in names):
+        return
+    raise InputError(
+        f"{command}: nothing reads --teacher {teacher}; name an objective that does, such as --objectives contrastive"
+    )
+
+
+SILENT = frozenset({"cache_gb", "teacher_cache"})
+"""Settings that say where something is kept, which need no reader."""
+
+
+def unread(config: object, names: Sequence[str], inner: str) -> list[str]:
+    """A line if settings were given that none of the objectives `names` reads, nor the inner step."""
+    if any(is_outside(name) for name in (*names, inner)):
+        return []  # which may read any of them
+    kinds = [part_named(name) for name in names]
+    read = {
+        "masking": bool({"mlm", "joint_mlm"} & set(names)),
+        "crossing": any(kind.joint for kind in kinds),
+        "distilling": any(kind.taught for kind in kinds),
+        "targeted": any(name.startswith("td_") for name in names),
+        "adversarial": bool(inner),
+    }
+    # A cross-modal model reads as many windows as a teacher would.
+    silent = SILENT | ({"max_windows"} if read["crossing"] else set())
+    flags = []
+    for name, group in vars(config).items():
+        if read.get(name, True):
+            continue
+        usual = vars(type(group)())
+        changed = [one for one in usual if vars(group)[one] != usual[one] and one not in silent]
+        flags += [f"--{one.replace('_', '-')}" for one in changed]
+    if not flags:
+        return []
+    trained = " and ".join(names) or "the task's own loss"
+    return [f"nothing here reads {', '.join(flags)}: what is trained is {trained}"]
+
+
 def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objective]:
     """Objectives by name; each one's head is drawn by its own key, so it is the same in every run that has it."""
     objectives = []

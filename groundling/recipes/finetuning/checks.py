@@ -13,7 +13,7 @@ from groundling.config import (
 from groundling.errors import InputError
 from groundling.models.adapters import check_adapter, is_adapter
 from groundling.recipes.finetuning.baselines import check_baselines
-from groundling.recipes.teaching import check_parts, inner_step
+from groundling.recipes.teaching import check_parts, check_teacher, inner_step
 from groundling.tasks import Task
 
 
@@ -31,15 +31,11 @@ def check(config: FinetuneConfig, training: TrainConfig, task: Task | None) -> N
         raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
     if config.max_train < 0:
         raise InputError(f"--max-train {config.max_train}, expected at least 0; 0 means all")
-    if config.teacher and not (config.objectives or config.inner):
-        raise InputError(
-            f"finetune: nothing reads --teacher {config.teacher}; name an objective that does, such as "
-            "--objectives contrastive"
-        )
     check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
     check_parts(config.objectives, config.teacher, "finetune")
+    check_teacher(config.objectives, config.teacher, config.inner, "finetune")
     check_numbers(config)
     check_training(training)
     inner_step(config.inner, config.adversarial)  # a mistake is told before anything is written

@@ -1,0 +1,143 @@
+"""Nothing that is given goes unread in silence: things that stand twice, teachers and settings without a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import homes
+import pytest
+
+import groundling
+from groundling.cli import COMMANDS, main
+from groundling.config import (
+    MAY_REPEAT,
+    AdaptConfig,
+    Adversarial,
+    CrossModalOptions,
+    Distilling,
+    FinetuneConfig,
+    Masking,
+    Targeted,
+    configured,
+    flat,
+    hints,
+)
+from groundling.errors import InputError
+from groundling.recipes.adapt import adapt, arm_of
+from groundling.recipes.teaching import check_teacher, unread
+
+
+def lists() -> list[tuple[str, str, str]]:
+    """Every setting of every command that is a list of texts: command, flag and name."""
+    found = []
+    for command, about in COMMANDS.items():
+        for prefix, settings in about.settings.items():
+            start = "" if prefix.startswith("_") else f"{prefix}."
+            for group, one in flat(settings):
+                if hints(type(group))[one.name] == tuple[str, ...] and one.name not in MAY_REPEAT:
+                    flag = f"--{start}{one.name.replace('_', '-')}"
+                    found.append((command, flag, one.name))
+    return found
+
+
+@pytest.mark.parametrize(("command", "flag", "name"), lists())
+def test_a_list_in_which_something_stands_twice_is_refused(
+    command: str, flag: str, name: str, called: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), flag, "a", "b", "a"]) == 2
+    assert f"{flag}: a is there twice" in capsys.readouterr().err
+    assert main([*command.split(), flag, "a", "b"]) == 0
+    assert len(called) == 1
+
+
+def test_the_flags_of_the_field_are_among_them() -> None:
+    names = {name for _, _, name in lists()}
+    assert {"arms", "tasks", "objectives", "train_splits", "modes", "questions", "runs"} <= names
+
+
+def test_functions_refuse_them_too(called: list) -> None:
+    with pytest.raises(InputError, match="--tasks: glue/rte is there twice"):
+        groundling.compare(tasks=["glue/rte", "glue/rte"])
+    assert called == []
+
+
+@pytest.mark.parametrize("arm", ["mlm+mine.x:X+mine.x:X", "l1+l1"])
+def test_an_arm_with_an_objective_twice_is_refused(arm: str) -> None:
+    with pytest.raises(InputError, match="is there twice, and would be trained once"):
+        arm_of(arm)
+
+
+def test_an_arm_may_name_what_another_part_of_it_has() -> None:
+    assert arm_of("l1+contrastive").names == ["mlm", "l1", "contrastive"]
+
+
+@pytest.mark.parametrize(
+    ("names", "inner", "is_refused"),
+    [
+        ((), "", True),
+        (("mlm",), "", True),
+        (("mlm",), "villa", True),
+        (("contrastive",), "", False),
+        (("td_image",), "", False),
+        ((), "mine.step:Step", False),
+    ],
+)
+def test_a_teacher_whom_nobody_asks_is_refused(
+    names: tuple[str, ...], inner: str, is_refused: bool
+) -> None:
+    asked = nullcontext()
+    if is_refused:
+        asked = pytest.raises(InputError, match="nothing reads --teacher clip; name an objective")
+    with asked:
+        check_teacher(names, "clip", inner, "finetune")
+    check_teacher(names, "", inner, "finetune")
+
+
+@pytest.mark.parametrize(
+    ("group", "flag", "reader", "inner"),
+    [
+        ({"masking": Masking(mask_rate=0.3)}, "--mask-rate", "mlm", ""),
+        ({"distilling": Distilling(distill_weight=2)}, "--distill-weight", "contrastive", ""),
+        ({"targeted": Targeted(td_gate="question")}, "--td-gate", "td_image", ""),
+        ({"adversarial": Adversarial(adversarial_passes=5)}, "--adversarial-passes", "", "villa"),
+    ],
+)
+def test_settings_without_a_reader_are_named(
+    group: dict, flag: str, reader: str, inner: str
+) -> None:
+    config = FinetuneConfig(**group)
+    (note,) = unread(config, (), "")
+    assert f"nothing here reads {flag}: what is trained is the task's own loss" in note
+    assert unread(config, (reader,) if reader else (), inner) == []
+    assert unread(config, ("mine.x:X",), "") == []  # which may read it
+    assert unread(FinetuneConfig(), (), "") == []
+
+
+def test_of_the_cross_modal_encoder_too() -> None:
+    config = AdaptConfig(crossing=CrossModalOptions(hard_negatives=3))
+    assert "--hard-negatives" in unread(config, ("mlm", "l1"), "")[0]
+    assert unread(config, ("joint_mlm", "match"), "") == []
+    windows = AdaptConfig(distilling=Distilling(max_windows=2))
+    assert unread(windows, ("joint_mlm", "match"), "") == []
+    assert "--max-windows" in unread(windows, ("mlm",), "")[0]
+
+
+@pytest.mark.parametrize("make", [homes.teacher])
+def test_the_control_says_that_it_asks_no_teacher(
+    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(
+        AdaptConfig,
+        student=str(homes.student(tmp_path / "student")),
+        teacher=str(make(tmp_path / "teacher")),
+        arm="mlm",
+        text=(str(homes.text(tmp_path / "text.txt")),),
+        max_length=32,
+        td_gate="question",
+    )
+    result = adapt(config, homes.STEPS, tmp_path / "out")
+    assert any("teacher is not read: --arm mlm has none" in note for note in result["notes"])
+    assert any("nothing here reads --td-gate" in note for note in result["notes"])
+    assert "is not read" in capsys.readouterr().err
