@@ -200,6 +200,24 @@ def test_a_member_larger_than_an_image_s_regions_is_not_read(
     assert "b.npz: 1,001 bytes" in refusal(read)
 
 
+def test_an_lmdb_that_has_lost_entries_is_told(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "db"), map_size=1 << 20) as base, base.begin(write=True) as made:
+        for number in range(5):
+            made.put(f"{number}.npz".encode(), b"PK" + bytes(100))
+    file = tmp_path / "db" / "data.mdb"
+    raw = bytearray(file.read_bytes())
+    leaf = next(
+        page for page in range(0, len(raw), 4096) if b"0.npz" in raw[page : page + 4096]
+    )  # of its header, two bytes say where the list of its entries ends
+    lower = int.from_bytes(raw[leaf + 12 : leaf + 14], "little")
+    raw[leaf + 12 : leaf + 14] = (lower - 4).to_bytes(2, "little")
+    file.write_bytes(raw)
+    told = refusal(lambda: list(import_regions(tmp_path / "db")[1]))
+    assert f"{file}: 3 of 5 entries are found" in told
+    assert any("3 of 5 entries are found" in problem for problem in check(tmp_path).problems)
+
+
 @pytest.mark.parametrize("form", ["{} = 1", "[{}]", "x = {{ y = 1, {} = 1 }}"])
 def test_a_key_of_too_many_parts_is_refused_before_it_is_parsed(form: str, tmp_path: Path) -> None:
     path = put(tmp_path / "a.toml", "seeds = 1\n" + form.format(".".join(['"a"'] * 20_000)))
