@@ -238,7 +238,7 @@ def read_json(path: Path) -> Any:
         InputError: names the file and the place of what is wrong.
     """
     try:
-        return parsed_json(path.read_text(encoding="utf-8-sig"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:

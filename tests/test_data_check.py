@@ -12,6 +12,7 @@ from groundling.data.captions import Captions
 from groundling.world import World, WorldConfig
 
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
+DEV = RTE.replace("rained", "snowed")
 QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n5\t1\t2\tWhy?\tHow?\t0\n6\t1\t2\tWho\n7\t3\t4\tA?\tB?\t0\n"
 
 
@@ -47,11 +48,11 @@ def one(report: Report, *parts: str) -> None:
 
 def test_a_glue_root(tmp_path: Path) -> None:
     for split in ("train", "dev"):
-        put(tmp_path / "RTE" / f"{split}.tsv", RTE)
-        put(tmp_path / "QQP" / f"{split}.tsv", QQP)
+        put(tmp_path / "RTE" / f"{split}.tsv", RTE.replace("It rained", split))
+        put(tmp_path / "QQP" / f"{split}.tsv", QQP.replace("Why", split))
     stsb = "sentence1\tsentence2\tscore\nA.\tB.\t1.5\nC.\tD.\t4\n"
     put(tmp_path / "STS-B" / "train.tsv", stsb)
-    put(tmp_path / "STS-B" / "dev.tsv", stsb)
+    put(tmp_path / "STS-B" / "dev.tsv", stsb.replace("A.", "E."))
     put(tmp_path / "RTE" / "test.tsv", "index\tsentence1\tsentence2\n0\tA.\tB.\n")
     report = check(tmp_path)
     assert report.ok
@@ -71,7 +72,7 @@ def test_a_glue_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["RTE", "my_rte"])
 def test_one_tasks_folder_by_name_or_by_content(name: str, tmp_path: Path) -> None:
     put(tmp_path / name / "train.tsv", RTE)
-    put(tmp_path / name / "dev.tsv", RTE)
+    put(tmp_path / name / "dev.tsv", DEV)
     report = check(tmp_path / name)
     assert (report.layout, report.ok, len(report.lines)) == ("GLUE RTE", True, 2)
 
@@ -88,7 +89,7 @@ def test_faults_of_glue_files(tmp_path: Path) -> None:
     )
     put(dev, RTE.encode() + b"2\tCaf\xe9\tB.\tentailment\n")
     one(check(tmp_path), f"{dev}, line 4: not UTF-8")
-    put(dev, RTE)
+    put(dev, DEV)
     put(train, RTE + "2\tIt snowed.\n")
     one(check(tmp_path), f"{train}, line 4: 2 fields, expected 4")
     put(train, RTE)
@@ -102,7 +103,8 @@ FULL = "gold-ending,distractor-0,distractor-1,distractor-2,distractor-3,sent1,se
 
 def test_swag(tmp_path: Path) -> None:
     rows = 'A dog ran.,He,"barks, twice.",b,c,d,2\nA cat sat.,It,a,b,c,d,0\n'
-    train, val = (put(tmp_path / f"{split}.csv", SWAG + rows) for split in ("train", "val"))
+    train = put(tmp_path / "train.csv", SWAG + rows)
+    val = put(tmp_path / "val.csv", SWAG + rows.replace("dog", "bird"))
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "swag")
     assert report.lines == [

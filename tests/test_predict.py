@@ -540,7 +540,6 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     regions(replace(base, grid=2, backbone=str(other)), place / "foreign")
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
-    put(place / "semi.csv", "question;photo\nwhat;trip/0.png\n")
     put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")
     (place / "folder").mkdir()
 
@@ -760,3 +759,17 @@ def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
         InputError, match="holds no saved model; fine-tune once more, without --no-save-model"
     ):
         load(tmp_path / "run")
+
+
+def test_semicolons_and_endings_in_capitals_are_read_and_told(own: Path, tmp_path: Path) -> None:
+    shutil.copytree(own / "photos/trip", tmp_path / "photos/trip")
+    (tmp_path / "photos/trip/0.png").rename(tmp_path / "photos/trip/0.PNG")
+    data = put(tmp_path / "new.csv", "question;photo\nwhat is it;trip/0.png\n")
+    settings = {"images": str(tmp_path / "photos"), "backbone": str(own / "vit")}
+    told = predict(
+        config_of(model=str(own / "run"), data=str(data), **settings), tmp_path / "out.csv"
+    )
+    assert told["answered"] == 1
+    notes = "; ".join(told["notes"])
+    assert f"{data}: its columns are separated by semicolons" in notes
+    assert "1 image names differ from their files' in the capitals of the ending" in notes

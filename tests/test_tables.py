@@ -18,10 +18,13 @@ from groundling.tasks.table import OwnReader, own_notes
 
 def refusal(call: Any, *given: Any) -> str:
     with pytest.raises(InputError) as caught:
-        found = call(*given)
-        list(found)
+        list(call(*given))
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def own_notes_of(path: Path, options: OwnFile) -> list[str]:
+    return own_notes(OwnReader(path, options))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -89,10 +92,9 @@ def test_the_line_is_named_on_which_a_quote_opens(tmp_path: Path) -> None:
         read_csv, path, ("text", "label")
     )
     put(path, 'text,label\nfine,1\n"he said "hi" to me",0\n')
-    assert (
-        f'{path}, line 3: a quote opens here that closes in line 3 before more of the value; close it, or write a quote inside a value twice ("")'
-        == refusal(read_csv, path, ("text", "label"))
-    )
+    told = refusal(read_csv, path, ("text", "label"))
+    assert f"{path}, line 3: a quote opens here that closes in line 3" in told
+    assert 'write a quote inside a value twice ("")' in told
 
 
 def test_a_cell_without_end_is_told_by_its_line(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_semicolons_are_noted_of_a_task_and_of_captions(tmp_path: Path) -> None:
 def test_numbers_with_a_decimal_comma_are_no_classes(tmp_path: Path) -> None:
     rows = "".join(f"text {n};{n},5\n" for n in range(40))
     path = put(tmp_path / "a.csv", "text;score\n" + rows)
-    told = refusal(OwnReader, path, OwnFile(text="text", label="score"))
+    told = refusal(own_notes_of, path, OwnFile(text="text", label="score"))
     assert f"{path}, line 2: " in told
     assert "decimal comma" in told
     classes = OwnReader(path, OwnFile(text="text", label="score", form="classify"))
@@ -162,7 +164,7 @@ def test_numbers_with_a_decimal_comma_are_no_classes(tmp_path: Path) -> None:
 
 def test_the_label_is_no_text(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text,label\nis it?,yes\nor not?,no\n")
-    told = refusal(OwnReader, path, OwnFile(text="text,label", label="label"))
+    told = refusal(own_notes_of, path, OwnFile(text="text,label", label="label"))
     assert "--text text,label: column 'label' is the label" in told
 
 

@@ -477,12 +477,15 @@ import lmdb, sys
 with lmdb.open(sys.argv[1], readonly=True, lock=False) as base, base.begin(buffers=True) as view:
     size = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
     there = int(sys.argv[2])
+    number = 0
     if there < size:
         sys.exit(f"cut off, {there:,} of at least {size:,} bytes")
     for number, (key, value) in enumerate(view.cursor(), 1):
         bytes(key), bytes(value[:1]), bytes(value[-1:])
         if number > base.stat()["entries"]:
             sys.exit("its pages lead in a circle")
+    if number < base.stat()["entries"]:
+        sys.exit(f"{number:,} of {base.stat()['entries']:,} entries are found")
 """
 """Touches both ends of every value of an LMDB, and so every page that leads there."""
 

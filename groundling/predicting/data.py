@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from groundling.config import Asking
+from groundling.data.tables import separator_note
 from groundling.errors import InputError
 from groundling.forms import Answer, Classify
 from groundling.predicting.examples import Columns, Line, line_of, lines_of
@@ -52,7 +53,7 @@ def data_lines(
     if is_own_file(model, data, columns) and columns is not None:
         if split:
             raise InputError(f"--split {split}: {data} is a file, and has no splits")
-        header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
+        header, lines = own_lines(model, data, columns, sight)
         return model.form_alone, header, lines
     task = model.task()
     split = split or next(iter(task.test), task.dev[0])
@@ -60,6 +61,17 @@ def data_lines(
     examples = task.read(data, split)
     lines = [line_of(example, f"{data}, {split}") for example in examples]
     return task, list(dict.fromkeys(name for line in lines for name in line.cells)), lines
+
+
+def own_lines(
+    model: Loaded, data: Path, columns: Columns, sight: Sight
+) -> tuple[list[str], list[Line]]:
+    """As `lines_of`; the model's notes get what is to be said of how the file was read."""
+    header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
+    for note in (separator_note(data), *sight.notes):
+        if note:
+            model.note(note)
+    return header, lines
 
 
 def check_answers(task: Task, data: Path, split: str) -> None:

@@ -14,8 +14,8 @@ from groundling.data.own_rows import texts_in
 from groundling.errors import InputError
 from groundling.evaluation import Scores, joined, scored
 from groundling.forms import Answer, Form
-from groundling.predicting.data import check_answers, columns_for, is_own_file
-from groundling.predicting.examples import Columns, lines_of
+from groundling.predicting.data import check_answers, columns_for, is_own_file, own_lines
+from groundling.predicting.examples import Columns
 from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
 from groundling.tasks import Task
@@ -89,7 +89,7 @@ def _own(
         )
     if split:
         return _side(model, replace(own, label=label), data, split)
-    header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
+    header, lines = own_lines(model, data, columns, sight)
     if label not in header:
         raise InputError(f"{data}: no column {label!r}; there are: {', '.join(header)}")
     examples = []

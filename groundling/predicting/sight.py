@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from groundling.data.image_files import stem, unread_images
+from groundling.data.image_files import differs_in_ending, stem, unread_images
 from groundling.data.paired import Store
 from groundling.data.pictures import Picture, files_below, only, other_shape, read_picture
 from groundling.data.regions import whole_store
@@ -94,6 +94,8 @@ class Sight:
             whole = not isinstance(student, EndToEnd)
             self.stores = SeveralStores([whole_store(folder, whole) for folder in regions])
             self._compare(self.stores, other_regions)
+        self.other_endings: dict[str, None] = {}
+        """Names, each once, whose files have other capitals in their ending."""
         self.finder: Finder | None = None
         if self.reads_regions and self.stores is None:
             self.finder = find()
@@ -121,7 +123,19 @@ class Sight:
         ending = file[len(image) :].lower()
         if ending and there and all(photo.suffix.lower() != ending for photo in there):
             raise InputError(f"{file}: {self.place} has {there[0].name} in its place")
+        if ending and there and all(differs_in_ending(file, photo.name) for photo in there):
+            self.other_endings[file] = None
         return image
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of names that differ from their files' in the capitals of the ending."""
+        if not self.other_endings:
+            return []
+        return [
+            f"{self.place}: {len(self.other_endings):,} image names differ from their files' in the capitals of the "
+            f"ending, and are taken for the same, the first is {next(iter(self.other_endings))}"
+        ]
 
     def look(self, images: Sequence[str]) -> Seen:
         """What there is of these images, each named once."""

@@ -1,0 +1,275 @@
+"""Files that are damaged, lead elsewhere, or are not what they seem: what is said of them, and what is read."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from homes import put
+from PIL import Image
+
+from groundling.analysis import finished_runs
+from groundling.check.folder import check
+from groundling.data import region_imports
+from groundling.data.caption_images import find_images
+from groundling.data.captions import Captions
+from groundling.data.coda import read_coda
+from groundling.data.pictures import other_shape
+from groundling.data.region_imports import import_regions
+from groundling.data.tables import read_json_lines
+from groundling.errors import InputError
+from groundling.models.loading import _check_shards
+from groundling.predicting.description import tokenizer_sha256
+from groundling.recipes.sweeping.file import read_sweep
+from groundling.shift.predictions import read_predictions
+from groundling.tasks.flickr_entities import images
+from groundling.tasks.glue import RTE
+from groundling.tasks.vcr import Item, objects_of
+
+HUGE = "1" + "0" * 400
+
+
+def refusal(call: Any, *given: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        call(*given)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def picture(path: Path, size: tuple[int, int] = (16, 12)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, "red").save(path)
+    return path
+
+
+# -- captions ----------------------------------------------------------------------------------------------------------
+
+
+def karpathy(path: Path, *splits: str) -> Path:
+    entries = [
+        {"split": split, "filename": f"{n}.jpg", "sentences": [{"raw": f"a dog {n}"}]}
+        for n, split in enumerate(splits)
+    ]
+    return put(path, json.dumps({"images": entries}))
+
+
+def test_images_of_a_split_that_nobody_knows_are_counted_and_told(tmp_path: Path) -> None:
+    path = karpathy(tmp_path / "dataset.json", "train", "trian", "val", "trian")
+    captions = Captions(path, ("train",))
+    assert captions.faults == []
+    assert [image.file for image in captions.images] == ["0.jpg"]
+    (note,) = captions.notes
+    assert f"{path}, 2 images: their split 'trian' is none of train, restval, val, test" in note
+    assert Captions(path, ("train", "trian")).notes == []
+    assert any("'trian'" in problem for problem in check(tmp_path).problems)
+
+
+def test_metadata_that_is_a_folder_is_no_imagefolder(tmp_path: Path) -> None:
+    picture(tmp_path / "1.jpg")
+    (tmp_path / "metadata.jsonl").mkdir()
+    (fault,) = Captions(tmp_path).faults
+    assert str(tmp_path) in fault
+    assert Captions(tmp_path / "metadata.jsonl").faults
+    assert check(tmp_path).layout == "images"
+    assert check(tmp_path / "metadata.jsonl").layout == "unknown"
+
+
+def test_a_path_that_leads_out_of_the_image_folder_is_not_followed(tmp_path: Path) -> None:
+    picture(tmp_path / "outside.png")
+    folder = picture(tmp_path / "photos" / "in" / "1.png").parent.parent
+    rows = "image,caption\nin/1.png,a dog\n../outside.png,a cat\n"
+    path = put(tmp_path / "a.csv", rows)
+    found = find_images(Captions(path).images, folder, path)
+    assert [image.file for image in found.images] == ["in/1.png"]
+    assert "1 lead out of that folder, such as ../outside.png" in found.fault
+    put(path, rows.replace("../outside.png", str(tmp_path / "outside.png")))
+    assert "1 lead out of that folder" in find_images(Captions(path).images, folder, path).fault
+    # by whatever way a path stays inside, it is followed
+    put(path, rows.replace("../outside.png", str(folder / "in" / ".." / "in" / "2.png")))
+    picture(folder / "in" / "2.png")
+    assert find_images(Captions(path).images, folder, path).fault == ""
+
+
+def test_an_ending_in_capitals_is_the_same_and_told(tmp_path: Path) -> None:
+    folder = picture(tmp_path / "photos" / "IMG_0001.JPG").parent
+    path = put(tmp_path / "a.csv", "image,caption\nIMG_0001.jpg,a dog\n")
+    found = find_images(Captions(path).images, folder, path)
+    assert [image.file for image in found.images] == ["IMG_0001.JPG"]
+    assert found.fault == ""
+    (note,) = found.notes
+    assert "1 image names" in note and "IMG_0001.jpg" in note
+    assert check(tmp_path).problems == []
+    assert note in check(tmp_path).lines
+    put(path, "image,caption\nimg_0001.jpg,a dog\n")
+    fault = find_images(Captions(path).images, folder, path).fault
+    assert "1 differ in capitals alone, such as img_0001.jpg from IMG_0001.JPG" in fault
+    picture(folder / "IMG_0001.jpg")
+    put(path, "image,caption\nIMG_0001.jpg,a dog\n")
+    assert find_images(Captions(path).images, folder, path).images[0].file == "IMG_0001.jpg"
+
+
+def test_advice_on_other_endings_is_for_images_that_have_them(tmp_path: Path) -> None:
+    folder = picture(tmp_path / "photos" / "1.jpg").parent
+    put(folder / "2.tiff", "x")
+    path = put(tmp_path / "a.csv", "image,caption\n1.jpg,a dog\ngone.jpg,a cat\n")
+    assert "tiff" not in find_images(Captions(path).images, folder, path).fault
+    put(path, "image,caption\n1.jpg,a dog\n2.jpg,a cat\n")
+    assert "1 .tiff images are not read" in find_images(Captions(path).images, folder, path).fault
+
+
+def test_a_check_takes_columns_that_are_told_by_their_values(tmp_path: Path) -> None:
+    picture(tmp_path / "photos" / "1.jpg")
+    path = put(tmp_path / "mine.csv", "nr,bild,satz\n1,1.jpg,ein Hund bellt\n2,2.jpg,zwei Katzen\n")
+    report = check(tmp_path)
+    assert report.layout == "captions by column"
+    assert f"note: {Captions(path).guess[0]}" in report.lines
+    assert any("1 of 2 captioned images are missing" in problem for problem in report.problems)
+
+
+def test_broken_files_are_named_up_to_a_few_and_counted(tmp_path: Path) -> None:
+    for number in range(7):
+        put(tmp_path / f"{number}.jpg", "no picture")
+    (problem,) = check(tmp_path).problems
+    assert "0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg: does not decode" in problem
+    assert problem.endswith("(7 such)")
+
+
+# -- other files that name files ---------------------------------------------------------------------------------------
+
+
+def test_a_still_or_a_listed_image_stays_in_its_folder(tmp_path: Path) -> None:
+    put(tmp_path / "secret.json", "{}")
+    item = Item("val-0", "../../secret", ("person",), [], [], [], None, None)
+    assert "val-0: img_fn '../../secret' leads out of" in refusal(objects_of, tmp_path, item)
+    path = put(tmp_path / "train.txt", "1000\n../2000\n")
+    assert f"{path}, line 2: '../2000' leads out" in refusal(images, tmp_path, "train")
+
+
+def test_an_index_of_weights_names_files_of_its_own_folder(tmp_path: Path) -> None:
+    index = tmp_path / "model" / "model.safetensors.index.json"
+    put(tmp_path / "other.safetensors", "x")
+    for names, told in (
+        (["../other.safetensors"], "names '../other.safetensors', expected a file of this folder"),
+        ([str(tmp_path / "other.safetensors")], "expected a file of this folder"),
+        (["gone.safetensors"], "names 'gone.safetensors', which is not there"),
+        ([5], "names '5', expected"),
+        ([], "no `weight_map`"),
+    ):
+        put(index, json.dumps({"weight_map": {f"w{n}": name for n, name in enumerate(names)}}))
+        assert told in refusal(_check_shards, index.parent)
+    put(index, "[]")
+    assert f"{index}: no `weight_map`" in refusal(_check_shards, index.parent)
+    put(index, json.dumps({"weight_map": {"w": "a.safetensors"}}))
+    put(index.parent / "a.safetensors", "x")
+    _check_shards(index.parent)
+
+
+def test_another_tokenizer_of_the_same_size_is_another_hash(tmp_path: Path) -> None:
+    assert tokenizer_sha256(tmp_path) == ""
+    put(tmp_path / "tokenizer.json", '{"a": 0, "b": 1}')
+    before = tokenizer_sha256(tmp_path)
+    put(tmp_path / "model.safetensors", "x")
+    assert tokenizer_sha256(tmp_path) == before
+    put(tmp_path / "tokenizer.json", '{"b": 0, "a": 1}')
+    assert tokenizer_sha256(tmp_path) != before
+
+
+# -- size --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_larger_than_an_image_s_regions_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(region_imports, "LARGEST", 1000)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("1.json", "0" * 1001)
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *given: pytest.fail("it is read"))
+    _, items = import_regions(tmp_path / "a.zip")
+    told = [refusal(read) for _, read in items]
+    assert told == ["1.json: 1,001 bytes, expected the regions of one image, 1,000 at most"]
+    put(tmp_path / "folder" / "1.json", "0" * 1001)
+    _, items = import_regions(tmp_path / "folder")
+    ((_, read),) = items
+    assert "1.json: 1,001 bytes" in refusal(read)
+    with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("features.npy", "0" * 1001)  # a few bytes on the disk
+    put(tmp_path / "packed" / "b.npz", (tmp_path / "b.npz").read_bytes())
+    _, items = import_regions(tmp_path / "packed")
+    ((_, read),) = items
+    assert "b.npz: 1,001 bytes" in refusal(read)
+
+
+def test_an_lmdb_that_has_lost_entries_is_told(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "db"), map_size=1 << 20) as base, base.begin(write=True) as made:
+        for number in range(5):
+            made.put(f"{number}.npz".encode(), b"PK" + bytes(100))
+    file = tmp_path / "db" / "data.mdb"
+    raw = bytearray(file.read_bytes())
+    leaf = next(
+        page for page in range(0, len(raw), 4096) if b"0.npz" in raw[page : page + 4096]
+    )  # of its header, two bytes say where the list of its entries ends
+    lower = int.from_bytes(raw[leaf + 12 : leaf + 14], "little")
+    raw[leaf + 12 : leaf + 14] = (lower - 4).to_bytes(2, "little")
+    file.write_bytes(raw)
+    told = refusal(lambda: list(import_regions(tmp_path / "db")[1]))
+    assert f"{file}: 3 of 5 entries are found" in told
+    assert any("3 of 5 entries are found" in problem for problem in check(tmp_path).problems)
+
+
+@pytest.mark.parametrize("form", ["{} = 1", "[{}]", "x = {{ y = 1, {} = 1 }}"])
+def test_a_key_of_too_many_parts_is_refused_before_it_is_parsed(form: str, tmp_path: Path) -> None:
+    path = put(tmp_path / "a.toml", "seeds = 1\n" + form.format(".".join(['"a"'] * 20_000)))
+    assert f"{path}, line 2: a key of more than 32 parts" in refusal(read_sweep, path)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
+    path = put(
+        tmp_path / "p.jsonl",
+        f'{{"id": "a", "prediction": {HUGE}, "outputs": [1, 2], "label": 1}}\n',
+    )
+    assert f"{path}, line 1: a number too long" in refusal(read_predictions, path)
+    assert f"{path}, line 1: " in refusal(finished_runs.read_predictions, path)
+    assert "line 1" in refusal(lambda: list(read_json_lines(path, ("id",))))
+    colours = dict.fromkeys(("black", "blue"), 1) | {"class_id": "1", "included": True}
+    annotations = put(
+        tmp_path / "annotations.jsonl",
+        json.dumps(colours).replace('"black": 1', f'"black": {HUGE}'),
+    )
+    put(tmp_path / "objects.jsonl", "{}")
+    put(tmp_path / "templates.yaml", "templates: [{name: text-masked, templates: [a]}]")
+    assert f"{annotations}, line 1" in refusal(read_coda, annotations)
+
+
+# -- what is not what it was -------------------------------------------------------------------------------------------
+
+
+def test_a_photo_of_another_shape_is_not_the_one_that_regions_are_of(tmp_path: Path) -> None:
+    photo = picture(tmp_path / "1.png", (160, 120))
+    assert other_shape((640, 480), photo) == ""
+    assert other_shape((0, 0), photo) == ""
+    assert other_shape((641, 480), photo) == ""
+    assert other_shape((480, 640), photo) == (
+        "160 x 120 pixels, but its regions are of an image of 480 x 640"
+    )
+    turned = Image.new("RGB", (160, 120))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # on its side, as a telephone's photo is
+    turned.save(tmp_path / "2.jpg", exif=exif)
+    assert other_shape((480, 640), tmp_path / "2.jpg") == ""
+    assert other_shape((480, 640), Image.new("RGB", (48, 64))) == ""
+
+
+def test_a_dev_file_that_is_the_training_file_is_told(tmp_path: Path) -> None:
+    rows = "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tentailment\n1\tC.\tD.\tnot_entailment\n"
+    for split in ("train", "dev"):
+        put(tmp_path / "RTE" / f"{split}.tsv", rows)
+    (note,) = RTE.same_files(tmp_path)
+    assert note.startswith(f"{tmp_path}/RTE/dev.tsv: the very bytes of {tmp_path}/RTE/train.tsv")
+    assert note in check(tmp_path).problems
+    put(tmp_path / "RTE" / "dev.tsv", rows + "2\tE.\tF.\tentailment\n")
+    assert RTE.same_files(tmp_path) == []
