@@ -2,6 +2,7 @@
 
 `SAME`: the same data, spelt otherwise (a byte-order mark, Windows' line ends): it reads as before, or is refused.
 `DAMAGE`: no longer what its writer wrote, and a reader could know: refused, or reported, or nothing of it is read.
+`LIE`: it contradicts itself: refused, or reported, or nothing of it is read, even in a layout of no rules.
 `EDIT`: another file that a user might have meant (another letter, a line less): any reading is right, a traceback or
 a hang is not.
 """
@@ -25,6 +26,7 @@ LINES = {".tsv", ".csv", ".jsonl"}
 class Kind(StrEnum):
     SAME = "same"
     DAMAGE = "damage"
+    LIE = "lie"
     EDIT = "edit"
 
 
@@ -473,7 +475,82 @@ def with_a_nan(box: Any, key: Any, rng: Random) -> None:
         box[key] = rng.choice((float("nan"), float("inf"), -float("inf")))
 
 
+FOREIGN = "planted.evil"
+"""A module that is there, and that nobody named."""
+NAMES = (
+    f"{FOREIGN}:THING",
+    f"{FOREIGN}.THING",
+    FOREIGN,
+    f"{FOREIGN}:",
+    f"planted--{FOREIGN}.THING",
+)
+IMPORTED_AS = (
+    "kind",
+    "task",
+    "design",
+    "type",
+    "auto_map",
+    "tokenizer_class",
+    "attn_implementation",
+)
+"""Keys below which folders of models name code."""
+
+
+@_json
+def a_foreign_name(box: Any, key: Any, rng: Random) -> None:
+    """Any value becomes the name of code."""
+    box[key] = rng.choice(NAMES)
+
+
+@_json
+def a_foreign_text(box: Any, key: Any, rng: Random) -> None:
+    """All texts beside one another become the name of code."""
+    name = rng.choice(NAMES)
+    for place in list(box) if isinstance(box, dict) else range(len(box)):
+        if isinstance(box[place], str | None):
+            box[place] = name
+
+
+@_json
+def a_foreign_key(box: Any, key: Any, rng: Random) -> None:
+    """One more setting, which names code."""
+    if isinstance(box, dict):
+        name = rng.choice(NAMES)
+        auto = dict.fromkeys(("AutoConfig", "AutoModel", "AutoImageProcessor"), name)
+        added = rng.choice(IMPORTED_AS)
+        box[added] = auto | {"AutoTokenizer": [name, name]} if added == "auto_map" else name
+
+
 AS_JSON |= {spelt_otherwise: Kind.SAME, with_a_nan: Kind.DAMAGE}
+FOREIGNERS: dict[Change, Kind] = dict.fromkeys(
+    (a_foreign_name, a_foreign_text, a_foreign_key), Kind.EDIT
+)
+
+
+def another_prediction(content: bytes, rng: Random) -> bytes:
+    """A class that is not the best of its line's outputs, or none at all."""
+    lines = content.split(b"\n")
+    place = rng.choice([number for number, line in enumerate(lines) if b'"prediction"' in line])
+    line = json.loads(lines[place])
+    others = [n for n, one in enumerate(line["outputs"]) if one < max(line["outputs"])]
+    line["prediction"] = rng.choice([*others, -1, 99, line["prediction"] + 0.5])
+    lines[place] = json.dumps(line).encode()
+    return b"\n".join(lines)
+
+
+def another_output(content: bytes, rng: Random) -> bytes:
+    """A higher one than that of the class that is predicted."""
+    lines = content.split(b"\n")
+    place = rng.choice([number for number, line in enumerate(lines) if b'"prediction"' in line])
+    line = json.loads(lines[place])
+    outputs = line["outputs"]
+    others = [n for n in range(len(outputs)) if n != line["prediction"]]
+    outputs[rng.choice(others)] = max(outputs) + rng.choice((0.1, 10, 1e9))
+    lines[place] = json.dumps(line).encode()
+    return b"\n".join(lines)
+
+
+AS_PREDICTIONS: dict[Change, Kind] = dict.fromkeys((another_prediction, another_output), Kind.LIE)
 
 
 def mutated(path: Path, content: bytes, rng: Random) -> Mutation:
@@ -487,7 +564,9 @@ def mutated(path: Path, content: bytes, rng: Random) -> Mutation:
     if path.suffix in {".tsv", ".csv"}:
         offered.append(AS_TABLE)
     if path.suffix in {".json", ".jsonl"}:
-        offered += [AS_JSON, AS_JSON]
+        offered += [AS_JSON, AS_JSON, FOREIGNERS]
+    if path.suffix == ".jsonl" and b'"outputs"' in content:
+        offered += [AS_PREDICTIONS]
     ways = rng.choice(offered)
     change = rng.choice(list(ways))
     if not content:

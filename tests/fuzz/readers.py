@@ -45,7 +45,7 @@ from groundling.data.detections import read_detections
 from groundling.data.minimal_pairs import read_minimal_pairs
 from groundling.data.own_rows import texts_in, whole_rows
 from groundling.data.region_imports import ImageNames, import_regions
-from groundling.data.regions import RegionStore
+from groundling.data.regions import RegionStore, whole_store
 from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
 from groundling.data.vcr_objects import metadata
@@ -69,7 +69,9 @@ from groundling.models.released_weights import read_weights
 from groundling.models.saved_heads import LM_HEAD, load_head, save_heads
 from groundling.models.text import load_text_encoder
 from groundling.models.weights import weights_sha256
+from groundling.predicting.description import FILE as DESCRIPTION
 from groundling.predicting.description import Described, described
+from groundling.predicting.fitted import load
 from groundling.recipes import ensemble, judged_page, push, shift, vcr
 from groundling.recipes.finetuning.result import summary
 from groundling.recipes.lifecycle import ended
@@ -102,6 +104,8 @@ class Reader:
     """Whether `data check` knows the layout."""
     sealed: bool = False
     """Whether the files carry checksums, so that every change is damage."""
+    unsealed: tuple[str, ...] = ()
+    """Names of those that carry none."""
     flags: Flags = field(default_factory=Flags)
     """What `data check` is told of columns."""
     kept: tuple[str, ...] = ()
@@ -534,6 +538,13 @@ def _regions(shelf: Shelf) -> dict[str, Reader]:
         "region store": Reader(
             lambda place: standins.store(place, ["a", "b", "c"]), _store, sealed=True
         ),
+        "region store to learn from": Reader(
+            lambda place: standins.store(place, ["a", "b", "c"]),
+            lambda place: _regions_of(whole_store(place)),
+            checked=False,
+            sealed=True,
+            unsealed=("manifest.json",),
+        ),
         "store of features": Reader(
             _shards, lambda place: _records(ShardStore(place)), checked=False
         ),
@@ -585,7 +596,10 @@ def _regions(shelf: Shelf) -> dict[str, Reader]:
 
 
 def _store(place: Path) -> object:
-    store = RegionStore(place)
+    return _regions_of(RegionStore(place))
+
+
+def _regions_of(store: RegionStore) -> object:
     rows = {name: [store[name], store.size(name), store.count(name)] for name in store}
     return [rows, store.width, store.classes, store.identity]
 
@@ -729,6 +743,10 @@ def _models(shelf: Shelf) -> dict[str, Reader]:
         checked=False,
     )
     found["what a model answers"] = Reader(_describe, described, checked=False)
+    found["fine-tuned model"] = Reader(partial(_tuned, shelf=shelf), _opened_model, checked=False)
+    found["fine-tuned model of another's task"] = Reader(
+        partial(_tuned, shelf=shelf, told=False), _opened_model, checked=False
+    )
     return found
 
 
@@ -790,6 +808,26 @@ def _processor(place: Path) -> None:
     for path in place.iterdir():
         if path.name not in ("preprocessor_config.json", "config.json"):
             path.unlink()
+
+
+def _fine_tuned(place: Path) -> None:
+    student = homes.student(place / "bert")
+    data = homes.rte(place / "glue")
+    words = ["--model", str(student), "--task", "glue/rte", "--data", str(data), "--seeds", "1"]
+    main(["finetune", *words, "--steps", "1", "--batch", "4", "--cpu", "--out", str(place / "run")])
+
+
+def _tuned(place: Path, shelf: Shelf, told: bool = True) -> None:
+    """A model with its head; if its answers are not `told`, the task's module alone knows their form."""
+    shutil.copytree(shelf.once("fine-tuned", _fine_tuned) / "run/seed-0/model", place)
+    if not told:
+        path = place / DESCRIPTION
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"form": None}))
+
+
+def _opened_model(place: Path) -> object:
+    fitted = load(place, device="cpu")
+    return [weights_sha256(fitted.student), fitted.task().name, fitted.form]
 
 
 def _released(place: Path) -> None:
@@ -966,7 +1004,7 @@ def _answers(path: Path) -> None:
             "official": str(n),
             "prediction": n % 2,
             "label": 1,
-            "outputs": [0.5, n],
+            "outputs": [0.5, n % 2],
         }
         for n in range(4)
     ]

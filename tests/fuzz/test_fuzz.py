@@ -5,8 +5,13 @@ Each of the other tests is a class of findings of the fuzzer's, once mended.
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from importlib import import_module
 from pathlib import Path
 
+import mutations
 import readers
 import trials
 
@@ -21,3 +26,43 @@ def test_damaged_files_are_refused_or_read_as_before(tmp_path: Path) -> None:
     assert len(outcomes) == EACH * len(names)
     assert [str(outcome) for outcome in outcomes if outcome.is_finding] == []
     assert {outcome.what for outcome in outcomes} == set(trials.FINE)
+
+
+def _imports_what_it_reads(place: Path) -> object:
+    return import_module(
+        json.loads((place / "a.json").read_text())["kind"].partition(":")[0]
+    ).__name__
+
+
+def test_code_that_a_file_names_and_that_runs_is_a_finding(tmp_path: Path) -> None:
+    reader = readers.Reader(
+        readers.written("a.json", '{"kind": "json:THING"}'), _imports_what_it_reads, checked=False
+    )
+    outcomes = _tried(reader, tmp_path, mutations.a_foreign_name)
+    assert "code ran" in {outcome.what for outcome in outcomes}
+
+
+def test_a_prediction_that_is_believed_is_a_finding(tmp_path: Path) -> None:
+    row = {"id": "x", "prediction": 1, "outputs": [0.5, 1]}
+    reader = readers.Reader(
+        readers.written("a.jsonl", readers.rows_of(row, row)),
+        lambda place: (place / "a.jsonl").read_text(),
+        checked=False,
+    )
+    for change in (mutations.another_prediction, mutations.another_output):
+        outcomes = _tried(reader, tmp_path / change.__name__, change)
+        assert {outcome.what for outcome in outcomes} == {"silent lie"}
+
+
+def _tried(reader: readers.Reader, folder: Path, change: mutations.Change) -> list[trials.Outcome]:
+    """What came of mutations of one kind, with a module planted that anybody can import."""
+    folder.mkdir(exist_ok=True)
+    path, here = list(sys.path), Path.cwd()
+    trials.plant(folder)
+    try:
+        bench = trials.Bench("one", reader, folder / "bench", SEED)
+        numbers = [n for n in range(400) if bench.mutation(n)[1].name == change.__name__]
+        return [bench.tried(number) for number in numbers]
+    finally:
+        sys.path[:] = path
+        os.chdir(here)

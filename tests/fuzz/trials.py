@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import os
 import resource
 import shutil
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mutations import Kind, Mutation, mutated
+from mutations import FOREIGN, Kind, Mutation, mutated
 from readers import Reader, Shelf, readers, told
 
 from groundling.check.folder import check
@@ -106,13 +107,15 @@ class Bench:
         else:
             path.write_bytes(mutation.content)
         try:
-            what, message = self._come_of(mutation)
+            what, message = self._come_of(mutation, path)
         finally:
             path.write_bytes(whole)
         about = f"{mutation.name} in {path.relative_to(self.place)}"
+        if forgotten():
+            what, message = "code ran", f"{FOREIGN} was imported"
         return Outcome(self.name, number, what, about, message)
 
-    def _come_of(self, mutation: Mutation) -> tuple[str, str]:
+    def _come_of(self, mutation: Mutation, path: Path) -> tuple[str, str]:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             what, message, after = guarded(lambda: told(self.reader.read(self.place)), self.place)
@@ -132,7 +135,7 @@ class Bench:
             return "as before", ""
         if problems or noted:
             return "reported", ""
-        if self._may_differ(mutation.kind):
+        if self._may_differ(mutation.kind, path):
             return "edited", ""
         return f"silent {mutation.kind}", _difference(self.before, after)
 
@@ -141,11 +144,20 @@ class Bench:
         report = check(self.place, self.reader.flags)
         return [*report.problems, report.layout]
 
-    def _may_differ(self, kind: Kind) -> bool:
+    def _may_differ(self, kind: Kind, path: Path) -> bool:
         """Whether another reading may go unsaid: nobody can know of an edit, nor of damage in a layout of no rules."""
-        if self.reader.sealed or kind == Kind.SAME:
+        is_sealed = self.reader.sealed and path.name not in self.reader.unsealed
+        if is_sealed or kind in (Kind.SAME, Kind.LIE):
             return False
         return kind == Kind.EDIT or not self.reader.checked
+
+
+def forgotten() -> bool:
+    """Whether the module was imported that nobody named, which is as if it had not been from then on."""
+    names = [name for name in sys.modules if name.split(".")[0] == FOREIGN.split(".")[0]]
+    for name in names:
+        del sys.modules[name]
+    return bool(names)
 
 
 def guarded(call: Callable[[], Any], place: Path) -> tuple[str, str, Any]:
@@ -264,11 +276,21 @@ def _work(pipe: Connection, offered: dict[str, Reader], folder: Path, seed: int)
     benches: dict[str, Bench] = {}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    plant(folder)
     while True:
         name, number = pipe.recv()
         if name not in benches:
             benches[name] = Bench(name, offered[name], folder / str(len(benches)), seed)
         pipe.send(benches[name].tried(number))
+
+
+def plant(folder: Path) -> None:
+    """A module that everybody can import, in the working directory: whoever does was told to by a file."""
+    path = folder / f"{FOREIGN.replace('.', '/')}.py"
+    path.parent.mkdir()
+    path.write_text("THING = 1\n")
+    os.chdir(folder)
+    sys.path.append(str(folder))
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
