@@ -22,6 +22,7 @@ from groundling.inner_steps import InnerStep
 from groundling.metrics import ACCURACY
 from groundling.models.join import Join
 from groundling.models.kinds import Kind
+from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective, Part
 from groundling.objectives.supervised import Supervised
 from groundling.recipes import teaching
@@ -210,15 +211,8 @@ def test_a_tasks_fault_is_told_by_its_name(read: Any, told: str, tmp_path: Path)
         read_splits(replace(DOGS, read=read), config)
 
 
-class Wide(nn.Module):
+class Wide(TaskHead):
     """A head with an output too many."""
-
-    @staticmethod
-    def trained_on(form: Any) -> Any:
-        return form
-
-    def count(self, labels: Tensor, choices: int, form: Any) -> int:
-        return len(labels)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         return encoded.text[:, 0, :3]

@@ -47,11 +47,11 @@ class Supervised(Objective):
     def outputs(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Outputs of the head: (B, outputs), (B, C) where every sample has C choices, (B, R) where it reads regions."""
         outputs: Tensor = self.head(encoded, batch)
-        expected = batch.rows * self.form.outputs
-        if self.form.reads == "first" and outputs.numel() != expected:
+        rows = len(batch) if self.head.apart else batch.rows
+        if self.form.reads == "first" and outputs.numel() != rows * self.form.outputs:
             raise InputError(
                 f"{type(self.head).__name__}: this head answers {tuple(outputs.shape)}, expected {self.form.outputs} "
-                f"outputs of each of {batch.rows} rows"
+                f"outputs of each of {rows} rows"
             )
         return outputs.float().view(len(batch), -1)
 
