@@ -348,6 +348,11 @@ def note(path: str, name: str) -> str:
     return name
 
 
+def apart(notes: Sequence[str]) -> list[str]:
+    """Notes without those on parts that have not left guessing, as most have not in three steps."""
+    return [note for note in notes if "has not left guessing" not in note]
+
+
 def refuse(reason: str) -> None:
     """A job that ends as a user's mistake does."""
     raise InputError(reason)

@@ -199,15 +199,16 @@ def test_a_store_without_classes(
             pretrain(config, brief, tmp_path / "refused")
         assert "\n" not in str(told.value)
         result = pretrain(changed(config, region_classes="none"), brief, tmp_path / "words")
-        assert (result["objectives"], result["notes"]) == (["masked_lm"], [])
+        assert (result["objectives"], homes.apart(result["notes"])) == (["masked_lm"], [])
         return
     pretrain(config, brief, tmp_path / "noted")
-    (note,) = json.loads((tmp_path / "noted" / "result.json").read_text())["notes"]
+    (note,) = homes.apart(json.loads((tmp_path / "noted/result.json").read_text())["notes"])
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
     rich = changed(settings, model=kind, region_classes="none")
-    (note,) = pretrain(rich, brief, tmp_path / "none")["notes"]
+    (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
     assert note.endswith(": --region-classes none")
-    assert not pretrain(changed(settings, model=kind), brief, tmp_path / "all")["notes"]
+    every = pretrain(changed(settings, model=kind), brief, tmp_path / "all")
+    assert not homes.apart(every["notes"])
 
 
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])
@@ -350,7 +351,7 @@ def test_a_phase_on_the_texts_of_two_splits(
         train_splits=splits,
     )
     result = pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
-    assert result["notes"] == [
+    assert homes.apart(result["notes"]) == [
         "this model has read the right answers of val of vqa: scores there after it are of examples that it knows"
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):

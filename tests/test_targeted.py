@@ -608,7 +608,7 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
     assert done["watched"]["td_words_used"] == [2.0, 2.0]
     (note,) = [one for one in done["notes"] if not one.startswith("val: ")]
     assert note.startswith("the confidence gate was open in 100% of all cases in epoch 1, 2:")
-    assert result["notes"] == [f"seed 0: {note}"]
+    assert f"seed 0: {note}" in result["notes"]
     assert capsys.readouterr().err.count("the confidence gate was open") == 1
     heads = load_file(seed / "model" / "groundling_heads.safetensors")
     assert {key.split(".")[0] for key in heads} == {"supervised"}
@@ -622,7 +622,7 @@ def test_a_gate_of_pairs_that_is_never_open_is_in_the_result(
     result = finetune(pairs, replace(STEPS, steps=2, batch=8), tmp_path / "out")
     done = json.loads((tmp_path / "out/seed-0/result.json").read_text())
     assert done["watched"]["td_text_gate_open"] == [0.0]
-    (note,) = result["notes"]
+    (note,) = [one for one in result["notes"] if ": val: " not in one and one[:5] != "val: "]
     assert "the confidence gate was open in 0% of all cases in epoch 1: nothing was" in note
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -89,6 +89,13 @@ class Objective(nn.Module):
         """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `count`")
 
+    def scored_against(self, batch: Batch) -> Mapping[str, Targets]:
+        """What its terms are scored against, from the batch alone: of those for which one can guess.
+
+        By it, a run tells whether a term has left guessing.
+        """
+        return {}
+
     def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
         """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
 
@@ -112,6 +119,15 @@ class Objective(nn.Module):
     def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
+
+
+class Targets(NamedTuple):
+    """What a term's items are scored against, where its loss is a cross-entropy or a squared error."""
+
+    kind: Literal["class", "share", "number"]
+    """How `values` are to be read."""
+    values: Tensor
+    """(n,) classes; (n, K) shares of classes; (n, D) numbers."""
 
 
 @documented

@@ -14,7 +14,7 @@ from groundling.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed,
 from groundling.errors import InputError
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import JOINT_LM_HEAD, LM_HEAD
-from groundling.objectives import Given, Objective, Part
+from groundling.objectives import Given, Objective, Part, Targets
 
 
 class MaskedLM(Objective):
@@ -135,6 +135,13 @@ class MaskedLM(Objective):
     def _scored(self, batch: Batch) -> Tensor:
         """Which pieces (N, T) were masked."""
         return batch.labels[self.name] != IGNORE
+
+    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+        """All ordinary pieces as they stand in the texts, of which any may be masked."""
+        text = needed(batch.text, "text", self.name)
+        labels = batch.labels[self.name]
+        pieces = labels.where(labels != IGNORE, text.ids)
+        return {"mlm": Targets("class", pieces[text.mask & ~text.special])}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked pieces, as `mlm`."""

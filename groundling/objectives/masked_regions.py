@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from groundling.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed, picked
 from groundling.errors import InputError
 from groundling.models.join import fresh
-from groundling.objectives import Objective
+from groundling.objectives import Objective, Targets
 
 
 class MaskedRegions(Objective):
@@ -120,6 +120,19 @@ class MaskedRegions(Objective):
         table = needed(encoded.region_table, "region_table", self.name)
         return F.linear(guesses, table.T, self.bias)
 
+    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+        """Classes, shares of classes, or features of the scored regions."""
+        values = batch.labels[f"{self.name}_targets"][self._scored(batch)]
+        if self.kind == "regress":
+            return {self.name: Targets("number", values)}
+        if self.kind == "hard":
+            return {self.name: Targets("class", self._best(values))}
+        return {self.name: Targets("share", values)}
+
+    def _best(self, shares: Tensor) -> Tensor:
+        """The most likely class (n,) that is something."""
+        return shares[:, self.first :].argmax(-1) + self.first
+
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () over scored regions, by the objective's name."""
         if self.kind == "regress":
@@ -131,8 +144,7 @@ class MaskedRegions(Objective):
         if self.kind == "regress":
             return {self.name: F.mse_loss(guesses, targets, reduction="sum")}
         if self.kind == "hard":
-            best = targets[:, self.first :].argmax(-1) + self.first
-            return {self.name: F.cross_entropy(guesses, best, reduction="sum")}
+            return {self.name: F.cross_entropy(guesses, self._best(targets), reduction="sum")}
         return {self.name: -(targets * guesses.log_softmax(-1)).sum()}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from groundling.batch import Batch, Encoded, Row, Sample, Sizes, needed
 from groundling.models.heads import Pooler
-from groundling.objectives import Given, Objective, Other, Part
+from groundling.objectives import Given, Objective, Other, Part, Targets
 
 NEAREST = 8
 """Texts of about the same length that are drawn, of which the one with the nearest count of CLIP pieces is taken."""
@@ -73,6 +73,10 @@ class Match(Objective):
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
         return {"match": len(batch)}
+
+    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+        """Which sides are of one text."""
+        return {"match": Targets("class", batch.labels[self.name])}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """Two-way cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from groundling.batch import Batch, Encoded, Regions, Sizes, needed, picked
 from groundling.errors import InputError
 from groundling.models.task_heads import block
-from groundling.objectives import Given, Objective, Part
+from groundling.objectives import Given, Objective, Part, Targets
 
 
 class RegionClasses(Objective):
@@ -56,6 +56,11 @@ class RegionClasses(Objective):
     def _scored(self, batch: Batch) -> Tensor:
         """Where there is a region: (N, R) bool."""
         return needed(batch.regions, "regions", self.name).mask
+
+    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+        """Every region's class."""
+        regions = needed(batch.regions, "regions", self.name)
+        return {self.name: Targets("class", self.labels(regions)[self._scored(batch)])}
 
     def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over regions."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from groundling.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.models.heads import Pooler
 from groundling.models.task_heads import answer
-from groundling.objectives import Objective
+from groundling.objectives import Objective, Targets
 
 ATTEMPTS = 20
 """Draws for a negative; a sample that finds no other image in so many stays a match."""
@@ -74,6 +74,10 @@ class SentenceImage(Objective):
         if self.alignment:
             counts["word_region"] = len(batch)
         return counts
+
+    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+        """Which samples belong together."""
+        return {self.name: Targets("class", batch.labels[self.name])}
 
     def read(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Logits (N, 2): apart, together."""

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 
+from groundling.analysis.guessing import LEFT, Guessing
 from groundling.batch import collate
 from groundling.config import Examining, TrainConfig
 from groundling.errors import InputError
@@ -158,6 +159,19 @@ class HeldOut:
             loss += weight * means[term]
         return {"loss": loss, **means}
 
+    def guessing(self) -> dict[str, float]:
+        """What who guesses loses on the same samples by term, of those for which one can; see `Guessing`."""
+        corruption = Corruption(self.training.seed)
+        found = Guessing()
+        for source in self.sources:
+            active = in_order([one for one in self.objectives if scores(source, one)])
+            for start in range(0, len(source.samples), TOGETHER):
+                indices = range(start, min(start + TOGETHER, len(source.samples)))
+                batch = collate(corruption(source.samples, indices, AFTER, active))
+                for objective in active:
+                    found.add(objective.scored_against(batch))
+        return found.levels()
+
     def _share(self, step: Step, device: torch.device) -> _Share:
         """What this process's samples add."""
         share = _Share(defaultdict(float), defaultdict(int), {})
@@ -200,6 +214,26 @@ class HeldOut:
         return next(
             chain(self.model.parameters(), *(o.parameters() for o in self.objectives))
         ).device
+
+
+def still_guessing(held: HeldOut, skilled: str) -> tuple[dict[str, Any], list[str]]:
+    """Of every term for which one can guess: its loss on some samples and what guessing loses there; notes of those
+    that have not left it, which end in what is `skilled`.
+    """
+    levels = held.guessing()
+    losses = held.measure()
+    told = {
+        term: {"loss": losses[term], "guessing": level}
+        for term, level in levels.items()
+        if term in losses
+    }
+    notes = [
+        f"{term} has not left guessing: {one['loss']:.4g}, where {one['guessing']:.4g} is what who knows no more than "
+        f"how frequent each answer is (of numbers: their mean) loses; {skilled}"
+        for term, one in told.items()
+        if not one["loss"] < LEFT * one["guessing"]
+    ]
+    return told, notes
 
 
 def held_report(held: HeldOut | None) -> dict[str, Any]:

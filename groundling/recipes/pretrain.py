@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 
 from groundling.batch import Example
 from groundling.config import (
@@ -30,8 +31,16 @@ from groundling.data.corpus_samples import corpus_samples
 from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.pictures import Mirrored, Pictured
 from groundling.data.prepared import place_of_stores
-from groundling.data.samples import DrawnTexts, Samples, TextSamples, together, with_choice
+from groundling.data.samples import (
+    DrawnTexts,
+    Samples,
+    TextSamples,
+    thinned,
+    together,
+    with_choice,
+)
 from groundling.data.several_stores import SeveralStores
+from groundling.data.unlabelled import Chosen
 from groundling.data.weighted_files import weighted, weighted_files
 from groundling.errors import InputError
 from groundling.feed import Source, sectioned
@@ -48,7 +57,14 @@ from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.recipes.finetuning.examples import check_mentioned
-from groundling.recipes.held_out import HeldOut, check_held, flattery, held_report, learned_too
+from groundling.recipes.held_out import (
+    HeldOut,
+    check_held,
+    flattery,
+    held_report,
+    learned_too,
+    still_guessing,
+)
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
@@ -72,6 +88,11 @@ from groundling.students import design_of, join_options, join_to, load_student
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.training import train
+
+ASKED = 256
+"""Samples of every source by which a trained model's parts are told from guessing."""
+ASKED_PIXELS = 32
+"""The same of a model that reads pixels, which takes a hundred times as long."""
 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
@@ -125,7 +146,12 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     trained = train(
         model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
     )
-    result = _result(trained, model, every, run.folder, data.left_out, notes, config)
+    parts, left = still_guessing(
+        HeldOut("samples", _some(sources, config), model, every, data.teachers, training),
+        "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there",
+    )
+    result = _result(trained, model, every, run.folder, data.left_out, [*notes, *left], config)
+    result["guessing"] = parts
     result |= held_report(held_out)
 
     def save(folder: Path) -> None:
@@ -582,6 +608,17 @@ def _sources(
                 name = f"{each.name}: {'+'.join(present)}"
                 sources.append(Source(samples, ratio * weight, (*present, *always), name))
     return sources
+
+
+def _some(sources: Sequence[Source], config: PretrainConfig) -> list[Source]:
+    """A few samples of every source, evenly spaced."""
+    most = ASKED_PIXELS if config.regions.images else ASKED
+    world = PartialState().num_processes  # each of which has a share
+    return [
+        replace(one, samples=Chosen(one.samples, thinned(range(len(one.samples)), most)))
+        for one in sources
+        if len(one.samples) >= world
+    ]
 
 
 def _text_alone(
