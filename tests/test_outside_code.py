@@ -120,6 +120,13 @@ def test_what_is_no_name_is_none_to_import(place: Path, capsys: Any) -> None:
     assert not (place / "ran").exists()
 
 
+def test_what_a_folder_says_wrongly_of_itself_names_its_file(place: Path, capsys: Any) -> None:
+    for wrong, told in (({"loss": "hinge"}, "hinge"), ({"task": "flue/rte", "form": None}, "flue")):
+        edited(ABOUT, **wrong)
+        complaint = refused(capsys, "evaluate", *ASKED)
+        assert complaint.startswith(f"groundling: {ABOUT}: ") and told in complaint
+
+
 def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
     edited(ABOUT, **NAMES["kind"], **NAMES["task"])
     trust = ["downloaded.evil:KIND", "downloaded.evil:TASK"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -101,8 +102,11 @@ class Loaded:
             self.student.see(about.reads.images)
             if about.ready:
                 design_of(self.student, about.design).ready(self.student, (), False)
-        head = new_head(self.student, self.form, about.head, about.design)
-        self.objective = Supervised(self.student.sizes, form=self.form, head=head, loss=about.loss)
+        with self._description():
+            head = new_head(self.student, self.form, about.head, about.design)
+            self.objective = Supervised(
+                self.student.sizes, form=self.form, head=head, loss=about.loss
+            )
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(
                 f"{folder / HEADS}: does not hold the head that {FILE} beside it tells of; fine-tune once more"
@@ -135,12 +139,21 @@ class Loaded:
             self._compare_code(about.task)
             task = named("tasks", Task, about.task)
         else:
-            task = stock("tasks", Task, about.task)
+            with self._description():
+                task = stock("tasks", Task, about.task)
         if task.version != about.version:
             self.note(
                 f"{about.task} is of version {task.version} now, the model learned version {about.version}"
             )
         return task if about.form is None else replace(task, form=about.form)
+
+    @contextmanager
+    def _description(self) -> Iterator[None]:
+        """An InputError inside, of what the folder says of itself, gets the file before it that says so."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{self.folder / FILE}: {error}") from None
 
     def _compare_code(self, *names: str) -> None:
         """Note, before any is imported, which files behind objects of yours are not what they were in training.

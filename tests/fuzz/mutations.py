@@ -477,13 +477,8 @@ def with_a_nan(box: Any, key: Any, rng: Random) -> None:
 
 FOREIGN = "planted.evil"
 """A module that is there, and that nobody named."""
-NAMES = (
-    f"{FOREIGN}:THING",
-    f"{FOREIGN}.THING",
-    FOREIGN,
-    f"{FOREIGN}:",
-    f"planted--{FOREIGN}.THING",
-)
+NAME = f"{FOREIGN}:THING"
+NAMES = (*[NAME] * 4, f"{FOREIGN}.THING", FOREIGN, f"{FOREIGN}:", f"planted--{FOREIGN}.THING")
 IMPORTED_AS = (
     "kind",
     "task",
