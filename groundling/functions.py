@@ -25,8 +25,8 @@ def function_of(name: str) -> Callable[..., Any]:
     command would name a mistake.
     """
     command = COMMANDS[name]
-    settings = settings_of(name)
-    kinds = {one.told.name: one.kind for one in settings}
+    told = settings_of(name)
+    kinds = {one.told.name: one.kind for one in told}
 
     def call(**values: object) -> Any:
         given = {key: _given(value, kinds.get(key)) for key, value in values.items()}
@@ -34,16 +34,18 @@ def function_of(name: str) -> Callable[..., Any]:
         if not all(isinstance(place, str) for place in out):
             raise InputError(f"groundling.{name}: out = {out[0]!r}, expected a text or a path")
         configs = filled(list(command.settings.values()), given, f"groundling.{name}")
-        return command.call([*configs, *out])
+        settings = [*configs, *out]
+        command.check(name, settings)
+        return command.call(settings)
 
     parameters = [
         Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
-        for one in settings
+        for one in told
     ]
     call.__dict__["__signature__"] = Signature(parameters)
     call.__name__ = call.__qualname__ = name
     call.__module__ = "groundling"
-    call.__doc__ = _explained(name, command, [one.told for one in settings])
+    call.__doc__ = _explained(name, command, [one.told for one in told])
     return call
 
 

@@ -22,7 +22,7 @@ from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetuning.checks import check
+from groundling.recipes.checks import rules
 from groundling.recipes.finetuning.description import described_of
 from groundling.recipes.finetuning.exam import check_exam, exam_of
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
@@ -69,7 +69,7 @@ def finetune(
 
     `task` is an object of your own in place of `config.task`. Raises InputError for settings that do not fit.
     """
-    check(config, training, task)
+    rules.finetune(config, training, out, task)
     if task is None:
         task = task_of(config)
     own = task.read

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from groundling.config import InfoConfig, need
+from groundling.config import InfoConfig
 from groundling.presets import describe
 
 
 def info(config: InfoConfig) -> dict[str, Any]:
     """Print the model's parts and their parameters, or one JSON object; returns what it printed."""
-    need(config, "info", "name")
     described = describe(config.name)
     if config.json:
         print(json.dumps(described))

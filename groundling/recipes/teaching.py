@@ -56,13 +56,6 @@ def text_encoder_of(student: object) -> TextEncoder | None:
     return student.text if isinstance(student, CrossModal | SingleStream) else None
 
 
-def check_parts(names: Sequence[str], teacher: str, command: str) -> None:
-    """Raises InputError for an unknown objective, or one that wants a teacher where there is none."""
-    for name in names:
-        if part_named(name).taught and not teacher:
-            raise InputError(f"{command}: {name} needs --teacher FOLDER_OR_HUB_ID")
-
-
 def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objective]:
     """Objectives by name; each one's head is drawn by its own key, so it is the same in every run that has it."""
     objectives = []
@@ -316,12 +309,10 @@ def _teachers(source: str, needs: Collection[str], given: Given) -> list[Teacher
 def inner_step(name: str, options: Adversarial) -> InnerStep | None:
     """An inner step by name, or your own, MODULE:NAME (an object, or what makes one); None without a name.
 
-    Raises InputError for an unknown name, and for options that nothing reads.
+    Raises InputError for an unknown name, or if your own is none.
     """
     if name and not is_outside(name):
         return named("inner_steps", InnerPart, name).make(options)
-    if options != Adversarial():
-        raise InputError("--adversarial-... are settings of --inner villa, which is not chosen")
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")

@@ -11,7 +11,7 @@ from pathlib import Path
 from groundling.batch import Example
 from groundling.config import OwnFile
 from groundling.data.image_files import stem
-from groundling.data.own_rows import rows_of
+from groundling.data.own_rows import own_columns, rows_of
 from groundling.errors import InputError
 from groundling.forms import Classify, Form, Regress
 from groundling.keyed import seed_of
@@ -277,8 +277,7 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
     Raises:
         InputError: the columns asked for do not go together, the file has none of them, or a row lacks a value.
     """
-    text_columns = _text_columns(options)
-    expected = _expected(text_columns, options)
+    text_columns, expected = own_columns(options)
     rows = []
     for number, (where, values) in enumerate(rows_of(path, tuple(expected))):
         for name, what in expected.items():
@@ -302,29 +301,6 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
     if grouped_by_text and len({row.group for row in rows}) < FEW_GROUPS:
         return _each_by_itself(rows)
     return rows
-
-
-def _text_columns(options: OwnFile) -> tuple[str, ...]:
-    columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
-    if len(columns) not in (1, 2):
-        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
-    return columns
-
-
-def _expected(text_columns: Sequence[str], options: OwnFile) -> dict[str, str]:
-    """The columns that are read, and what each holds."""
-    if options.group and options.dev:
-        raise InputError(
-            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
-            "leave one of them out"
-        )
-    expected = dict.fromkeys(text_columns, "a text")
-    expected[options.label] = "a label"
-    if options.image:
-        expected[options.image] = "an image file"
-    if options.group:
-        expected.setdefault(options.group, "a group")  # may be one of the others
-    return expected
 
 
 def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
