@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed"
+EXTRA = {"quickstart": "", "test": "[test]"}
+"""What each command needs beside the package itself."""
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 
 
@@ -28,27 +30,34 @@ def environment() -> dict[str, str]:
     }
 
 
-def install() -> None:
-    """Make the virtual environment, unless one for these very files is there; the stamp is written last."""
+def install(extra: str) -> None:
+    """Make the virtual environment with an extra of the package, unless it is there for these very files.
+
+    What is there without the extra gets it on top. The stamp is written last.
+    """
     files = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
     wanted = hashlib.sha256(files + f"{sys.version}{ROOT}".encode()).hexdigest()
-    if STAMP.exists() and STAMP.read_text() == wanted:
+    there = STAMP.read_text().split() if STAMP.exists() else []
+    if there[:1] == [wanted] and (not extra or extra in there):
         return
     if sys.version_info < (3, 11):
         sys.exit(f"groundling needs Python 3.11 or newer; this is {sys.version.split()[0]}")
-    shutil.rmtree(VENV, ignore_errors=True)
-    try:
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    except subprocess.CalledProcessError:
-        sys.exit(
-            "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv"
-        )
-    print("installing into .venv (about a minute) ...", flush=True)
+    if there[:1] != [wanted]:
+        shutil.rmtree(VENV, ignore_errors=True)
+        try:
+            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+        except subprocess.CalledProcessError:
+            sys.exit(
+                "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv"
+            )
+    print("installing into .venv; torch alone takes minutes to download ...", flush=True)
     constraints = ["-c", str(ROOT / "constraints.txt")]
     pip = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # Not silenced by a flag of ours: pip's own errors say best what is missing.
-    subprocess.run([*pip, *constraints, "-e", f"{ROOT}[dev]"], check=True, stderr=subprocess.STDOUT)
-    STAMP.write_text(wanted)
+    subprocess.run(
+        [*pip, *constraints, "-e", f"{ROOT}{extra}"], check=True, stderr=subprocess.STDOUT
+    )
+    STAMP.write_text(f"{wanted} {extra}".strip())
 
 
 def run(*command: str) -> None:
@@ -63,9 +72,9 @@ def run(*command: str) -> None:
 def main() -> None:
     """Dispatch."""
     command, options = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
-    if command not in {"quickstart", "test"}:
+    if command not in EXTRA:
         sys.exit(__doc__)
-    install()
+    install(EXTRA[command])
     if command == "quickstart":
         run("groundling", "quickstart", *options)
     else:

@@ -22,7 +22,7 @@ from zipfile import BadZipFile
 from groundling import __version__, config
 from groundling.documented import summary_of
 from groundling.errors import InputError, first_line, nearest
-from groundling.progress import is_first
+from groundling.progress import heard, is_first
 from groundling.runs import json_text
 
 
@@ -44,35 +44,77 @@ class Command:
     """The file that it writes, if nobody says which; empty: a run folder."""
     writes: str = ""
     """What its `--out` is, in words, if neither a run folder nor a table."""
+    needs: tuple[str, ...] = ()
+    """Settings that must be given, where its rules do not say so."""
+    rules: str = ""
+    """MODULE:NAME of a function that loads no torch and raises InputError for settings that do not go together; it \
+takes what the recipe takes, and the recipe calls it, too, whoever calls that; empty: there are none."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
 
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
+
+        Raises InputError for settings that are missing, out of their range, or do not go together, and for files,
+        folders, models and columns that are not there.
+        """
+        from groundling.recipes.checks.inputs import check_inputs
+
+        # An `out` comes last.
+        every = [
+            ("" if prefix.startswith("_") else f"{prefix}.", settings)
+            for prefix, settings in zip(self.settings, values, strict=False)
+        ]
+        for prefix, settings in every:
+            config.check_numbers(settings, prefix)
+            config.check_lists(settings, prefix)
+            if isinstance(settings, config.TrainConfig):
+                config.check_training(settings, prefix)
+        if self.needs:
+            config.need(values[0], name, *self.needs)
+        if self.rules:
+            _imported(self.rules)(*_own(values))
+        for prefix, settings in every:
+            check_inputs(settings, prefix)
+        for sharing in _shared(values):
+            from groundling.recipes.checks.sharing import check_sharing
+
+            check_sharing(sharing, _own(values))
+
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
-        module, _, function = self.recipe.partition(":")
-        recipe: Callable[..., Any] = vars(importlib.import_module(module))[function]
-        return recipe
+        return _imported(self.recipe)
 
     def call(self, values: Sequence[Any]) -> Any:
         """What the recipe returns for its settings and its `out`; what it saved goes to the hub, if it is to.
 
-        Raises InputError for a number that is out of its range, a list with something twice, where the recipe does, or
-        if what it saved cannot go there.
+        Raises InputError where the recipe does, or if what it saved cannot go there.
         """
-        for prefix, settings in zip(self.settings, values, strict=False):  # an `out` comes last
-            start = "" if prefix.startswith("_") else f"{prefix}."
-            config.check_numbers(settings, start)
-            config.check_lists(settings, start)
-        own = [value for value in values if not isinstance(value, config.Sharing)]
-        sharing = [one for one in values if isinstance(one, config.Sharing) and one.push_to_hub]
-        if not sharing or not is_first():
-            return self.function()(*own)
-        from groundling.recipes.push import check_sharing, share
-
-        check_sharing(sharing[0], own[:-1])
+        own = _own(values)
         result = self.function()(*own)
-        share(own[-1], sharing[0])
+        for sharing in _shared(values):
+            from groundling.recipes.push import share
+
+            share(own[-1], sharing)
         return result
+
+
+def _imported(place: str) -> Callable[..., Any]:
+    """The function of MODULE:NAME."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = vars(importlib.import_module(module))[name]
+    return function
+
+
+def _own(values: Sequence[Any]) -> list[Any]:
+    """What a recipe takes: what is done with a saved model is no affair of its."""
+    return [value for value in values if not isinstance(value, config.Sharing)]
+
+
+def _shared(values: Sequence[Any]) -> list[config.Sharing]:
+    """Where the model goes, if it is to go anywhere and this process is the one that sends it."""
+    shared = [one for one in values if isinstance(one, config.Sharing) and one.push_to_hub]
+    return shared if is_first() else []
 
 
 SHARED = {"_share": config.Sharing()}
@@ -89,39 +131,46 @@ COMMANDS = {
         "train a small CLIP teacher on captioned images",
         "groundling.recipes.teach:teach",
         {"_own": config.TeachConfig(), "_train": config.TEACHING, **SHARED},
+        rules="groundling.recipes.checks.rules:teach",
     ),
     "adapt": Command(
         "adapt a text encoder with a CLIP-like teacher (or without: the control)",
         "groundling.recipes.adapt:adapt",
         {"_own": config.AdaptConfig(), "_train": config.ADAPTING, **SHARED},
+        rules="groundling.recipes.checks.rules:adapt",
     ),
     "regions": Command(
         "regions of your own images, or of others' region files, as a store",
         "groundling.recipes.regions:regions",
         {"_own": config.RegionsConfig()},
         positional=("--images",),
+        rules="groundling.recipes.checks.rules:regions",
     ),
     "pretrain": Command(
         "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
         "groundling.recipes.pretrain:pretrain",
         {"_own": config.PretrainConfig(), "_train": config.PRETRAINING, **SHARED},
+        rules="groundling.recipes.checks.rules:pretrain",
     ),
     "finetune": Command(
         "fine-tune an encoder on a task, over seeds",
         "groundling.recipes.finetune:finetune",
         {"_own": config.FinetuneConfig(), "_train": config.TUNING, **SHARED},
+        rules="groundling.recipes.checks.rules:finetune",
     ),
     "predict": Command(
         "what a fine-tuned model answers to new data: your own file with its answers, best first",
         "groundling.recipes.predict:predict",
         {"_own": config.PredictConfig()},
         file="answers.csv",
+        rules="groundling.recipes.checks.rules:predict",
     ),
     "evaluate": Command(
         "score a fine-tuned model on labelled data, without any training",
         "groundling.recipes.evaluate:evaluate",
         {"_own": config.EvaluateConfig()},
         out=False,
+        needs=("model", "data"),
     ),
     "push": Command(
         "put what a run saved on Hugging Face's hub, with a card of how it was made",
@@ -129,28 +178,33 @@ COMMANDS = {
         {"_own": config.PushConfig()},
         positional=("--run",),
         out=False,
+        needs=("run", "to"),
     ),
     "probe": Command(
         "ask an encoder what it knows of a rendered world's nouns",
         "groundling.recipes.probe:probe",
         {"_own": config.ProbeConfig(), "_train": config.PROBING},
+        needs=("model", "data"),
     ),
     "ask": Command(
         "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
         "groundling.recipes.ask:ask",
         {"_own": config.AskConfig()},
+        needs=("model", "data"),
     ),
     "pairs": Command(
         "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
         "groundling.recipes.pairs:pairs",
         {"_own": config.PairsConfig()},
         speaks=True,
+        needs=("model", "data"),
     ),
     "winoground": Command(
         "does a model tell images and captions of the same words apart?",
         "groundling.recipes.winoground:winoground",
         {"_own": config.WinogroundConfig()},
         speaks=True,
+        needs=("model", "data"),
     ),
     "compare": Command(
         "adapt and fine-tune several arms beside the control, and judge them",
@@ -168,67 +222,79 @@ COMMANDS = {
         "groundling.recipes.sweep:run_sweep",
         {"_own": config.SweepConfig()},
         speaks=True,
+        needs=("file",),
     ),
     "verdict": Command(
         "judge runs against a control's: intervals, permutation, one plain sentence each",
         "groundling.recipes.verdict:verdict",
         {"_own": config.VerdictConfig()},
         speaks=True,
+        rules="groundling.recipes.checks.rules:verdict",
     ),
     "vcr": Command(
         "VCR's joint score and server file, from runs on its answers and on its rationales",
         "groundling.recipes.vcr:vcr",
         {"_own": config.VcrConfig()},
+        rules="groundling.recipes.checks.rules:vcr",
     ),
     "ensemble": Command(
         "several finished runs' probabilities, averaged and scored as one",
         "groundling.recipes.ensemble:ensemble",
         {"_own": config.EnsembleConfig()},
         positional=("--runs",),
+        rules="groundling.recipes.checks.rules:ensemble",
     ),
     "zero-shot": Command(
         "what a CLIP, or a pre-trained model's match head, answers without training on a task",
         "groundling.recipes.zero_shot:zero_shot",
         {"_own": config.ZeroShotConfig()},
+        rules="groundling.recipes.checks.rules:zero_shot",
     ),
     "retrieve": Command(
         "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
         "groundling.recipes.retrieve:retrieve",
         {"_own": config.RetrieveConfig()},
         speaks=True,
+        rules="groundling.recipes.checks.rules:retrieve",
     ),
     "similarity": Command(
         "CCA, SVCCA and PWCCA of two encoders' word embeddings",
         "groundling.recipes.similarity:similarity",
         {"_own": config.SimilarityConfig()},
+        rules="groundling.recipes.checks.rules:similarity",
     ),
     "grounded": Command(
         "do gains go with the share of visually grounded words?",
         "groundling.recipes.grounded:grounded",
         {"_own": config.GroundedConfig()},
+        needs=("base", "other", "task", "data", "counts", "tokenizer"),
     ),
     "attention": Command(
         "how diverse the attention of two cross-modal models is",
         "groundling.recipes.attention:attention",
         {"_own": config.AttentionConfig()},
+        rules="groundling.recipes.checks.rules:attention",
     ),
     "heads": Command(
         "which attention heads look where a phrase's own thing is: every head as a classifier",
         "groundling.recipes.heads:heads",
         {"_own": config.HeadsConfig()},
         speaks=True,
+        rules="groundling.recipes.checks.rules:heads",
     ),
     "modality": Command(
         "how much a model looks at, and depends on, text and image; before and after distillation",
         "groundling.recipes.modality:modality",
         {"_own": config.ModalityConfig()},
         speaks=True,
+        rules="groundling.recipes.checks.rules:modality",
     ),
     "syntax": Command(
         "which attention heads look from a word to the thing of its syntactic neighbour",
         "groundling.recipes.syntax:syntax",
         {"_own": config.SyntaxConfig()},
         speaks=True,
+        rules="groundling.recipes.checks.rules:syntax",
     ),
     "figures": Command(
         "figures for papers from what `heads`, `syntax` and `modality` wrote",
@@ -236,6 +302,7 @@ COMMANDS = {
         {"_own": config.FiguresConfig()},
         positional=("--results",),
         writes="Folder of the figures; older ones of the same names are replaced.",
+        needs=("results",),
     ),
     "look": Command(
         "a page to look at: which regions a model's words attend to, head by head, on your own photo",
@@ -244,6 +311,7 @@ COMMANDS = {
         positional=("--model",),
         file="look.html",
         writes="HTML page to write; an older page is replaced, any other file is left alone.",
+        rules="groundling.recipes.checks.rules:look",
     ),
     "info": Command(
         "parameter counts of a preset or a model folder",
@@ -252,6 +320,7 @@ COMMANDS = {
         positional=("--name",),
         out=False,
         speaks=True,
+        needs=("name",),
     ),
     "data check": Command(
         "what is wrong with a folder of data, before any training",
@@ -260,6 +329,7 @@ COMMANDS = {
         positional=("--folder",),
         out=False,
         speaks=True,
+        needs=("folder",),
     ),
     "data show": Command(
         "a photo with the boxes that a region store has of it",
@@ -268,6 +338,7 @@ COMMANDS = {
         positional=("--store", "--image"),
         file="regions.png",
         writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
+        needs=("store", "image"),
     ),
     "data world": Command(
         "render a world whose nouns have looks that only images show",
@@ -285,16 +356,19 @@ COMMANDS = {
         "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
         "groundling.recipes.shift:shift",
         {"_own": config.ShiftConfig()},
+        rules="groundling.recipes.checks.rules:shift",
     ),
     "data partition": Command(
         "a few training examples of every stratum, as a hashed list that others reproduce",
         "groundling.recipes.partition:partition",
         {"_own": config.PartitionConfig()},
+        rules="groundling.recipes.checks.rules:partition",
     ),
     "data counts": Command(
         "how often captions have each word, for `grounded`",
         "groundling.recipes.count:count",
         {"_own": config.CountsConfig()},
+        needs=("captions", "tokenizer"),
     ),
 }
 """Every command of `groundling`."""
@@ -405,9 +479,11 @@ def _no_command(words: Sequence[str]) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     values = _parse(name, command, _with_flags(command, arguments))
+    command.check(name, values)
     command.function()
     _quiet()
-    result = command.call(values)
+    with heard(name):
+        result = command.call(values)
     if command.speaks:
         return result if isinstance(result, int) else 0
     if is_first():

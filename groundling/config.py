@@ -556,6 +556,10 @@ def _numbers(kind: Any) -> frozenset[str]:
     return frozenset(one.name for one in _fields(kind) if NUMERIC.match(str(one.type)))
 
 
+MOST_BOXES = 16
+"""Per side of a grid of `look`: on a page of 360 pixels each is then 20 of them wide."""
+
+
 def check_numbers(config: object, prefix: str = "") -> None:
     """Raises InputError naming the flag of a number that is out of its range, in whichever group it stands.
 
@@ -594,16 +598,78 @@ def check_lists(config: object, prefix: str = "") -> None:
             raise InputError(f"--{prefix}{_flag(one.name)}: {twice} is there twice; leave one out")
 
 
-def check_training(config: TrainConfig) -> None:
-    """Raises InputError naming the flag of a setting that is out of its range or without effect."""
-    check_numbers(config)
+def check_training(config: TrainConfig, prefix: str = "") -> None:
+    """Raises InputError naming the flag of a setting that is out of its range or without effect.
+
+    `prefix` stands before the flag's name.
+    """
+    check_numbers(config, prefix)
     if len(config.betas) != 2:
-        raise InputError(f"--betas = {_spelt(config.betas)}, expected two numbers")
+        raise InputError(f"--{prefix}betas = {_spelt(config.betas)}, expected two numbers")
     milestones = config.milestones
     if (config.schedule == "steps") != bool(milestones):
-        raise InputError("--schedule steps and --milestones (epochs) need each other")
+        raise InputError(
+            f"--{prefix}schedule steps and --{prefix}milestones (epochs) need each other"
+        )
     if list(milestones) != sorted(set(milestones)):
-        raise InputError(f"--milestones = {_spelt(milestones)}, expected rising numbers of epochs")
+        raise InputError(
+            f"--{prefix}milestones = {_spelt(milestones)}, expected rising numbers of epochs"
+        )
+
+
+def check_adapter(options: Adapting) -> None:
+    """Raises InputError for an adapter that there is not."""
+    if options.adapter_layers not in (1, 3):
+        raise InputError(f"--adapter-layers {options.adapter_layers}: expected 1 or 3")
+    if options.adapter == "none" and options != Adapting():
+        raise InputError("--adapter-layers and --fusion are settings of --adapter, which is none")
+    if options.adapter == "attention" and options != Adapting("attention"):
+        raise InputError(
+            "--adapter attention is one layer that reads image and text together; leave --adapter-layers and --fusion "
+            "out"
+        )
+
+
+def check_look(config: LookConfig) -> None:
+    """Raises InputError for settings of which one would be ignored."""
+    need(config, "look", "model")
+    for name, value in (("per-page", config.per_page), ("most", config.most)):
+        if value < 1:
+            raise InputError(f"--{name} {value}: expected at least 1")
+    if config.first < 0:
+        raise InputError(f"--first {config.first}: expected 0 for all, or a number of pairs")
+    many = bool(config.data or config.predictions)
+    if many and (config.text or config.image or config.pair):
+        raise InputError(
+            "--text, --pair and --image are one pair of your own; leave them out with --data or --predictions"
+        )
+    if not many:
+        need(config, "look", "text")
+        if not config.text.strip():
+            raise InputError("--text: holds nothing but spaces; expected words")
+    if config.predictions and (config.task or config.data):
+        raise InputError("--predictions are the pairs themselves; leave --data and --task out")
+    if config.predictions and len(config.predictions) != 2:
+        raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
+    if config.task and not config.data:
+        raise InputError(f"--task {config.task}: pass the folder of its files, --data FOLDER")
+    if config.split and not config.task:
+        raise InputError(f"--split {config.split}: only a --task has splits")
+    if config.only and not config.task:
+        raise InputError(f"--only {config.only}: names examples of a --task")
+    if not 0 <= config.grid <= MOST_BOXES:
+        raise InputError(
+            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be "
+            "picked on a telephone's page, and what words read of each is kept in it"
+        )
+    if len(config.heads) > len(config.model):
+        raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
+
+
+def check_held(examining: Examining, is_held: bool, flags: str) -> None:
+    """Raises InputError for evaluation on the way without data for it; `flags` say what to pass."""
+    if examining.eval_every and not is_held:
+        raise InputError(f"--eval-every: nothing is held out to evaluate on; pass {flags}")
 
 
 def _flag(name: str) -> str:
@@ -1594,6 +1660,9 @@ class QuickstartConfig:
     """Draws another world, other scenes and other weights."""
     processes: int = 2
     """Runs side by side, one thread each."""
+    full: bool = False
+    """All arms, a blind teacher's too, and every probe, as in docs/results.md, section 1, in four times the time; \
+otherwise one arm that transfers looks, beside the control."""
     scale: float = 1.0
     """Multiplies every number of steps; below 1 nothing is learned, which is for trying the machinery."""
 

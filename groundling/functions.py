@@ -54,7 +54,9 @@ def function_of(name: str) -> Callable[..., Any]:
             for prefix, some in groups.items():
                 default = [command.settings[prefix]]
                 made |= {prefix: filled(default, some, f"{where}: {prefix}")[0]}
-            return command.call([*(made[prefix] for prefix in command.settings), *out])
+            every = [*(made[prefix] for prefix in command.settings), *out]
+            command.check(command_of(name), every)
+            return command.call(every)
 
     parameters = [
         Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)

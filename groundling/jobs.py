@@ -10,10 +10,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
 from groundling.errors import InputError
+from groundling.progress import SECONDS, tell
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -53,7 +55,8 @@ class _Running(NamedTuple):
 def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Call every job, at most `processes` of them side by side, and return their results by job name.
 
-    Of the jobs that are ready, the one listed first starts first; `say` is told of each one that is done.
+    Of the jobs that are ready, the one listed first starts first. On stderr there is a line for each that begins, and
+    every half minute one that says what is under way; `say` is told of each one that is done.
 
     Raises:
         InputError: the first one that a job raises, with the job's name before it; no further job is started.
@@ -70,14 +73,25 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
                 waiting.remove(job)
                 future = pool.submit(job.call, *job.arguments)
                 running[future] = _Running(job, time.perf_counter())
+                tell(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
             if not running:
                 names = [job.name for job in waiting]
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            done, _ = wait(running, SECONDS, FIRST_COMPLETED)
+            if not done:
+                tell(_under_way(running.values(), len(results), len(jobs)))
+            for future in done:
                 job, began = running.pop(future)
                 results[job.name] = _result(job, future, pool)
                 say(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
+
+
+def _under_way(running: Iterable[_Running], done: int, every: int) -> str:
+    """How many jobs are done, and what runs for how long."""
+    now = time.perf_counter()
+    since = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]
+    return f"{done} of {every} jobs are done; under way: {', '.join(since)}"
 
 
 def side_by_side(

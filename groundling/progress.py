@@ -1,19 +1,25 @@
-"""What a long phase says of itself: a bar in a terminal, a line every half minute where there is none."""
+"""What a command says of itself: bars of long phases in a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import TextIO, TypeVar
+from weakref import WeakValueDictionary
 
 from tqdm import tqdm
 
 T = TypeVar("T")
 SECONDS = 30.0
-"""Between two lines; a phase that takes less says nothing."""
+"""Between two lines; a command that takes less says nothing."""
+TICK = 0.05
+"""Least seconds between two looks at whether half a minute is over."""
 
 
 def is_first() -> bool:
@@ -56,6 +62,7 @@ class Progress:
         self.samples = 0
         self.measured: dict[str, float] = {}
         self.speaks = is_first()
+        _UNDER_WAY[next(_NUMBERS)] = self
         in_terminal = self.speaks and self.stream.isatty()
         self.bar = tqdm(
             desc=what,
@@ -108,15 +115,77 @@ class Progress:
     def close(self) -> None:
         """The phase is over."""
         self.bar.close()
+        for number, phase in list(_UNDER_WAY.items()):
+            if phase is self:
+                del _UNDER_WAY[number]
 
     def _write(self, line: str) -> None:
+        _LAST.time = time.monotonic()
         print(line, file=self.stream, flush=True)  # a log file would keep lines back
+
+
+_UNDER_WAY: WeakValueDictionary[int, Progress] = WeakValueDictionary()
+"""Phases of this process that are not over, by the order in which they began."""
+_NUMBERS = count()
+
+
+class _Last:
+    """When this process said something last, by the clock of `time.monotonic`."""
+
+    time = 0.0
+
+
+_LAST = _Last()
+
+
+def tell(line: str) -> None:
+    """Say a line on stderr now, of the main process alone."""
+    if is_first():
+        _LAST.time = time.monotonic()
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def heard(what: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Let a command, called `what`, say a line where it has been silent for half a minute, whatever it does.
+
+    The line is that of the innermost phase under way, such as one of many short ones, or of one with long steps. Where
+    there is none, it says how long the command has been at work.
+    """
+    if not is_first():
+        yield
+        return
+    out = sys.stderr if stream is None else stream
+    over = threading.Event()
+    began = _LAST.time = time.monotonic()
+
+    def watch() -> None:
+        while not over.wait(max(_LAST.time + SECONDS - time.monotonic(), TICK)):
+            now = time.monotonic()
+            phases = sorted(_UNDER_WAY.items())
+            is_shown = any(not phase.bar.disable for _, phase in phases)
+            if is_shown or now - _LAST.time < SECONDS:
+                continue
+            _LAST.time = now
+            elapsed = timedelta(seconds=round(now - began))
+            line = phases[-1][1].line() if phases else f"{what}: at work, {elapsed} so far"
+            print(line, file=out, flush=True)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
 
 
 def followed(items: Collection[T], what: str, unit: str) -> Iterator[T]:
     """The items, one by one, of a phase that says how far it is."""
     progress = Progress(what, len(items), unit)
-    for item in items:
-        yield item
-        progress.step()
-    progress.close()
+    try:
+        for item in items:
+            yield item
+            progress.step()
+    finally:
+        progress.close()

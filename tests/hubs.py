@@ -51,5 +51,6 @@ def put_up(monkeypatch: pytest.MonkeyPatch, fault: str = "") -> Hub:
     """The hub, in place of the real one."""
     hub = Hub(fault)
     monkeypatch.setattr("groundling.recipes.push.HfApi", hub)
-    monkeypatch.setattr("groundling.recipes.push.is_there", lambda: True)
+    monkeypatch.setattr("groundling.recipes.checks.sharing.HfApi", hub)
+    monkeypatch.setattr("groundling.recipes.checks.sharing.is_there", lambda: True)
     return hub

@@ -277,6 +277,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupted(*_: object) -> dict:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
     monkeypatch.setattr("groundling.recipes.adapt.adapt", interrupted)
     assert main(["adapt"]) == 130
     assert (
@@ -333,7 +334,7 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         err == f"  problem: {bad}, line 10: label 'maybe' is none of entailment, not_entailment\n"
     )
-    assert main(["data", "check", str(tmp_path / "absent")]) == 1
+    assert main(["data", "check", str(tmp_path / "absent")]) == 2
     assert "no such folder" in capsys.readouterr().err
 
 

@@ -68,9 +68,12 @@ NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 NOT_RUN = {
     (
         "results.md",
-        "groundling quickstart --seed 0 --out runs/quickstart-0",
+        "groundling quickstart --full --seed 0 --out runs/quickstart-0",
     ): "renders 32,000 images; test_quickstart.py has fewer",
-    ("results.md", "groundling quickstart --seed 0 --out runs/quickstart"): "a stand-in is there",
+    (
+        "results.md",
+        "groundling quickstart --full --seed 0 --out runs/quickstart",
+    ): "a stand-in is there",
     ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
     (
         "papers.md",

@@ -16,8 +16,9 @@ from PIL import Image
 from groundling.charts import Panel, panels
 from groundling.config import QuickstartConfig
 from groundling.errors import InputError
+from groundling.jobs import Job
 from groundling.recipes import quickstart as module
-from groundling.recipes.quickstart import ARMS, quickstart
+from groundling.recipes.quickstart import ARMS, SHORT_ARMS, quickstart
 from groundling.recipes.quickstart_page import (
     LINEAR,
     NOTHING,
@@ -51,12 +52,13 @@ from pathlib import Path
 
 import groundling
 from groundling.config import QuickstartConfig
+from groundling.jobs import Job
 from groundling.recipes import quickstart as module
 from groundling.world import WorldConfig
 
 assert Path(groundling.__file__).is_relative_to({site!r}), groundling.__file__
 module.WorldConfig = partial(WorldConfig, **{sizes!r})
-module.PROBES = {{name: replace(how, seeds=1) for name, how in module.PROBES.items()}}
+module.SHORT_PROBES = {{name: replace(how, seeds=1) for name, how in module.SHORT_PROBES.items()}}
 module.quickstart(QuickstartConfig(scale=0.003, processes=1), {out!r})
 """
 
@@ -64,8 +66,8 @@ module.quickstart(QuickstartConfig(scale=0.003, processes=1), {out!r})
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WorldConfig", partial(WorldConfig, **SIZES))
-    few = {name: replace(how, seeds=1) for name, how in module.PROBES.items()}
-    monkeypatch.setattr(module, "PROBES", few)
+    few = {name: replace(how, seeds=1) for name, how in module.SHORT_PROBES.items()}
+    monkeypatch.setattr(module, "SHORT_PROBES", few)
 
 
 @pytest.mark.usefixtures("small")
@@ -80,12 +82,12 @@ def test_from_nothing_to_the_report_and_again(
     shown = wheels.run(Path(site), code, out.parent)
     assert [path.name for path in out.parent.iterdir()] == ["q"]
     result = json.loads((out / "result.json").read_text())
-    assert list(result["arms"]) == list(ARMS) and len(ARMS) == 5
+    assert tuple(result["arms"]) == SHORT_ARMS
     for found in result["arms"].values():
         asked = set(VISUAL) | set(READ_OUT) | set(LINEAR) | set(TEXTUAL)
         assert set(found) == asked | {"linear/category"}
     page = (out / "report.html").read_text()
-    for name in (*ARMS, "guessing"):
+    for name in (*SHORT_ARMS, "guessing"):
         first = rf"^{re.escape(name)}  +([01]\.\d\d|{NOTHING})"
         assert re.search(first, shown, re.MULTILINE), name
         assert name in page
@@ -98,7 +100,8 @@ def test_from_nothing_to_the_report_and_again(
         assert figure.size[0] > 500
 
     # The control and each arm start from the same encoder; the control alone has no teacher.
-    for name, (arm, source, _) in ARMS.items():
+    for name in SHORT_ARMS:
+        arm, source, _ = ARMS[name]
         folder = out / "arms" / name.replace(", ", "-").replace(" ", "-") / "adapt"
         config = json.loads((folder / "config.json").read_text())["config"]
         assert config["arm"] == arm
@@ -119,6 +122,34 @@ def test_from_nothing_to_the_report_and_again(
     assert changed <= {"result.json", "report.html", "report.png"}
     with pytest.raises(InputError, match="seed: 0 there, 1 now"):
         quickstart(replace(CONFIG, seed=1), out, again.append)
+    with pytest.raises(InputError, match="full: False there, True now"):
+        quickstart(replace(CONFIG, full=True), out, again.append)
+
+
+def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) -> None:
+    full = {job.name: job for job in module._Plan(QuickstartConfig(full=True), tmp_path).jobs()}
+    short = {job.name: job for job in module._Plan(QuickstartConfig(), tmp_path).jobs()}
+    assert set(short) < set(full) and len(ARMS) == 5
+    steps = {name: job.arguments[1].steps for name, job in full.items() if len(job.arguments) == 3}
+    steps.pop("new encoder")
+    assert (steps["teacher"], steps["teacher-blind"], steps["text encoder"]) == (900, 250, 1500)
+    asked = {"odd": (3, 500), "truth": (3, 250), "text": (1, 250)}
+    for name, (arm, source, _) in ARMS.items():
+        adapting, training, _ = full[name].arguments
+        assert (adapting.arm, training.steps) == (arm, 500)
+        assert adapting.student == str(tmp_path / "encoder" / "model")
+        assert adapting.teacher == (str(tmp_path / source / "model") if source else "")
+        for part, wanted in asked.items():
+            probing, training, _ = full[f"{name}: probes, {part}"].arguments
+            assert (probing.seeds, training.steps) == wanted
+    # Of what both do, the short one does less of what takes longest.
+    less = {name for name in short if _settings(short[name]) != _settings(full[name])}
+    fewer = {f"{arm}: probes, {part}" for arm in SHORT_ARMS for part in ("odd", "truth")}
+    assert less == {"teacher", *fewer}
+
+
+def _settings(job: Job) -> list[object]:
+    return [one for one in job.arguments if not isinstance(one, World)]
 
 
 # -- numbers by hand -------------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from groundling.cli import main
 from groundling.config import TUNING, FinetuneConfig, changed, configured
 from groundling.find import instances
 from groundling.published import PUBLISHED
+from groundling.recipes.checks.task_names import TASKS
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.paper import Note, agrees, mark, spelt
 from groundling.recipes.sweeping.parts import slug
 from groundling.recipes.sweeping.plan import columns
 from groundling.recipes.sweeping.steps import steps_of
-from groundling.recipes.sweeping.task_names import TASKS
 from groundling.tasks import Task
 
 FILE = """

@@ -25,8 +25,9 @@ from groundling.config import (
     hints,
 )
 from groundling.errors import InputError
-from groundling.recipes.adapt import adapt, arm_of
-from groundling.recipes.teaching import check_teacher, unread
+from groundling.recipes.adapt import adapt
+from groundling.recipes.checks.names import arm_of, check_teacher
+from groundling.recipes.teaching import unread
 
 
 def lists() -> list[tuple[str, str, str]]:

@@ -30,6 +30,7 @@ from groundling.errors import InputError
 from groundling.keyed import generator
 from groundling.models.attention import AttentionMap, Place
 from groundling.models.crossmodal import CrossModal
+from groundling.progress import followed
 from groundling.report import new_figure, svg_of
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def _batches(
     samples = TextSamples(unlabelled, *model.inputs(max_length), keep=0)
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
-    for start in range(0, len(order), size):
+    for start in followed(range(0, len(order), size), "attention maps", "batch"):
         numbers = order[start : start + size]
         rows = samples.get(numbers)
         sides = []

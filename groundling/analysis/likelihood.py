@@ -26,6 +26,7 @@ from groundling.models.heads import LMHead
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.saved_heads import HEADS, LM_HEAD, load_head
 from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.progress import followed
 
 Masking = Literal["within-word", "original"]
 """What is masked while a piece is scored: it and the later pieces of its word, or it alone."""
@@ -109,7 +110,11 @@ class LanguageModel:
         sums = np.zeros(len(texts))
         pieces = np.zeros(len(texts), np.int64)
         order = sorted(first.values(), key=lambda number: len(rows[number][0].ids))
-        copies = (copy for number in order for copy in self._copies(number, *rows[number], masking))
+        copies = (
+            copy
+            for number in followed(order, "texts", "text")
+            for copy in self._copies(number, *rows[number], masking)
+        )
         for batch in _filled(copies, CAUSAL_ROOM if self.causal else ROOM):
             for copy, found in zip(batch, self._log_probabilities(batch), strict=True):
                 sums[copy.text] += found.sum()

@@ -12,6 +12,7 @@ from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.data.visual_facts import MASK
 from groundling.data.words import spans
 from groundling.errors import InputError
+from groundling.progress import followed
 
 BATCH = 64
 """Texts run at a time."""
@@ -70,5 +71,5 @@ def pieces_of(part: Part, row: Row) -> np.ndarray:
 
 def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """The values in their order, `BATCH` at a time."""
-    for start in range(0, len(values), BATCH):
+    for start in followed(range(0, len(values), BATCH), "texts", "batch"):
         yield values[start : start + BATCH]

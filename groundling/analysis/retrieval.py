@@ -18,6 +18,7 @@ from groundling.batch import collate, needed
 from groundling.data.caption_samples import CaptionSamples
 from groundling.keyed import generator
 from groundling.models.clip import TwoTowers
+from groundling.progress import followed
 
 RANKS = (1, 5, 10)
 """Recall is reported at each of these."""
@@ -180,12 +181,12 @@ def _embedded(
     model.eval()
     device = model.mean.device
     texts = []
-    for start in range(0, len(samples.texts), batch):
+    for start in followed(range(0, len(samples.texts), batch), "captions", "batch"):
         stop = min(start + batch, len(samples.texts))
         encoded = model(collate(samples.texts.get(range(start, stop))).to(device))
         texts.append(needed(encoded.text_embedding, "text_embedding", "retrieval").cpu())
     images = []
-    for start in range(0, len(samples), batch):
+    for start in followed(range(0, len(samples), batch), "images", "batch"):
         stop = min(start + batch, len(samples))
         encoded = model(collate(samples.get(range(start, stop), ())).to(device))
         images.append(needed(encoded.image_embedding, "image_embedding", "retrieval").cpu())

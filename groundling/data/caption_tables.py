@@ -55,12 +55,7 @@ def columns_for(
 
     Raises InputError if a column that was named is missing, or none is recognised as captions.
     """
-    captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
-    for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
-        if name and name not in header:
-            raise InputError(
-                f"{path}: no column {name!r}; there are: {', '.join(header)}; mend --{flag}-column"
-            )
+    captions = check_told(path, header, told)
     image = told.image_column or _named(IMAGES, header, captions)
     image = image or _only(header, captions, lambda name: _all(names_image, rows, name))
     if image and not told.image_column and names_image(image):
@@ -78,6 +73,17 @@ def columns_for(
             "pass --caption-column"
         )
     return Columns(captions, image)
+
+
+def check_told(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:
+    """The columns of captions that were named; raises InputError if one, or that of the images, is missing."""
+    captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
+    for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
+        if name and name not in header:
+            raise InputError(
+                f"{path}: no column {name!r}; there are: {', '.join(header)}; mend --{flag}-column"
+            )
+    return captions
 
 
 def _named(names: Sequence[str], header: Sequence[str], taken: Sequence[str]) -> str:

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from groundling.config import OwnFile
 from groundling.data.tables import (
     TABLES,
     columns_of,
     lines_of,
     read_text,
     refuse_halves,
+    run_together,
     table_values,
 )
 from groundling.errors import InputError
@@ -73,6 +75,51 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[st
             yield number, texts_in(item, columns)
         except InputError as error:
             raise InputError(f"{where_of(path, number)}: {error}") from None
+
+
+def own_columns(options: OwnFile) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The columns of texts, one or two, and all columns that a task of one's own file reads, with what each holds.
+
+    Raises InputError for columns that do not go together.
+    """
+    text_columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
+    if len(text_columns) not in (1, 2):
+        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
+    if options.group and options.dev:
+        raise InputError(
+            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
+            "leave one of them out"
+        )
+    if options.label in text_columns:
+        raise InputError(
+            f"--text {options.text}: column {options.label!r} is the label, which no text may tell; leave it out"
+        )
+    expected = dict.fromkeys(text_columns, "a text")
+    expected[options.label] = "a label"
+    if options.image:
+        expected[options.image] = "an image file"
+    if options.group:
+        expected.setdefault(options.group, "a group")  # may be one of the others
+    return text_columns, expected
+
+
+def check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raises InputError as `rows_of` does, as far as a file's header or its first row tells."""
+    next(rows_of(path, tuple(columns)), None)
+
+
+def check_asked(path: Path, header: Sequence[str], columns: Mapping[str, str], mark: str) -> None:
+    """Raises InputError for a column, or one of several by comma, that a header lacks, naming the setting that says it.
+
+    `columns`: what settings say, by the name of the setting, which `mark` stands before in messages.
+    """
+    for setting, listed in columns.items():
+        for name in filter(None, map(str.strip, listed.split(","))):
+            if name not in header:
+                raise InputError(
+                    f"{path}: no column {name!r}; there are: {', '.join(header)}{run_together(header)}; "
+                    f"{mark}{setting} says which column it is"
+                )
 
 
 def whole_rows(

@@ -26,6 +26,7 @@ from groundling.keyed import generator, seed_of
 from groundling.models.attention import AttentionMap
 from groundling.models.kinds import Student
 from groundling.models.patches import PatchReader
+from groundling.progress import followed
 
 BATCH = 32
 """Samples that are read at a time."""
@@ -186,7 +187,8 @@ def batches_of(
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
     training = model.training
     model.eval()
-    for start in range(part.rank * batch, len(order), batch * part.world):
+    starts = range(part.rank * batch, len(order), batch * part.world)
+    for start in followed(starts, "looking", "batch"):
         places = [int(place) for place in order[start : start + batch]]
         some = list(samples.get(places, ()))
         yield collate(some).to(device), some, places

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from groundling.batch import Example, Gold
-from groundling.config import LookConfig, need
+from groundling.config import LookConfig, check_look
 from groundling.data.image_files import stem
 from groundling.data.own_rows import texts_in, whole_rows
 from groundling.data.pictures import files_below, only
@@ -20,8 +20,6 @@ from groundling.find import named
 from groundling.predicting.examples import split
 from groundling.tasks import Task
 
-MOST_BOXES = 16
-"""Per side of a grid: on a page of 360 pixels each is then 20 of them wide."""
 RIGHT = "became right"
 WRONG = "became wrong"
 STAYED_RIGHT = "stayed right"
@@ -82,7 +80,7 @@ class Pairs:
 
 def pairs_of(config: LookConfig) -> Pairs:
     """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
-    _check(config)
+    check_look(config)
     counts: dict[str, int] = {}
     if config.predictions:
         found, counts = _changed(config)
@@ -100,42 +98,6 @@ def pairs_of(config: LookConfig) -> Pairs:
             f"--most for more pages (of {config.per_page} pairs each, --per-page)"
         )
     return Pairs(found, counts)
-
-
-def _check(config: LookConfig) -> None:
-    """Raises InputError for settings of which one would be ignored."""
-    need(config, "look", "model")
-    for name, value in (("per-page", config.per_page), ("most", config.most)):
-        if value < 1:
-            raise InputError(f"--{name} {value}: expected at least 1")
-    if config.first < 0:
-        raise InputError(f"--first {config.first}: expected 0 for all, or a number of pairs")
-    many = bool(config.data or config.predictions)
-    if many and (config.text or config.image or config.pair):
-        raise InputError(
-            "--text, --pair and --image are one pair of your own; leave them out with --data or --predictions"
-        )
-    if not many:
-        need(config, "look", "text")
-        if not config.text.strip():
-            raise InputError("--text: holds nothing but spaces; expected words")
-    if config.predictions and (config.task or config.data):
-        raise InputError("--predictions are the pairs themselves; leave --data and --task out")
-    if config.predictions and len(config.predictions) != 2:
-        raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
-    if config.task and not config.data:
-        raise InputError(f"--task {config.task}: pass the folder of its files, --data FOLDER")
-    if config.split and not config.task:
-        raise InputError(f"--split {config.split}: only a --task has splits")
-    if config.only and not config.task:
-        raise InputError(f"--only {config.only}: names examples of a --task")
-    if not 0 <= config.grid <= MOST_BOXES:
-        raise InputError(
-            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be "
-            "picked on a telephone's page, and what words read of each is kept in it"
-        )
-    if len(config.heads) > len(config.model):
-        raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
 
 
 def _own(config: LookConfig) -> Pair:

@@ -15,18 +15,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.batch import Batch, Encoded, Sizes
-from groundling.config import Adapting
+from groundling.config import Adapting, check_adapter
 from groundling.errors import InputError, first_line
 from groundling.forms import Answer
 from groundling.models.attention import Watch
 from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
+from groundling.models.folders import ADAPTER, is_adapter
 from groundling.models.kinds import Kind, Student
 from groundling.models.task_heads import HEAD, Reading, TaskHead, answer
 from groundling.models.weights import weights_sha256
 from groundling.runs import disk_errors, json_text, read_json
 
-ABOUT = "adapter.json"
-"""What an adapter is, and the CLIP that it stands on."""
 WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"
 TEXT = "clip_text"
@@ -73,7 +72,7 @@ class ClipAdapter(Student):
     """
 
     def __init__(self, base: Base, options: Adapting) -> None:
-        """Raises InputError for settings that do not go together; see `check_adapter`."""
+        """Raises InputError for settings that do not go together; see `groundling.config.check_adapter`."""
         super().__init__()
         check_adapter(options)
         self.base = base
@@ -137,8 +136,8 @@ class ClipAdapter(Student):
             "adapter_layers": self.options.adapter_layers,
             "fusion": self.options.fusion,
         }
-        with disk_errors(folder / ABOUT):
-            (folder / ABOUT).write_text(json_text(about, indent=1) + "\n", encoding="utf-8")
+        with disk_errors(folder / ADAPTER):
+            (folder / ADAPTER).write_text(json_text(about, indent=1) + "\n", encoding="utf-8")
             own = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
             save_file(own, folder / WEIGHTS)
 
@@ -150,19 +149,6 @@ def _layers(width: int, out: int, layers: int) -> nn.Sequential:
         parts += [nn.GELU()] if number else []
         parts.append(nn.Linear(width if not number else out, out))
     return nn.Sequential(*parts)
-
-
-def check_adapter(options: Adapting) -> None:
-    """Raises InputError for an adapter that there is not."""
-    if options.adapter_layers not in (1, 3):
-        raise InputError(f"--adapter-layers {options.adapter_layers}: expected 1 or 3")
-    if options.adapter == "none" and options != Adapting():
-        raise InputError("--adapter-layers and --fusion are settings of --adapter, which is none")
-    if options.adapter == "attention" and options != Adapting("attention"):
-        raise InputError(
-            "--adapter attention is one layer that reads image and text together; leave --adapter-layers and --fusion "
-            "out"
-        )
 
 
 class AdapterHead(TaskHead):
@@ -191,7 +177,7 @@ def load_adapter(source: str | Path) -> ClipAdapter:
 
     Raises InputError if the folder is damaged, or the CLIP is not there or has other weights.
     """
-    path = Path(source) / ABOUT
+    path = Path(source) / ADAPTER
     about = read_json(path)
     fields: Mapping[str, Any] = about if isinstance(about, dict) else {}
     settings = {name: fields.get(name) for name in ("adapter", "adapter_layers", "fusion")}
@@ -215,11 +201,6 @@ def load_adapter(source: str | Path) -> ClipAdapter:
             f"{Path(source) / WEIGHTS}: not the weights of this adapter ({first_line(error)})"
         ) from None
     return model
-
-
-def is_adapter(source: str) -> bool:
-    """Whether a folder was written by `ClipAdapter.export`."""
-    return (Path(source) / ABOUT).exists()
 
 
 KIND = Kind("adapter over CLIP", is_adapter, load_adapter)

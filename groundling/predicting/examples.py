@@ -11,7 +11,7 @@ from PIL import Image
 
 from groundling.batch import Example
 from groundling.data.image_files import stem
-from groundling.data.own_rows import Where, texts_in, whole_rows
+from groundling.data.own_rows import Where, check_asked, texts_in, whole_rows
 from groundling.data.pictures import Picture
 from groundling.errors import InputError
 from groundling.forms import Choose, Form
@@ -180,13 +180,7 @@ def lines_of(
     Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
     """
     header, rows = whole_rows(path, ())
-    for setting, listed in vars(columns).items():
-        for name in split(listed):
-            if name not in header:
-                raise InputError(
-                    f"{path}: no column {name!r}; there are: {', '.join(header)}; "
-                    f"{sight.names.mark}{setting} says which column it is"
-                )
+    check_asked(path, header, vars(columns), sight.names.mark)
     texts = columns.texts
     if len(texts) not in (1, 2):
         raise InputError(f"--text {columns.text}: expected one column, or two by comma")

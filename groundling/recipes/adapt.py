@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from groundling.analysis.retention import Pairs, Retention, read_pairs
-from groundling.config import AdaptConfig, Distilling, TrainConfig, check_numbers, check_training
+from groundling.config import AdaptConfig, Distilling, TrainConfig
 from groundling.data.captions import Wanted
 from groundling.data.corpus_samples import CorpusSamples, corpus_samples
 from groundling.data.prepared import place_of_stores
 from groundling.data.samples import Samples, TextInput, WindowInput
 from groundling.data.weighted_files import Weighted, weighted_files
-from groundling.errors import InputError, nearest
 from groundling.feed import Source, sectioned
 from groundling.inner_steps import InnerStep
 from groundling.keyed import seed_of
@@ -30,14 +29,16 @@ from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.objectives import Given, Objective, part_named
+from groundling.objectives import Given, Objective
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
 from groundling.recipes.adapting.parts import learned, length_note, match_by_length
 from groundling.recipes.adapting.reading import Reading, reading_of
 from groundling.recipes.cards import FILLS_MASKS, library_of
-from groundling.recipes.held_out import HeldOut, check_held, flattery, held_report
+from groundling.recipes.checks import rules
+from groundling.recipes.checks.names import Arm
+from groundling.recipes.held_out import HeldOut, flattery, held_report
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import (
     Classroom,
@@ -54,64 +55,13 @@ from groundling.recipes.teaching import (
 from groundling.teachers.itself import Itself
 from groundling.training import train
 
-ARMS = {
-    "mlm": "mlm",
-    "xdbert": "joint_mlm+match+clip_tokens",
-    "l1": "mlm+l1",
-    "contrastive": "mlm+contrastive",
-}
-"""Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """What an arm is made of."""
-
-    names: list[str]
-    """Objectives, each once."""
-    joint: bool
-    """Some of them need the cross-modal encoder."""
-    taught: bool
-    """Some of them need a teacher's features."""
-
-
-def arm_of(text: str, masked_lm: bool = True) -> Arm:
-    """What `--arm` asks for, without `mlm` if `masked_lm` is off; raises InputError for an unknown name."""
-    told = text.split("+")
-    for part in told:
-        if told.count(part) > 1:
-            raise InputError(f"--arm {text}: {part} is there twice, and would be trained once")
-    names = [name for part in told for name in ARMS.get(part, part).split("+")]
-    names = list(dict.fromkeys(names))
-    parts = []
-    for name in names:
-        try:
-            parts.append(part_named(name))
-        except InputError as error:
-            more = nearest(name, ARMS) or f"; {error}"
-            raise InputError(f"--arm {text}: {name!r} is none of {', '.join(ARMS)}{more}") from None
-    if {"mlm", "joint_mlm"} <= set(names):
-        names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
-    if not masked_lm:
-        if "mlm" not in names or len(names) == 1:
-            raise InputError(
-                f"--no-masked-lm: --arm {text} is {'+'.join(names)}; expected masked LM and an objective beside it, as "
-                "in l1 and contrastive"
-            )
-        names.remove("mlm")
-        parts = [part_named(name) for name in names]
-    return Arm(names, any(part.joint for part in parts), any(part.taught for part in parts))
-
 
 def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
     """Adapt the student and write `out/model`, a stock HF folder, and `out/result.json`; returns the result.
 
     With `save_joint`, the whole cross-modal model goes to `out/joint`. Raises InputError for settings that do not fit.
     """
-    arm = arm_of(config.arm, config.masked_lm)
-    _check(config, arm)
-    check_numbers(config)
-    check_training(training)
+    arm = rules.adapt(config, training, out)
     inner = inner_step(config.inner, config.adversarial)
     inputs: dict[str, str | Path] = {f"text:{n}": f.file for n, f in enumerate(_files(config))}
     inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
@@ -272,27 +222,6 @@ def _export(
         model.export(folder / "joint")
         save_objectives(folder / "joint", objectives)
     return fills_masks
-
-
-def _check(config: AdaptConfig, arm: Arm) -> None:
-    if not config.student:
-        raise InputError(f"--arm {config.arm} needs --student FOLDER_OR_HUB_ID")
-    if not config.teacher and (arm.joint or arm.taught):
-        raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
-    check_held(config.examining, bool(config.held), "--held FILES, texts that are not learned from")
-    learned_from = {each.file for each in _files(config)}
-    for path in config.held:
-        if path in learned_from:
-            raise InputError(f"--held {path}: --text has it, too, so that it is learned from")
-    if config.crossing.save_joint and not arm.joint:
-        raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
-    if config.keep_projection:
-        projects = {"l1", "contrastive"} & set(arm.names) and config.distilling.sentence
-        if not projects:
-            raise InputError(
-                f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1, with a "
-                "--sentence share above 0"
-            )
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from groundling.analysis.answers import Answers, Notes, embedding, fill_mask, st
 from groundling.analysis.knowledge import averaged, summary
 from groundling.analysis.linear import compared
 from groundling.analysis.noun_states import noun_states
-from groundling.config import AskConfig, need
+from groundling.config import AskConfig
 from groundling.data.visual_facts import VisualFact, open_visual_facts
 from groundling.errors import InputError
 from groundling.evaluation import Scores
@@ -42,7 +42,6 @@ def ask(config: AskConfig, out: str | Path) -> dict[str, Any]:
     There `prediction` and `label` number the fact's options; the label is the first of the most frequent answers.
     Raises InputError for a missing setting, a mode that does not exist or that the model cannot do, and bad data.
     """
-    need(config, "ask", "model", "data")
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
     facts, left_out, beside = open_visual_facts(config.data)

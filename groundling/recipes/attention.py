@@ -12,9 +12,9 @@ from groundling.batch import Example
 from groundling.config import AttentionConfig
 from groundling.data.corpora import corpus
 from groundling.data.samples import thinned
-from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.crossmodal import CrossModal, load_crossmodal
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run
 from groundling.runs import disk_errors, write_json, write_whole
 from groundling.tasks import Task
@@ -26,12 +26,7 @@ def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
     Writes `attention.json` and `attention.svg`, and the same numbers as `result.json`, which are returned. Raises
     InputError if a folder holds no whole cross-modal model, or the models do not fit each other.
     """
-    if not config.a or not config.b:
-        raise InputError(
-            "attention needs --a and --b, each a folder `joint` of `adapt --save-joint`"
-        )
-    if bool(config.text) == bool(config.task and config.data):
-        raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
+    rules.attention(config, out)
     run = Run(out, "attention", asdict(config), {"data": config.data})
     a = load_crossmodal(config.a)
     b = load_crossmodal(config.b)

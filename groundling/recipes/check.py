@@ -7,13 +7,12 @@ from pathlib import Path
 
 from groundling.check.folder import check
 from groundling.check.places import Flags
-from groundling.config import CheckConfig, need
+from groundling.config import CheckConfig
 from groundling.errors import InputError
 
 
 def data_check(config: CheckConfig) -> int:
     """Print what the folder holds and its faults; exit status 1 if there are any, else 0."""
-    need(config, "data check", "folder")
     if bool(config.own.text) != bool(config.own.label):
         raise InputError("data check: --text and --label are of one file; pass both or none")
     report = check(Path(config.folder), Flags(config.columns, config.own))

@@ -10,7 +10,8 @@ from typing import Any
 from groundling.config import AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
 from groundling.errors import InputError
 from groundling.recipes.sweeping.parts import Sweep, Tuning, Variant
-from groundling.recipes.sweeping.run import sweep
+from groundling.recipes.sweeping.ready import check_runs
+from groundling.recipes.sweeping.steps import steps_of
 
 CONTROL = "mlm"
 
@@ -45,7 +46,12 @@ def compare(
         tuple(Tuning(task, tuning) for task in tasks),
         config.seeds,
     )
-    return sweep(what, out, config.processes, say)
+    steps = steps_of(what, Path(out))
+    check_runs(what, steps, Path(out))
+    # Torch, which mistakes do without.
+    from groundling.recipes.sweeping.run import sweep
+
+    return sweep(what, steps, out, config.processes, say)
 
 
 def _check(config: CompareConfig) -> None:

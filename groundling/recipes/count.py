@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from groundling.analysis.grounded import count_pieces, count_words, vocabulary_hash
-from groundling.config import CountsConfig, need
+from groundling.config import CountsConfig
 from groundling.data.captions import Wanted, caption_lines
 from groundling.errors import InputError
 from groundling.hashing import data_hash
@@ -19,7 +19,6 @@ def count(config: CountsConfig, out: str | Path) -> str:
     The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
     InputError if a file or the tokenizer cannot be read, or `out` cannot be written.
     """
-    need(config, "data counts", "captions", "tokenizer")
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
     wanted = Wanted(config.caption_splits, config.columns).of(config.captions)

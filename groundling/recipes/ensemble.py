@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from groundling.config import EnsembleConfig, need
+from groundling.config import EnsembleConfig
 from groundling.errors import InputError, refuse
 from groundling.evaluation import MANY, Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify, Form, Regress
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run
 from groundling.runs import disk_errors, finished, write_json
 from groundling.shift.partitions import name_of
@@ -35,7 +36,7 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         InputError: Fewer than two members, members of other tasks or examples, or a task whose answers have no
             probabilities.
     """
-    need(config, "ensemble", "runs", "task", "data")
+    rules.ensemble(config, out)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     if not isinstance(task.form, Classify | Answer | Regress):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from groundling.config import EvaluateConfig, need
+from groundling.config import EvaluateConfig
 from groundling.predicting.fitted import opened, sight_of
 from groundling.predicting.scoring import scores_on
 from groundling.recipes.lifecycle import say_notes
@@ -16,7 +16,6 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
 
     Raises InputError as it does.
     """
-    need(config, "evaluate", "model", "data")
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=False)
     data = Path(config.data)

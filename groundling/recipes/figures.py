@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.config import FiguresConfig, need
+from groundling.config import FiguresConfig
 from groundling.errors import InputError
 from groundling.grounding.figures import figures_of, write_figures
 from groundling.runs import read_json
@@ -19,7 +19,6 @@ def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
 
     Raises InputError if a folder holds no such result, two are called the same, or a format is unknown.
     """
-    need(config, "figures", "results")
     names = [Path(folder).resolve().name for folder in config.results]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -17,13 +17,15 @@ from groundling.data.samples import Samples
 from groundling.evaluation import Scores, evaluate, scored, write_answers
 from groundling.forms import Form
 from groundling.keyed import seed_of
-from groundling.models.adapters import ClipAdapter, is_adapter
+from groundling.models.adapters import ClipAdapter
+from groundling.models.folders import is_adapter
 from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_layer
 from groundling.models.single_stream import SingleStream
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
+from groundling.recipes.checks import rules
 from groundling.recipes.finetuning.baselines import (
     Majority,
     beside_majority,
@@ -31,7 +33,6 @@ from groundling.recipes.finetuning.baselines import (
     text_alone,
     without_images,
 )
-from groundling.recipes.finetuning.checks import check
 from groundling.recipes.finetuning.description import described_of
 from groundling.recipes.finetuning.exam import check_exam, exam_of
 from groundling.recipes.finetuning.examples import Splits, read_splits, task_of, trained_on
@@ -80,7 +81,7 @@ def finetune(
     Beside the scores stands what the most common answer reaches, and with `config.baselines` what the texts alone do.
     `task` is an object of your own in place of `config.task`. Raises InputError for settings that do not fit.
     """
-    check(config, training, task)
+    rules.finetune(config, training, out, task)
     given = task
     if task is None:
         task = task_of(config)

@@ -14,7 +14,7 @@ from groundling.analysis.gains import Split, analyse, figure, listing, null_spli
 from groundling.analysis.grounded import Grounding
 from groundling.analysis.verdict import Runs
 from groundling.batch import Example
-from groundling.config import GroundedConfig, need
+from groundling.config import GroundedConfig
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.models.loading import load_tokenizer
@@ -22,9 +22,6 @@ from groundling.recipes.lifecycle import Run
 from groundling.report import Section, write_report
 from groundling.runs import write_whole
 from groundling.tasks import Task
-
-REQUIRED = ("base", "other", "task", "data", "counts", "tokenizer")
-"""Settings without a default."""
 
 
 def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
@@ -34,7 +31,6 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     examples as `examples.md`. Raises InputError if a setting is missing, a run folder has no finished run of the task,
     or runs and data do not hold the same examples.
     """
-    need(config, "grounded", *REQUIRED)
     task = named("tasks", Task, config.task)
     base = _runs_of(config.task, "base", config.base)
     other = _runs_of(config.task, "other", config.other)

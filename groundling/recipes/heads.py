@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from groundling.batch import Example, needed
-from groundling.config import HeadsConfig, check_numbers, need
+from groundling.config import HeadsConfig
 from groundling.errors import InputError
 from groundling.find import named
 from groundling.grounding.entities import Grounding, Phrase, State
@@ -23,6 +23,7 @@ from groundling.grounding.leaderboard import Board, halves
 from groundling.grounding.passes import Look
 from groundling.models.weights import saved_sha256
 from groundling.recipes.attending import Attended, inputs_of, read_all
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, counted, table
 from groundling.runs import write_whole
@@ -66,9 +67,7 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
             part of its text, or no phrase is left.
     """
-    need(config, "heads", "data")
-    need(config.attending, "heads", "model")
-    check_numbers(config)
+    rules.heads(config, out)
     task = named("tasks", Task, config.task)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them

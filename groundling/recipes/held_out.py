@@ -33,12 +33,6 @@ TOGETHER = 64
 """Samples in one pass over all processes, where --batch-tokens leaves their number open."""
 
 
-def check_held(examining: Examining, is_held: bool, flags: str) -> None:
-    """Raises InputError for evaluation on the way without data for it; `flags` say what to pass."""
-    if examining.eval_every and not is_held:
-        raise InputError(f"--eval-every: nothing is held out to evaluate on; pass {flags}")
-
-
 def exam_every(
     examining: Examining,
     split: str,

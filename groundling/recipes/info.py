@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from groundling.config import InfoConfig, need
+from groundling.config import InfoConfig
 from groundling.presets import describe
 from groundling.runs import json_text
 
 
 def info(config: InfoConfig) -> dict[str, Any]:
     """Print the model's parts and their parameters, or one JSON object; returns what it printed."""
-    need(config, "info", "name")
     described = describe(config.name)
     if config.json:
         print(json_text(described))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from groundling.batch import Example, Sample
-from groundling.config import Attending, ModalityConfig, Targeted, check_numbers, need
+from groundling.config import Attending, ModalityConfig, Targeted
 from groundling.data.samples import Changed, Samples, thinned
 from groundling.errors import InputError
 from groundling.grounding import attribution, selected_words
@@ -44,6 +44,7 @@ from groundling.grounding.passes import Consumer, Look, Pass, partners
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.single_stream import SingleStream
 from groundling.recipes.attending import inputs_of, read_all
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.subjects import Subject, examples_of, reads_pixels, subject_of
 from groundling.recipes.teaching import teacher_inputs
@@ -72,11 +73,7 @@ def modality(config: ModalityConfig, out: str | Path) -> dict[str, Any]:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
             labels where their answers are asked for, or settings do not fit the model.
     """
-    need(config, "modality", "data")
-    need(config.attending, "modality", "model")
-    if config.teacher:
-        need(config, "modality --teacher", "teacher_images")
-    check_numbers(config)
+    rules.modality(config, out)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them
     run = Run(out, "modality", settings, _inputs(config), config.attending.cpu)

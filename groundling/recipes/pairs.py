@@ -23,7 +23,7 @@ from groundling.analysis.preferences import (
     less,
     macro,
 )
-from groundling.config import PairsConfig, need
+from groundling.config import PairsConfig
 from groundling.data.minimal_pairs import MinimalPair, read_minimal_pairs
 from groundling.data.samples import thinned
 from groundling.errors import InputError
@@ -46,7 +46,6 @@ def pairs(config: PairsConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: A setting or the data is wrong, the model has no head for it, or texts are too long for it.
     """
-    need(config, "pairs", "model", "data")
     items = _few(read_minimal_pairs(config.data), config.most_pairs)
     inputs = {"model": config.model, "data": config.data, "other": config.other}
     run = Run(out, "pairs", asdict(config), inputs, config.cpu)

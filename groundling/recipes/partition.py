@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from groundling.config import PartitionConfig, need
-from groundling.errors import InputError
+from groundling.config import PartitionConfig
 from groundling.find import named
+from groundling.recipes.checks import rules
 from groundling.shift.partitions import NEVER, manifest, write_manifest
 from groundling.tasks import Task
 
@@ -17,10 +17,8 @@ def partition(config: PartitionConfig, out: str | Path) -> str:
     Raises:
         InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
     """
-    need(config, "data partition", "task", "data", "per")
+    rules.partition(config, out)
     path = Path(out)
-    if path.is_dir():
-        raise InputError(f"{out}: is a folder; --out names the file of the partition")
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     content = manifest(task, folder, config.per, config.seed, config.by, config.allow_fewer)

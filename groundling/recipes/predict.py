@@ -11,7 +11,7 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.config import PredictConfig, need
+from groundling.config import PredictConfig
 from groundling.errors import InputError
 from groundling.predicting.answers import Prediction, Wording, cells_of, columns_of
 from groundling.predicting.data import data_lines
@@ -19,11 +19,11 @@ from groundling.predicting.examples import Line
 from groundling.predicting.fitted import opened, sight_of
 from groundling.predicting.loaded import Loaded, such
 from groundling.predicting.sight import Sight
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import say_notes
 from groundling.runs import json_text, plain, write_new
 from groundling.tasks import Task
 
-ENDINGS = (".csv", ".tsv", ".jsonl")
 BREAKS = re.compile(r"[\t\r\n]+")
 """What no cell of a tab-separated file can hold; a space stands for it there."""
 FIRST = 5
@@ -41,14 +41,8 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: A setting or a row does not fit the model, or `out` exists already.
     """
-    need(config, "predict", "model", "data")
+    rules.predict(config, out)
     out = Path(out)
-    if out.suffix not in ENDINGS:
-        raise InputError(f"--out {out}: expected a file that ends in {', '.join(ENDINGS)}")
-    if out.exists():
-        raise InputError(f"{out}: exists already; choose another --out, or remove it")
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=config.skip_bad)
     task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)

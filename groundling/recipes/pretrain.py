@@ -11,14 +11,7 @@ import torch
 from accelerate import PartialState
 
 from groundling.batch import Example
-from groundling.config import (
-    PretrainConfig,
-    TrainConfig,
-    changed,
-    check_numbers,
-    check_training,
-    need,
-)
+from groundling.config import PretrainConfig, TrainConfig, changed
 from groundling.data.caption_images import in_store
 from groundling.data.captions import (
     Captioned,
@@ -56,10 +49,10 @@ from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.recipes.checks import rules
 from groundling.recipes.finetuning.examples import check_mentioned
 from groundling.recipes.held_out import (
     HeldOut,
-    check_held,
     flattery,
     held_report,
     learned_too,
@@ -69,9 +62,7 @@ from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.regions_of import Shelf, check_regions, made_by, manifests
 from groundling.recipes.teaching import (
     Classroom,
-    check_parts,
     check_saved,
-    check_teacher,
     classroom,
     fewer_negatives,
     inner_step,
@@ -100,9 +91,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
 
     Raises InputError for settings that do not fit.
     """
-    _check(config)
-    check_numbers(config)
-    check_training(training)
+    rules.pretrain(config, training, out)
     inner = inner_step(config.inner, config.adversarial)
     settings = {**asdict(config), "train": asdict(training)}
     run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
@@ -194,44 +183,6 @@ def _result(
         result["watched"] = watched
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return result
-
-
-def _check(config: PretrainConfig) -> None:
-    """Raises InputError for settings that are missing, or do not go together."""
-    need(config, "pretrain", "student", "regions")
-    if bool(config.captions) == bool(config.task):
-        raise InputError(
-            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
-        )
-    if config.captions and config.data:
-        raise InputError(f"--data {config.data}: captions have none; pass --task with it")
-    for flag, given in (
-        ("--listing", config.listing),
-        ("--caption-splits", " ".join(config.caption_splits)),
-        ("--eval-captions", " ".join(config.eval_captions)),
-        ("--eval-listing", config.eval_listing),
-    ):
-        if config.task and given:
-            raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
-    if config.task_answers != "right" and not config.task:
-        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
-    if config.train_splits and not config.task:
-        raise InputError(
-            f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"
-        )
-    if config.regions.mentioned and not config.task:
-        raise InputError("--mentioned: captions name no objects by their numbers; pass --task")
-    if not config.grounded and config.task:
-        raise InputError("--no-grounded: a task's texts are about its images; pass --captions")
-    if config.partition and not config.task:
-        raise InputError(
-            f"--partition {config.partition}: captions have none; pass --task and --data"
-        )
-    held = config.eval_captions or config.eval_listing or config.eval_splits
-    flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
-    check_held(config.examining, bool(held), flags)
-    check_parts(config.objectives, config.teacher, "pretrain")
-    check_teacher(config.objectives, config.teacher, config.inner, "pretrain")
 
 
 def _inputs(config: PretrainConfig) -> dict[str, str | Path]:

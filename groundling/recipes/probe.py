@@ -11,7 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from groundling.batch import Example
-from groundling.config import FinetuneConfig, ProbeConfig, TrainConfig, need
+from groundling.config import FinetuneConfig, ProbeConfig, TrainConfig
 from groundling.errors import InputError
 from groundling.recipes.finetune import one_run
 from groundling.recipes.lifecycle import Run, ended
@@ -43,7 +43,6 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
     its accuracies are means over the seeds that learned anything, and None if none did. Raises InputError if the
     folder holds nothing to ask, or something that cannot be asked.
     """
-    need(config, "probe", "model", "data")
     if config.seeds < 1:
         raise InputError(f"--seeds {config.seeds}: expected 1 or more")
     world = Path(config.data)

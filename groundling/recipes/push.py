@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
 
-from groundling.config import PushConfig, Sharing, need
+from groundling.config import PushConfig, Sharing
 from groundling.errors import InputError, first_line, in_one_line
-from groundling.models.hub import is_there
 from groundling.predicting.seeds import chosen
 from groundling.recipes.cards import DEFAULTS, card
+from groundling.recipes.checks.sharing import check_repository
 from groundling.runs import finished, read_json
-
-NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def push(config: PushConfig) -> dict[str, Any]:
@@ -24,8 +20,7 @@ def push(config: PushConfig) -> dict[str, Any]:
 
     Raises InputError if the run has not finished, saved no model, or the hub refuses it.
     """
-    need(config, "push", "run", "to")
-    _check_name(config.to)
+    check_repository(config.to)
     seed = None if config.seed < 0 else config.seed
     folder = Path(config.run)
     model = chosen(folder, seed).folder
@@ -40,24 +35,6 @@ def push(config: PushConfig) -> dict[str, Any]:
     return {"pushed": str(model), "to": url}
 
 
-def check_sharing(sharing: Sharing, settings: Sequence[object]) -> None:
-    """Raises InputError, before a run of some settings begins, for what would only be seen after hours."""
-    _check_name(sharing.push_to_hub)
-    if any(vars(one).get("save_model") is False for one in settings):
-        raise InputError("--push-to-hub: --no-save-model leaves nothing to push")
-    if not is_there():
-        raise InputError(
-            "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; leave it out and use "
-            "`groundling push` later"
-        )
-    try:
-        HfApi().whoami()
-    except Exception as error:  # of the HTTP client, which is another one from version to version
-        raise InputError(
-            f"--push-to-hub: the hub does not know you ({first_line(error)}); log in with `hf auth login`"
-        ) from None
-
-
 def share(out: str, sharing: Sharing) -> None:
     """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
     config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
@@ -68,13 +45,6 @@ def share(out: str, sharing: Sharing) -> None:
             f"{out}: the run is finished and saved, but not pushed ({error}); try again with "
             f"`groundling push {out} --to {sharing.push_to_hub}`"
         ) from None
-
-
-def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise InputError(
-            f"{name}: no name on the hub; expected OWNER/NAME of letters, digits, - _ ."
-        )
 
 
 def _described(folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from groundling.data.regions import RegionWriter
 from groundling.data.shards import Part
 from groundling.errors import InputError
 from groundling.jobs import Job, on_processor, run_jobs
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import counted
 from groundling.vision.extract import extract
@@ -37,7 +38,8 @@ def regions(
     """
     state = PartialState(cpu=on_processor(config.cpu), timeout=PATIENCE)
     part = Part(state.process_index, state.num_processes)
-    _refuse_settings(config, part)
+    rules.regions(config, out)
+    _refuse_processes(config, part)
     run = _open(config, out)
     if run.result is not None:
         return run.result
@@ -64,19 +66,7 @@ def regions(
     return run.finish(result | ({"notes": notes} if notes else {}))
 
 
-def _refuse_settings(config: RegionsConfig, part: Part) -> None:
-    if bool(config.images) == bool(config.imports):
-        raise InputError("regions needs --images FOLDER or --imports FILE, one of them")
-    if min(config.shard, config.batch, config.processes) < 1 or config.grid < 0:
-        raise InputError(
-            "regions: --shard, --batch and --processes are at least 1, --grid is not below 0"
-        )
-    if not config.imports and (config.ids or config.ids_as):
-        raise InputError("regions: --ids and --ids-as name the images of --imports; leave them out")
-    if bool(config.boxes) and config.grid:
-        raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
-    if config.also_detected and not config.boxes:
-        raise InputError("regions: --also-detected adds to --boxes; without, leave it out")
+def _refuse_processes(config: RegionsConfig, part: Part) -> None:
     if part.world > 1 and config.processes > 1:
         raise InputError(
             "regions: torchrun and --processes both start processes; leave one of them out"

@@ -25,7 +25,7 @@ from groundling.analysis.retrieval import (
 )
 from groundling.analysis.sentences import reads, sentence_vectors
 from groundling.batch import Example
-from groundling.config import RetrieveConfig, Targeted, check_numbers, need
+from groundling.config import RetrieveConfig, Targeted
 from groundling.data.caption_images import find_images, with_store_ids
 from groundling.data.captions import (
     Captioned,
@@ -39,6 +39,7 @@ from groundling.errors import InputError
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import place_of_features
 from groundling.report import table
@@ -90,10 +91,7 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
         InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
             student's vectors have not the width of the model's space.
     """
-    need(config, "retrieve", "model", "captions", "images")
-    check_numbers(config)
-    if config.max_length and not config.student:
-        raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
+    rules.retrieve(config, out)
     # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
     captioned, left_out = _captioned(config)
     image = load_clip_image(config.model)

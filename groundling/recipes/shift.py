@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from groundling.config import ShiftConfig, need
+from groundling.config import ShiftConfig
 from groundling.errors import InputError
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.runs import finished, read_json
 from groundling.shift.attack import Attack
@@ -50,8 +51,7 @@ def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Settings do not fit the kind, a file cannot be read, or no item is left.
     """
-    need(config, "data shift", "data")
-    _check(config)
+    rules.shift(config, out)
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
     wordnet = None
@@ -85,35 +85,6 @@ def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
         result["before, of the items written"] = measured(made.before, lemma)
     result["after"] = measured(made.lines, lemma)
     return run.finish(result)
-
-
-USES = {
-    "legacy": ("sm", "plural"),
-    "attack": ("advtop", "keeptop"),
-    "attack_rationale": ("advtop", "keeptop"),
-    "losses": ("advtop", "keeptop"),
-    "predictions": ("im",),
-}
-"""Settings that only some kinds read."""
-
-
-def _check(config: ShiftConfig) -> None:
-    """Raises InputError for a setting that the kind does not read, or lacks."""
-    for name, kinds in USES.items():
-        if config.__dict__[name] and config.kind not in kinds:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(
-                f"data shift: --kind {config.kind} does not read {flag}, only {' and '.join(kinds)}"
-            )
-    if config.kind == "im":
-        need(config, "data shift --kind im", "predictions")
-    has_attack = bool(config.attack or config.attack_rationale)
-    if config.kind in ("advtop", "keeptop") and has_attack == bool(config.losses):
-        raise InputError(
-            f"data shift --kind {config.kind} needs --attack FOLDER or --losses FILE, one of them"
-        )
-    if config.kind == "keeptop" and config.keep < 1:
-        raise InputError(f"data shift: --keep {config.keep}, expected at least 1")
 
 
 def _inputs(config: ShiftConfig, wordnet: WordNet | None) -> dict[str, str | Path]:

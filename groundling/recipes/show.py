@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from groundling.config import ShowConfig, need
+from groundling.config import ShowConfig
 from groundling.errors import InputError
 from groundling.recipes.lifecycle import say_notes
 from groundling.runs import disk_errors, write_whole
@@ -24,7 +24,6 @@ def data_show(config: ShowConfig, out: str | Path) -> dict[str, Any]:
 
     Raises InputError for what cannot be read, and for a file in the way.
     """
-    need(config, "data show", "store", "image")
     path = Path(out)
     _check_place(path)
     found = shown(config.store, config.image, config.images)

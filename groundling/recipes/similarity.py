@@ -8,8 +8,8 @@ from typing import Any
 
 from groundling.analysis.similarity import similarity as compare_models
 from groundling.config import SimilarityConfig
-from groundling.errors import InputError
 from groundling.published import PWCCA
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run
 
 
@@ -18,8 +18,7 @@ def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
 
     Raises InputError if a model is missing, is none, or shares too few words with the other.
     """
-    if not config.a or not config.b:
-        raise InputError("similarity needs --a and --b, each a model or `random`")
+    rules.similarity(config, out)
     run = Run(out, "similarity", asdict(config), {})
     result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
     result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groundling.config import SweepConfig, need
+from groundling.config import SweepConfig
 from groundling.errors import InputError, nearest
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.parts import PaperTable, Sweep
 from groundling.recipes.sweeping.plan import Plan
+from groundling.recipes.sweeping.ready import check_runs
 from groundling.recipes.sweeping.steps import check_notes, steps_of
 from groundling.runs import open_run, write_json
 
@@ -24,18 +25,20 @@ def run_sweep(
     With `plan` nothing is run, but printed and written to `out/plan.json`; with `miniature` everything is run on small
     stand-ins. Raises InputError for a mistake in the file, and for data that is missing, before anything runs.
     """
-    need(config, "sweep", "file")
     what = read_sweep(config.file)
     check_notes(steps_of(what, Path(out)), what)
     what = _narrowed(what, config)
     if config.plan:
         return _show(what, config, Path(out), say)
-    # Torch, which a plan does without.
+    steps = steps_of(what, Path(out))
+    if not config.miniature:
+        check_runs(what, steps, Path(out))
+    # Torch, which plans and mistakes do without.
     from groundling.recipes.sweeping.run import miniature, sweep
 
     if config.miniature:
         return miniature(what, out, config.processes, say)
-    return sweep(what, out, config.processes, say)
+    return sweep(what, steps, out, config.processes, say)
 
 
 def _narrowed(what: Sweep, config: SweepConfig) -> Sweep:

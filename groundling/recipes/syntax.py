@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from groundling.batch import needed
-from groundling.config import SyntaxConfig, check_numbers, need
+from groundling.config import SyntaxConfig
 from groundling.data.conllu import Parse, read_parses, written
 from groundling.data.parsers import PARSERS, parses_by
 from groundling.errors import InputError
@@ -32,6 +32,7 @@ from groundling.grounding.syntax import (
     questions,
 )
 from groundling.recipes.attending import Attended, inputs_of, read_all
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.report import TableRow, counted, table
 from groundling.runs import write_whole
@@ -68,12 +69,9 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
             installed, or no relation has enough arcs.
     """
-    need(config, "syntax", "data")
-    check_numbers(config)
+    rules.syntax(config, out)
     if config.write_captions:
         return _write_captions(config)
-    need(config, "syntax", "parses")
-    need(config.attending, "syntax", "model")
     source = _file(config)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them

@@ -14,33 +14,24 @@ from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
 from groundling.analysis.retrieval import MEAN, retrieval
-from groundling.config import (
-    TEACHING,
-    TeachConfig,
-    TrainConfig,
-    check_numbers,
-    check_training,
-    need,
-)
+from groundling.config import TEACHING, TeachConfig, TrainConfig
 from groundling.data.caption_images import find_images
 from groundling.data.caption_samples import CaptionSamples, Cut
 from groundling.data.captions import Captioned, Captions, has_splits, keep_listed
 from groundling.data.samples import WindowInput
-from groundling.errors import InputError
 from groundling.exams import Exam
 from groundling.keyed import seed_of
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer, precision_note
 from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
-from groundling.recipes.held_out import check_held, exam_every, flattery, learned_too
+from groundling.recipes.checks import rules
+from groundling.recipes.held_out import exam_every, flattery, learned_too
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.teaching import fewer_negatives
 from groundling.runs import PREPARED, whole_folder
 from groundling.training import train
 
-NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
-"""Settings that an existing CLIP leaves no choice of."""
 COUNTS = ("images", "captions")
 """What `retrieval` tells besides scores."""
 
@@ -51,11 +42,7 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     Raises:
         InputError: captions or images are missing or malformed, or `out` holds another run.
     """
-    need(config, "teach", "captions", "images")
-    check_numbers(config)
-    check_training(training)
-    _check_start(config)
-    _check_exam(config)
+    rules.teach(config, training, out)
     settings = {**asdict(config), "train": asdict(training)}
     inputs = {"captions": config.captions, "images": config.images, "start": config.start}
     inputs |= {"eval_captions": config.eval_captions, "eval_listing": config.eval_listing}
@@ -96,27 +83,6 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
     if held_out is not None:
         result["retrieval"] = retrieval(model, held_out)
     return run.finish(result, lambda folder: model.export(folder / "model"))
-
-
-def _check_start(config: TeachConfig) -> None:
-    """Raises InputError for settings of a new CLIP beside an existing one."""
-    if not config.start:
-        return
-    new = TeachConfig()
-    for name in NEW:
-        if vars(config)[name] != vars(new)[name]:
-            raise InputError(
-                f"--start {config.start}: --{name} is for a new CLIP, this one has its own; leave it out"
-            )
-
-
-def _check_exam(config: TeachConfig) -> None:
-    """Raises InputError for evaluation on the way of nothing, or on nothing."""
-    held = config.eval_captions or config.eval_listing or config.eval_splits
-    flags = "--eval-captions FILE, --eval-listing FILE or --eval-splits NAMES"
-    check_held(config.examining, bool(held), flags)
-    if config.examining.eval_every and config.untrained:
-        raise InputError("--eval-every: --untrained leaves no training to evaluate on the way")
 
 
 def _exam(model: TwoTowers, held_out: CaptionSamples | None, config: TeachConfig) -> Exam | None:

@@ -55,22 +55,6 @@ def text_encoder_of(student: object) -> TextEncoder | None:
     return student.text if isinstance(student, CrossModal | SingleStream) else None
 
 
-def check_parts(names: Sequence[str], teacher: str, command: str) -> None:
-    """Raises InputError for an unknown objective, or one that wants a teacher where there is none."""
-    for name in names:
-        if part_named(name).taught and not teacher:
-            raise InputError(f"{command}: {name} needs --teacher FOLDER_OR_HUB_ID")
-
-
-def check_teacher(names: Sequence[str], teacher: str, inner: str, command: str) -> None:
-    """Raises InputError for a teacher whose features nobody reads; an inner step of one's own may."""
-    if not teacher or is_outside(inner) or any(part_named(name).taught for name in names):
-        return
-    raise InputError(
-        f"{command}: nothing reads --teacher {teacher}; name an objective that does, such as --objectives contrastive"
-    )
-
-
 SILENT = frozenset({"cache_gb", "teacher_cache"})
 """Settings that say where something is kept, which need no reader."""
 
@@ -358,12 +342,10 @@ def _teachers(source: str, needs: Collection[str], given: Given) -> list[Teacher
 def inner_step(name: str, options: Adversarial) -> InnerStep | None:
     """An inner step by name, or your own, MODULE:NAME (an object, or what makes one); None without a name.
 
-    Raises InputError for an unknown name, and for options that nothing reads.
+    Raises InputError for an unknown name, or if your own is none.
     """
     if name and not is_outside(name):
         return named("inner_steps", InnerPart, name).make(options)
-    if options != Adversarial():
-        raise InputError("--adversarial-... are settings of --inner villa, which is not chosen")
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")

@@ -12,9 +12,10 @@ import numpy as np
 
 from groundling.analysis.agreement import Agreement
 from groundling.batch import Example
-from groundling.config import VcrConfig, need
+from groundling.config import VcrConfig
 from groundling.data.tables import read_json_lines
 from groundling.errors import InputError
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run
 from groundling.runs import RESULT, finished, write_whole
 from groundling.tasks import Task
@@ -39,13 +40,7 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
     """
-    need(config, "vcr", "data")
-    if not config.both:
-        need(config, "vcr", "answers", "rationales")
-    elif config.answers or config.rationales:
-        raise InputError(
-            f"vcr: --both {config.both} answers and gives reasons; leave out --answers and --rationales"
-        )
+    rules.vcr(config, out)
     folder = Path(config.data)
     split = config.split
     asked = items(folder, split)

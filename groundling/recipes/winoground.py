@@ -14,7 +14,7 @@ from accelerate import PartialState
 
 from groundling.analysis.preferences import WINOGROUND, as_json, estimate, less
 from groundling.batch import Example
-from groundling.config import WinogroundConfig, need
+from groundling.config import WinogroundConfig
 from groundling.data.several_stores import SeveralStores
 from groundling.data.winoground import FILE, Winoground, read_winoground
 from groundling.recipes.lifecycle import Run, say_notes
@@ -37,7 +37,6 @@ def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: A setting or the data is wrong, an image is missing, or the model has no head for it.
     """
-    need(config, "winoground", "model", "data")
     examples = read_winoground(config.data)
     sources = [config.model, *([config.other] if config.other else [])]
     run = Run(out, "winoground", asdict(config), _inputs(config), config.cpu)

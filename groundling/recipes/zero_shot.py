@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.batch import Example
-from groundling.config import ZeroShotConfig, check_numbers, need
+from groundling.config import ZeroShotConfig
 from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.samples import thinned
 from groundling.data.several_stores import SeveralStores
@@ -19,6 +19,7 @@ from groundling.evaluation import Scores, most_likely, write_answers
 from groundling.find import named
 from groundling.forms import Answer, Choose, Classify
 from groundling.metrics import collapsed
+from groundling.recipes.checks import rules
 from groundling.recipes.lifecycle import Run, say_notes
 from groundling.recipes.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
 from groundling.recipes.regions_of import Shelf, manifests
@@ -46,10 +47,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
             similarities differ to make clusters of.
     """
-    need(config, "zero-shot", "model", "task", "data")
-    if not config.regions:
-        need(config, "zero-shot with a CLIP", "images")
-    check_numbers(config)
+    rules.zero_shot(config, out)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     kind = _kind(task)
@@ -93,7 +91,7 @@ def _kind(task: Task) -> Kind:
 
 
 def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
-    """Raises InputError for a setting that this kind of task does not read, or a prompt without an answer."""
+    """Raises InputError for a setting that this kind of task does not read."""
     given = asdict(config)
     unset = asdict(ZeroShotConfig())
     for name, reader in USES.items():
@@ -101,8 +99,6 @@ def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
             raise InputError(
                 f"zero-shot: {task.name} does not read --{name}, only tasks of {reader} do"
             )
-    if "{answer}" not in config.prompt:
-        raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
     if kind == "answers" and config.regions:
         raise InputError(
             f"zero-shot: {task.name} has {task.form.outputs:,} answers, and a match head would read the image once for "

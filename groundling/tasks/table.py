@@ -13,7 +13,7 @@ from typing import NamedTuple
 from groundling.batch import Example
 from groundling.config import OwnFile
 from groundling.data.image_files import stem
-from groundling.data.own_rows import rows_of, where_of
+from groundling.data.own_rows import own_columns, rows_of, where_of
 from groundling.data.tables import separator_note
 from groundling.data.words import one_spelling
 from groundling.errors import InputError
@@ -338,8 +338,7 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
     Raises:
         InputError: the columns asked for do not go together, the file has none of them, or a row lacks a value.
     """
-    text_columns = _text_columns(options)
-    expected = _expected(text_columns, options)
+    text_columns, expected = own_columns(options)
     rows = []
     places = {name: place for place, name in enumerate(expected)}
     text_places = [places[name] for name in text_columns]
@@ -369,33 +368,6 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
     if grouped_by_text and _are_few(rows):
         return _each_by_itself(rows)
     return rows
-
-
-def _text_columns(options: OwnFile) -> tuple[str, ...]:
-    columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
-    if len(columns) not in (1, 2):
-        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
-    return columns
-
-
-def _expected(text_columns: Sequence[str], options: OwnFile) -> dict[str, str]:
-    """The columns that are read, and what each holds."""
-    if options.group and options.dev:
-        raise InputError(
-            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
-            "leave one of them out"
-        )
-    if options.label in text_columns:
-        raise InputError(
-            f"--text {options.text}: column {options.label!r} is the label, which no text may tell; leave it out"
-        )
-    expected = dict.fromkeys(text_columns, "a text")
-    expected[options.label] = "a label"
-    if options.image:
-        expected[options.image] = "an image file"
-    if options.group:
-        expected.setdefault(options.group, "a group")  # may be one of the others
-    return expected
 
 
 def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from groundling.batch import Example
 from groundling.config import Distilling, FinetuneConfig, Pixels, RegionInput, Targeted
-from groundling.errors import InputError
 from groundling.evaluation import Scores
 from groundling.forms import Answer, Form, Pick, Regress
 from groundling.metrics import Metric, collapsed, commonest
@@ -97,17 +96,6 @@ def beside_majority(task: Task, result: Mapping[str, Any]) -> list[str]:
                 f"{majority['answer']!r}, {one:.3g}"
             )
     return notes
-
-
-def check_baselines(config: FinetuneConfig) -> None:
-    """Raises InputError for --baselines of a model that sees no images, or nothing but them."""
-    if not config.baselines:
-        return
-    if not config.regions.regions or config.blind:
-        raise InputError(
-            "--baselines trains the same model without the images, but this one sees none; pass --regions STORE, or "
-            "leave it out"
-        )
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from groundling.errors import InputError, nearest
 from groundling.find import is_outside
+from groundling.recipes.checks.task_names import TASKS
 from groundling.recipes.sweeping.parts import (
     PRETRAIN_OF,
     PRETRAININGS,
@@ -18,7 +19,6 @@ from groundling.recipes.sweeping.parts import (
     references,
     slug,
 )
-from groundling.recipes.sweeping.task_names import TASKS
 
 
 def check_fits(what: Sweep, path: str | Path) -> None:

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groundling.errors import InputError
-from groundling.find import named
 from groundling.jobs import Job, run_jobs
 from groundling.published import PUBLISHED
-from groundling.recipes.adapt import adapt, arm_of
+from groundling.recipes.adapt import adapt
 from groundling.recipes.finetune import finetune
 from groundling.recipes.judging import judge_folders
 from groundling.recipes.partition import partition
@@ -22,17 +20,13 @@ from groundling.recipes.sweeping.parts import (
     VERDICTS,
     PaperTable,
     Sweep,
-    Tuning,
-    references,
     resolved,
     slug,
 )
-from groundling.recipes.sweeping.plan import Plan, missing
+from groundling.recipes.sweeping.plan import Plan
 from groundling.recipes.sweeping.stand_ins import small, stand_in
 from groundling.recipes.sweeping.steps import Step, steps_of
 from groundling.runs import open_run
-from groundling.tasks import Task
-from groundling.tasks.table import own_task
 
 CALLS: Mapping[str, Callable[..., Any]] = {
     "adapt": adapt,
@@ -46,34 +40,17 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 
 
 def sweep(
-    what: Sweep, out: str | Path, processes: int = 1, say: Callable[[str], None] = print
+    what: Sweep,
+    steps: Sequence[Step],
+    out: str | Path,
+    processes: int = 1,
+    say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Run what is missing into `out/VARIANT/...`, then judge every variant against the first one of its table.
+    """Run what is missing of its steps into `out/VARIANT/...`, then judge every variant against its table's first one.
 
-    Raises InputError for a variant or task that does not fit, or data that is not there, before anything runs.
+    Raises InputError as `check_runs`, which whoever reads the settings calls before torch is loaded.
     """
-    for variant in what.variants:
-        arm_of(variant.adapt.arm)
-    for tuning in what.tunings:
-        _check_task(tuning, what)
-    return _run(what, steps_of(what, Path(out)), Path(out), processes, say)
-
-
-def _check_task(tuning: Tuning, what: Sweep) -> None:
-    """Raises InputError for a task that there is not, without data, or made of a file that cannot be read."""
-    config = tuning.finetune
-    if not config.data:
-        raise InputError(
-            f"{tuning.name} needs `data`, the folder of its official files, or your own file"
-        )
-    if config.own.label and config.task:
-        raise InputError(
-            f"{tuning.name}: label = {config.own.label!r} makes a task of your own file; leave it or `task` out"
-        )
-    if not config.own.label:
-        named("tasks", Task, config.task)
-    elif not references(config.data):  # whether data of that kind is there, the plan knows
-        own_task(Path(config.data), config.own)
+    return _run(what, steps, Path(out), processes, say)
 
 
 def miniature(
@@ -97,13 +74,7 @@ def miniature(
 def _run(
     what: Sweep, steps: Sequence[Step], out: Path, processes: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    plan = Plan(what, steps)
-    absent = missing(plan)
-    if absent:
-        first = absent[0]
-        more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
-        raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
-    for note in plan.notes:
+    for note in Plan(what, steps).notes:
         say(f"note: {note}")
     # Variants, tasks and seeds may grow: each run checks its own settings.
     folder = open_run(out, "sweep", {}, {})

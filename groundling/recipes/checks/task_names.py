@@ -1,4 +1,4 @@
-"""The names of the package's tasks, for a plan, which loads no torch and so cannot look for the tasks themselves."""
+"""The names of the package's tasks, for what loads no torch and so cannot look for the tasks themselves."""
 
 TASKS = (
     *("glue/cola", "glue/mnli", "glue/mrpc", "glue/qnli", "glue/qqp", "glue/rte"),

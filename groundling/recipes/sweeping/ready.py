@@ -1,0 +1,55 @@
+"""What can be wrong with a sweep's settings, data and weights, told before torch is loaded and anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groundling.errors import InputError
+from groundling.recipes.checks import rules
+from groundling.recipes.checks.inputs import check_inputs
+from groundling.recipes.sweeping.parts import Sweep, references
+from groundling.recipes.sweeping.plan import Plan, missing
+from groundling.recipes.sweeping.steps import Step
+
+RULES: Mapping[str, Callable[..., Any]] = {
+    "adapt": rules.adapt,
+    "pretrain": rules.pretrain,
+    "finetune": rules.finetune,
+    "regions": rules.regions,
+    "partition": rules.partition,
+    "shift": rules.shift,
+}
+"""The rules of each command of a sweep."""
+
+
+def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
+    """Raises InputError, naming the step, for settings that do not fit, and for data and weights that are not there."""
+    for tuning in what.tunings:
+        if not tuning.finetune.data:
+            raise InputError(
+                f"{tuning.name} needs `data`, the folder of its official files, or your own file"
+            )
+    for step in steps:
+        config, training = step.settings
+        settings = [config] if training is None else [config, training]
+        try:
+            RULES[step.command](*settings, step.out)
+        except InputError as error:
+            raise InputError(f"{step.name}: {error}") from None
+    absent = missing(Plan(what, steps))
+    if absent:
+        first = absent[0]
+        more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
+        raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
+    for step in steps:
+        try:
+            check_inputs(step.settings[0], later=lambda word: _is_made(word, out))
+        except InputError as error:
+            raise InputError(f"{step.name}: {error}") from None
+
+
+def _is_made(word: str, out: Path) -> bool:
+    """Whether a word stands for data or weights of a table, or is what an earlier step writes."""
+    return bool(references(word)) or Path(word).is_relative_to(out)

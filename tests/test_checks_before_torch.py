@@ -1,0 +1,222 @@
+"""What settings name and what they must be is checked before torch is loaded, which takes seconds; of every command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import groundling
+from groundling import config
+from groundling.cli import COMMANDS
+from groundling.config import configured, flat
+from groundling.documented import fields_told
+from groundling.errors import InputError
+from groundling.find import instances
+from groundling.inner_steps import InnerPart
+from groundling.joins import Design
+from groundling.models import folders
+from groundling.objectives import Part
+from groundling.recipes.checks.inputs import INPUTS, check_inputs
+from groundling.recipes.checks.names import facts_of, offered
+
+ROOT = Path(groundling.__file__).parent.parent
+
+OWN = "--data my.csv --text question --label y"
+CASES = [
+    ("teach --captions no.tsv --images photos", "--captions no.tsv: no such file"),
+    ("teach --captions c.csv --images gone", "--images gone: no such folder"),
+    ("teach --captions c.csv --images photos --caption-column said", "no column 'said'"),
+    ("teach --captions c.csv --images photos --betas 0.9 2", "--betas = 0.9 2.0, expected"),
+    ("adapt --student no/such/model --arm mlm --text t.txt", "no/such/model: no model found"),
+    ("adapt --student gone --arm mlm --text t.txt", "gone: no model found"),
+    ("adapt --student empty --arm mlm --text t.txt", "empty: not a model folder"),
+    ("adapt --student model --arm mlm --text no.txt", "--text no.txt: no such file"),
+    ("adapt --student model --arm mlm+contrastve --text t.txt", "'contrastve' is none of mlm"),
+    ("adapt --student model --arm l1 --text t.txt", "--arm l1 needs --teacher"),
+    ("adapt --student model --arm mlm --text t.txt --inner vila", "did you mean villa?"),
+    ("regions gone", "--images gone: no such folder"),
+    ("regions photos --grid 3 --backbone no/such/model", "--backbone no/such/model: no model"),
+    ("pretrain --student model --regions gone --captions c.csv", "--regions gone: no such"),
+    ("pretrain --model unitr --student model --regions s --captions c.csv", "did you mean uniter"),
+    (f"finetune --model gone {OWN}", "gone: no model found"),
+    ("finetune --model model --data my.csv --text question --label z", "no column 'z'"),
+    ("finetune --model model --task glue/rte --data gone", "gone: no such folder or file of data"),
+    ("finetune --model model --task glue/rtee --data photos", "did you mean glue/rte?"),
+    (f"finetune --model model {OWN} --objectives td_txt --teacher model", "mean td_text?"),
+    (f"finetune --model model {OWN} --objectives l1", "l1 needs --teacher"),
+    (f"finetune --model model {OWN} --push-to-hub me/it", "--push-to-hub: the hub does not"),
+    ("predict --model gone --data my.csv", "--model gone: no such folder"),
+    ("predict --model tuned --data gone.csv", "--data gone.csv: no such file"),
+    ("predict --model tuned --data other.csv", "no column 'question'"),
+    ("predict --model tuned --data my.csv --text words", "no column 'words'"),
+    ("predict --model tuned --data my.csv --out my.csv", "my.csv: exists already"),
+    ("evaluate --model tuned --data other.csv", "no column 'question'"),
+    ("evaluate --model tuned --data gone.csv", "--data gone.csv: no such file"),
+    ("push gone --to me/it", "--run gone: no such folder"),
+    ("probe --model model --data gone", "--data gone: no such folder"),
+    ("ask --model model --data gone.jsonl", "--data gone.jsonl: no such file"),
+    ("pairs --model model --data gone", "--data gone: no such file"),
+    ("winoground --model model --data gone", "--data gone: no such file"),
+    (
+        f"compare {OWN} --adapt.student gone --adapt.teacher model --adapt.text t.txt",
+        "--adapt.student gone: no model",
+    ),
+    (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds 0"),
+    ("compare --arms l1 --data my.csv --text q --label y", "no column 'q'"),
+    ("compare --arms nonsense --tasks glue/rte --data photos --adapt.student model", "'nonsense'"),
+    ("sweep --file gone.toml", "gone.toml: no such file"),
+    ("sweep --file bad.toml", "gone: no such folder or file of data"),
+    ("verdict --runs model gone", "--runs gone: no such file"),
+    ("verdict --runs model", "verdict needs --runs"),
+    ("vcr --answers gone --rationales gone --data photos", "--answers gone: no such folder"),
+    ("ensemble --runs gone --task glue/rte --data photos", "--runs gone: no such folder"),
+    ("zero-shot --model model --task vqa --data gone --images photos", "--data gone: no such"),
+    ("retrieve --model model --captions c.csv --images gone", "--images gone: no such folder"),
+    ("similarity --a random --b gone", "--b gone: no model found"),
+    (
+        "grounded --base gone --other gone --task glue/rte --data photos --counts c.csv --tokenizer model",
+        "--base gone: no such folder",
+    ),
+    ("attention --a gone --b gone --text t.txt", "--a gone: no such folder"),
+    ("heads --model gone --data photos", "--model gone: no model found"),
+    ("modality --model model --data gone", "--data gone: no such file"),
+    ("syntax --model model --data gone --parses gold", "--data gone: no such folder"),
+    ("figures gone", "--results gone: no such folder"),
+    ("look model --image gone.jpg --text words", "--image gone.jpg: no such file"),
+    ("info", "info needs --name"),
+    ("data check gone", "--folder gone: no such folder"),
+    ("data show gone 1", "--store gone: no such folder"),
+    ("data shift --data gone", "--data gone: no such folder"),
+    ("data partition --task glue/rte --data gone --per 3", "--data gone: no such folder"),
+    ("data counts --captions gone.tsv --tokenizer model", "--captions gone.tsv: no such"),
+]
+
+NOTHING_READ = {"quickstart", "data world", "data tasks"}
+"""Commands that read nothing."""
+
+SWEEP = """
+seeds = 1
+[adapt]
+student = "model"
+text = ["t.txt"]
+[tasks."glue/rte"]
+data = "gone"
+[variants.control]
+arm = "mlm"
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("place")
+    for name in ("photos", "empty", "model", "tuned/seed-0/model"):
+        (place / name).mkdir(parents=True)
+    (place / "model" / "config.json").write_text("{}")
+    about = {"own": {"text": "question", "label": "y", "image": ""}}
+    (place / "tuned/seed-0/model/groundling_task.json").write_text(json.dumps(about))
+    (place / "t.txt").write_text("a cat\n")
+    (place / "c.csv").write_text("image,caption\na.jpg,a cat\n")
+    (place / "my.csv").write_text("question,y\nis it wet ?,1\n")
+    (place / "other.csv").write_text("a,y\nis it wet ?,1\n")
+    (place / "bad.toml").write_text(SWEEP)
+    return place
+
+
+def test_a_refused_command_has_not_loaded_torch(place: Path) -> None:
+    """All in one process: what one of them loaded would be there for the next."""
+    assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
+        NOTHING_READ | {"look", "data show", "regions", "push", "figures", "data check"}
+    )
+    code = f"""
+import sys
+from groundling.cli import main
+for case in {[case for case, _ in CASES]!r}:
+    print("<case>", file=sys.stderr)
+    assert main(case.split()) == 2, case
+    loaded = {{"torch", "transformers", "accelerate", "scipy", "sklearn"}} & set(sys.modules)
+    assert not loaded, (case, loaded)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.split("<case>\n")[1:]
+    for (case, complaint), line in zip(CASES, said, strict=True):
+        assert complaint in line and line.count("\n") == 1, (case, line)
+
+
+def test_a_function_checks_what_its_command_checks(place: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(place)
+    with pytest.raises(InputError, match="--images gone: no such folder"):
+        groundling.teach(captions="c.csv", images="gone")
+
+
+def test_every_setting_that_names_a_file_is_looked_at() -> None:
+    """By what its help says it is."""
+    others = {  # written, read in some settings alone, or names of what is inside
+        *("teacher_cache", "write_captions", "detector", "backbone", "parses"),
+        *("split", "questions", "table", "task", "image"),
+    }
+    for name, command in COMMANDS.items():
+        for settings in command.settings.values():
+            for group, one in flat(settings):
+                told = {field.name: field.text[:60] for field in fields_told(type(group))}
+                says = any(word in told[one.name] for word in ("older", "ile", "ub id"))
+                is_text = str(one.type) in ("str", "tuple[str, ...]")
+                if says and is_text and "olumn" not in told[one.name]:
+                    known = one.name in INPUTS.get(type(group), {}) or one.name in others
+                    assert known or one.name == "group", (name, one.name, told[one.name])
+
+
+def test_names_are_read_from_the_source_as_they_are() -> None:
+    for folder, kind in (("objectives", Part), ("joins", Design), ("inner_steps", InnerPart)):
+        there: dict[str, Any] = instances(folder, kind)
+        assert set(offered(folder, kind.__name__)) == set(there)
+    for name, part in instances("objectives", Part).items():
+        assert (facts_of(name).joint, facts_of(name).taught) == (part.joint, part.taught)
+
+
+def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
+    asked = []
+
+    class Hub:
+        def model_info(self, source: str, timeout: float) -> None:
+            asked.append(source)
+            if source == "me/gone":
+                raise folders.RepositoryNotFoundError.__new__(folders.RepositoryNotFoundError)
+            if source == "me/slow":
+                raise TimeoutError
+
+    monkeypatch.setattr(folders, "HfApi", Hub)
+    monkeypatch.setattr(folders, "is_there", lambda: True)
+    monkeypatch.setattr(folders.constants, "HF_HUB_CACHE", str(tmp_path))
+    for source in ("me/there", "me/slow"):
+        folders.check_model(source)
+    with pytest.raises(InputError, match=r"me/gone: no model found there .*the hub knows no model"):
+        folders.check_model("me/gone")
+    (tmp_path / "models--me--gone" / "snapshots" / "1").mkdir(parents=True)
+    folders.check_model("me/gone")
+    assert asked == ["me/there", "me/slow", "me/gone", "me/gone"]
+    monkeypatch.setattr(folders, "is_there", lambda: False)
+    folders.check_model("me/gone")
+    with pytest.raises(InputError, match="me/there: no model found there"):
+        folders.check_model("me/there")
+
+
+def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
+    settings = configured(
+        config.FinetuneConfig, model="words:of:mine", kind="mine.average:KIND", data=str(place)
+    )
+    check_inputs(settings)
+    with pytest.raises(InputError, match="--model words:of:mine"):
+        check_inputs(config.changed(settings, kind=""))
