@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.models.attention": "AttentionMap Places",
     },
     "Objective: what is learned": {
-        "groundling.objectives": "Objective Part Given Vocabulary",
+        "groundling.objectives": "Objective Part Given Vocabulary Targets",
         "groundling.inner_steps": "InnerStep InnerPart MicroStep Outcome",
     },
     "Task: what is asked": {

@@ -121,6 +121,7 @@ class Objective(nn.Module):
         raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
 
+@documented
 class Targets(NamedTuple):
     """What a term's items are scored against, where its loss is a cross-entropy or a squared error."""
 
