@@ -16,7 +16,6 @@ from groundling.data.tables import (
     lines_of,
     read_text,
     refuse_halves,
-    run_together,
     table_values,
 )
 from groundling.errors import InputError
@@ -117,7 +116,7 @@ def check_asked(path: Path, header: Sequence[str], columns: Mapping[str, str], m
         for name in filter(None, map(str.strip, listed.split(","))):
             if name not in header:
                 raise InputError(
-                    f"{path}: no column {name!r}; there are: {', '.join(header)}{run_together(header)}; "
+                    f"{path}: no column {name!r}; there are: {', '.join(header)}; "
                     f"{mark}{setting} says which column it is"
                 )
 
