@@ -727,6 +727,7 @@ def quickstart(
     *,
     seed: int = 0,
     processes: int = 2,
+    full: bool = False,
     scale: float = 1.0,
     out: Text = "runs/quickstart",
 ) -> dict[str, Any]:

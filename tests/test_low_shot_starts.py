@@ -10,10 +10,10 @@ import pytest
 from groundling.cli import main
 from groundling.find import instances
 from groundling.forms import Answer, Choose
+from groundling.recipes.checks.task_names import TOLD
 from groundling.recipes.sweeping.file import read_sweep
 from groundling.recipes.sweeping.plan import Plan
 from groundling.recipes.sweeping.steps import steps_of
-from groundling.recipes.sweeping.task_names import TOLD
 from groundling.tasks import Task
 
 SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from groundling.recipes.checks.task_names import TOLD
 from groundling.recipes.sweeping.parts import Source, references
 from groundling.recipes.sweeping.steps import Step
-from groundling.recipes.sweeping.task_names import TOLD
 
 OWN_SPLIT = ("train",)
 """What every task learns from where nobody names splits."""
