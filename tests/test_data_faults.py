@@ -19,6 +19,7 @@ from groundling.data.pictures import other_shape
 from groundling.data.region_imports import import_regions
 from groundling.data.tables import read_json_lines
 from groundling.errors import InputError
+from groundling.forms import Classify
 from groundling.models.loading import _check_shards
 from groundling.predicting.description import tokenizer_sha256
 from groundling.recipes.sweeping.file import read_sweep
@@ -232,7 +233,7 @@ def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
         tmp_path / "p.jsonl",
         f'{{"id": "a", "prediction": {HUGE}, "outputs": [1, 2], "label": 1}}\n',
     )
-    assert f"{path}, line 1: a number too long" in refusal(read_predictions, path)
+    assert f"{path}, line 1: a number too long" in refusal(read_predictions, path, Classify(("no", "yes")))
     assert f"{path}, line 1: " in refusal(finished_runs.read_predictions, path)
     assert "line 1" in refusal(lambda: list(read_json_lines(path, ("id",))))
     colours = dict.fromkeys(("black", "blue"), 1) | {"class_id": "1", "included": True}
