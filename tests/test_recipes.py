@@ -30,7 +30,8 @@ from groundling.jobs import Job, run_jobs
 from groundling.recipes import adapt as adapting
 from groundling.recipes import finetune as tuning
 from groundling.recipes import teach as teaching
-from groundling.recipes.adapt import adapt, arm_of
+from groundling.recipes.adapt import adapt
+from groundling.recipes.checks.names import arm_of
 from groundling.recipes.finetune import finetune
 from groundling.recipes.finetuning.result import summary
 from groundling.recipes.probe import probe

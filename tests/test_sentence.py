@@ -30,7 +30,8 @@ from groundling.models.text import load_text_encoder
 from groundling.objectives.distill import Distill
 from groundling.objectives.retain import Retain
 from groundling.optimizers import optimizer_of, set_rates
-from groundling.recipes.adapt import adapt, arm_of
+from groundling.recipes.adapt import adapt
+from groundling.recipes.checks.names import arm_of
 from groundling.teachers.itself import Itself
 
 CARRIED = (
