@@ -79,7 +79,7 @@ def test_grounded_from_captions_to_the_figure(
             "base: no finished run of glue/cola; there are glue/rte",
         ),
         (("--data glue", "--data more"), "do not hold the same examples"),
-        (("--base base", "--base absent"), "absent: no such run folder"),
+        (("--base base", "--base absent"), "--base absent: no such folder"),
         (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
         (("--tokenizer student", ""), "grounded needs --tokenizer"),
         (("--other other", "--other one"), "1 seeds are in both"),

@@ -531,9 +531,9 @@ def test_e8_no_number_of_any_command_may_be_nan(name: str) -> None:
                 before = "--" if prefix.startswith("_") else f"--{prefix}."
                 told = f"^{before}{flag} = nan, expected |--{flag} needs |{one.name} is nan; "
 
-                def call(name: str = one.name) -> None:
-                    values[place] = changed(settings, **{name: nan})  # noqa: B023
-                    command.call(values)  # noqa: B023
+                def call(setting: str = one.name) -> None:
+                    values[place] = changed(settings, **{setting: nan})  # noqa: B023
+                    command.check(name, values)  # noqa: B023
 
                 with pytest.raises(InputError, match=told):
                     call()

@@ -65,6 +65,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     homes.import_recipes()
     for place in homes.RECIPES:
         put(place)
+    # What documents name is not there.
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
     return found
 
 

@@ -418,7 +418,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     homes.student(tmp_path / "bert")
     for change, message in (
         ({"images": ""}, "this model reads pixels; pass --images FOLDER beside --regions"),
-        ({"regions": ""}, "pass --regions STORE, too"),
+        ({"regions": ""}, "needs --regions STORE, too"),
         ({"model": str(tmp_path / "bert")}, "this model reads no regions"),
         ({"images": str(tmp_path / "none")}, "none: no such image folder"),
     ):

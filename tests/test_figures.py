@@ -193,7 +193,7 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         (heads() | {"chance": {"value": float("nan")}, "confidence": None}, [], "of 0 to 100"),
         (heads(), ["--formats", "gif"], "--formats gif: expected some of svg, pdf, png"),
         (heads(), ["--formats"], "--formats: none is named; expected some of svg, pdf, png"),
-        (None, [], "result.json: no such file; expected the folder of a finished run"),
+        (None, [], "run: no such folder"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -668,7 +668,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
         (("--model", "{0}/text"), "this model reads no regions; expected a VisualBERT"),
         (("--task", "vqa"), "--task vqa: its answers are no regions; expected flickr30k, refcoco+"),
         (("--split", "dev"), "dev.txt: "),
-        (("--images", "x"), "this model reads stored features, no pixels; leave out --images"),
+        (("--images", "."), "this model reads stored features, no pixels; leave out --images"),
         (("--active", "1.5"), "--active = 1.5, expected 0 to 1"),
         (("--at-once", "0"), "--at-once = 0, expected at least 1"),
         (("--processes", "0"), "--processes = 0, expected at least 1"),

@@ -24,6 +24,7 @@ from groundling.analysis.knowledge import measure, summary
 from groundling.config import AskConfig
 from groundling.data.visual_facts import ANSWERS, VisualFact, read_visual_facts
 from groundling.errors import InputError
+from groundling.functions import function_of
 from groundling.models.saved_heads import HEADS
 from groundling.recipes.ask import ask
 from groundling.world import World, WorldConfig
@@ -424,9 +425,7 @@ def test_a_run_writes_answers_and_goes_on(
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):
         ask(replace(settings, max_length=16), tmp_path / "run")
-    for wrong, expected in (
-        ({"modes": ("guess",)}, "expected some of fill-mask"),
-        ({"model": ""}, "needs --model"),
-    ):
-        with pytest.raises(InputError, match=expected):
-            ask(replace(settings, **wrong), tmp_path / "other")
+    with pytest.raises(InputError, match="expected some of fill-mask"):
+        ask(replace(settings, modes=("guess",)), tmp_path / "other")
+    with pytest.raises(InputError, match="needs --model"):
+        function_of("ask")(data=settings.data, out=tmp_path / "other")

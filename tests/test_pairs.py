@@ -26,6 +26,7 @@ from groundling.config import PairsConfig
 from groundling.data.minimal_pairs import Text, read_minimal_pairs
 from groundling.data.winoground import read_winoground
 from groundling.errors import InputError
+from groundling.functions import function_of
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import LM_HEAD, save_heads
 from groundling.recipes.pairs import pairs
@@ -498,4 +499,4 @@ def test_few_pairs_and_long_ones(
     with pytest.raises(InputError, match="no pair is left"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")
     with pytest.raises(InputError, match="pairs needs --model"):
-        pairs(PairsConfig(data=str(data)), tmp_path / "none")
+        function_of("pairs")(data=data, out=tmp_path / "none")

@@ -477,7 +477,7 @@ def test_a_sweeps_file_names_columns_of_ones_own_file(
     assert "my.csv, line 1: no column 'frage'" in capsys.readouterr().err
     homes.put(place / "own.toml", OWN.replace('"photo"', '"photo"\ntask = "glue/rte"'))
     assert main(["sweep", "--file", "own.toml", "--out", "out"]) == 2
-    assert "makes a task of your own file; leave it or `task` out" in capsys.readouterr().err
+    assert "makes a task of your own file; leave it or --task out" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process")

@@ -29,7 +29,8 @@ def check_model(source: str) -> None:
     if folder.is_file():
         raise InputError(f"{source}: is a file; expected a model's folder, or its id on the hub")
     if folder.is_dir():
-        if not any(folder.glob("*.json")):
+        # A whole cross-modal model (`adapt --save-joint`) has its parts in folders of their own.
+        if not any(folder.glob("*.json")) and not any(folder.glob("*/*.json")):
             raise InputError(f"{source}: not a model folder, config.json is missing")
         return
     if HUB_ID.fullmatch(source) is None:

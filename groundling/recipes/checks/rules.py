@@ -247,7 +247,8 @@ def _check_regions_given(config: FinetuneConfig) -> None:
         return
     if config.regions.images:
         raise InputError(
-            f"--images {config.regions.images}: pass --regions STORE, too, which says where to look"
+            f"--images {config.regions.images}: a model that reads pixels needs --regions STORE, too, which says where "
+            "to look; a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
         )
     for flag, given in (("--blind", config.blind), ("--most-regions", config.regions.most_regions)):
         if given:

@@ -147,8 +147,8 @@ def _reader(student: Student, config: FinetuneConfig) -> SingleStream:
     """The model, if it reads regions, and pixels where --images has them; raises InputError if not."""
     if not isinstance(student, SingleStream):
         raise InputError(
-            f"--regions {' '.join(config.regions.regions)}: this model reads no regions; expected a single-stream "
-            "model"
+            f"--regions {' '.join(config.regions.regions)}: this model reads no regions; --join uniter makes one that "
+            "does of a BERT, and a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
         )
     reads_pixels = isinstance(student, EndToEnd)
     if reads_pixels and not config.regions.images:

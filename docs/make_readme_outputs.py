@@ -1,0 +1,350 @@
+"""Run the README's commands on rendered data, as they stand there, and paste what they print below them.
+
+    python docs/make_readme_outputs.py            # run, and write README.md
+    python docs/make_readme_outputs.py --check    # run, and fail if README.md has other numbers
+    python docs/make_readme_outputs.py --folder runs/readme    # keep what they wrote
+
+Commands are those of ```bash blocks of the sections in `SECTIONS`, from top to bottom, each section in a folder of its
+own. What is printed stands in ```console blocks: `$ ` and the beginning of a command, then lines of its output, where
+`...` stands for lines, or the rest of a line, that are left out. Pasting puts the lines there are in the place of those
+that were there, told by all but their numbers. `$ head -N FILE` shows lines of a file.
+
+Nothing is downloaded: hub ids that the commands name are small models in a folder that stands for the hub's cache,
+`bert-base-uncased` an untrained BERT of three layers, `openai/clip-vit-base-patch32` a CLIP trained here in a minute.
+All takes some ten minutes of one core. `--check` takes numbers for equal that differ by less than a tenth, or .1:
+processors round differently, and small trainings make much of it. Whole numbers must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import itertools
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+README = Path(__file__).parents[1] / "README.md"
+SECTIONS = ("I have a text encoder", "I have photos and questions", "I want to test a claim")
+"""Headings under which commands are run."""
+LEFT_OUT = "..."
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b")
+SHARE, DISTANCE = 0.1, 0.1
+"""How much fractions may differ: as a share of the printed one, or by so much."""
+BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CONTINUED = re.compile(r"\\\n\s*")
+
+
+class StaleError(Exception):
+    """The README shows what its commands do not print."""
+
+
+class Block(NamedTuple):
+    """Commands, or what one of them prints."""
+
+    kind: str
+    text: str
+    start: int
+    """Where the text begins in the README."""
+
+
+def blocks_of(readme: str, heading: str) -> list[Block]:
+    """The blocks of one section, in their order."""
+    found = re.search(rf"^## {re.escape(heading)}\n", readme, re.MULTILINE)
+    if found is None:
+        raise StaleError(f"no section is called {heading!r}")
+    end = readme.find("\n## ", found.end())
+    stop = len(readme) if end < 0 else end
+    blocks = BLOCK.finditer(readme, found.end(), stop)
+    return [Block(match[1], match[2], match.start(2)) for match in blocks]
+
+
+def commands_of(block: Block) -> list[str]:
+    """The commands of groundling in a block, one a line."""
+    lines = CONTINUED.sub("", block.text).splitlines()
+    return [line.partition("  #")[0].strip() for line in lines if line.startswith("groundling ")]
+
+
+def pasted(shown: str, printed: str) -> str:
+    """The lines that a block shows below its command, as they are printed now.
+
+    Raises StaleError for a line that is not printed, but for its numbers, behind the lines before it.
+    """
+    lines = printed.splitlines()
+    place = 0
+    new = []
+    for line in shown.splitlines():
+        if line.strip() == LEFT_OUT:
+            new.append(line)
+            continue
+        begins = line.rstrip().endswith(LEFT_OUT)
+        wanted = _shape(line.rstrip().removesuffix(LEFT_OUT))
+        for number in range(place, len(lines)):
+            shape = _shape(lines[number])
+            if shape == wanted or (begins and shape.startswith(wanted)):
+                break
+        else:
+            raise StaleError(f"{line.strip()!r} is not printed; {len(lines)} lines are")
+        place = number + 1
+        now = lines[number]
+        if begins:
+            now = _cut(now, wanted) + LEFT_OUT
+        new.append(now)
+    return "".join(f"{line}\n" for line in new)
+
+
+def _shape(line: str) -> str:
+    """A line without its numbers and the spaces that align them."""
+    return re.sub(r"\s+", " ", NUMBER.sub("0", line)).strip()
+
+
+def _cut(line: str, shape: str) -> str:
+    """The beginning of a line that has a shape: the shortest one behind which no number goes on."""
+    ends = [end for end in range(len(line) + 1) if _shape(line[:end]) == shape]
+    return line[: ends[-1]]
+
+
+def differences(old: str, new: str) -> list[str]:
+    """What differs between two READMEs of the same words: a line for each number beyond what rounding explains."""
+    found = []
+    for before, after in itertools.zip_longest(old.splitlines(), new.splitlines(), fillvalue=""):
+        numbers = (NUMBER.findall(before), NUMBER.findall(after))
+        alike = _shape(before) == _shape(after) and len(numbers[0]) == len(numbers[1])
+        if not alike or not all(map(_close, *numbers)):
+            found.append(f"{before.strip()!r}: now {after.strip()!r}")
+    return found
+
+
+def _close(old: str, new: str) -> bool:
+    if old == new:
+        return True
+    if not ({*".e"} & set(old) and {*".e"} & set(new)):
+        return False
+    a, b = (float(text.replace(",", "")) for text in (old, new))
+    return abs(a - b) <= max(DISTANCE, SHARE * abs(a))
+
+
+# -- what the README speaks of -----------------------------------------------------------------------------------------
+
+PHOTOS, MORE = 300, 8
+"""Photos with questions, and other ones."""
+TEXTS = 2000
+EXAMPLES = {"train": 400, "dev": 200}
+"""Of each task in GLUE's layout."""
+
+
+def render(folder: Path) -> None:
+    """A world in `folder/world`, and the models that stand for the hub's, in `folder/hub`."""
+    from groundling.cli import main
+
+    world = folder / "world"
+    sizes = "--train 1200 --held 200 --world.scenes 3000 --world.dev-scenes 200 --world.no-blind"
+    teaching = "--size 32 --patch 8 --vision 128 3 --text 64 2 --projection 64 --vocabulary 1000 --window 20"
+    teaching += " --no-flip --shift 0.03 --steps 400 --batch 128 --lr 1e-3 --cpu"
+    captions = f"--captions {world}/captions_train2014.json --images {world}/images"
+    for command in (
+        f"data tasks {sizes} --out {world}",
+        f"teach {captions} {teaching} --out {folder}/teacher",
+    ):
+        with redirect_stdout(io.StringIO()):
+            status = main(shlex.split(command))
+        if status:
+            sys.exit(f"failed: groundling {command}")
+    put_into_hub(folder / "hub", "bert-base-uncased", world / "bert")
+    put_into_hub(folder / "hub", "openai/clip-vit-base-patch32", folder / "teacher" / "model")
+
+
+def put_into_hub(hub: Path, name: str, model: Path) -> None:
+    """Let a folder be what the hub's cache has under an id."""
+    place = hub / f"models--{name.replace('/', '--')}"
+    commit = 40 * "0"
+    (place / "refs").mkdir(parents=True, exist_ok=True)
+    (place / "refs" / "main").write_text(commit)
+    shutil.copytree(model, place / "snapshots" / commit, dirs_exist_ok=True)
+
+
+def put_files(folder: Path, world: Path) -> None:
+    """The files that the README says one brings, made of the world's: photos, captions, questions, text, examples."""
+    draw = random.Random(0)
+    captions = captions_of(world / "captions_train2014.json")
+    photos = list(captions)
+    mine, others = photos[:PHOTOS], photos[PHOTOS : PHOTOS + MORE]
+    for name, some in (("my_photos", mine), ("new_photos", others)):
+        (folder / name).mkdir(parents=True)
+        for photo in some:
+            shutil.copy(world / "images" / photo, folder / name)
+    shutil.copy(world / "images" / others[0], folder / "new_photos" / "pier.jpg")
+    lines = [f"{text}\t{photo}\n" for photo in mine for text in captions[photo]]
+    (folder / "my_captions.tsv").write_text("".join(lines))
+    ask(folder / "my_questions.csv", mine, captions, draw, True)
+    ask(folder / "new_questions.csv", others, captions, draw, False)
+    texts = [text for photo in photos for text in captions[photo]]
+    (folder / "my_text.txt").write_text("".join(f"{text}\n" for text in texts[:TEXTS]))
+    write_pairs(folder, captions, texts, draw)
+
+
+def captions_of(path: Path) -> dict[str, list[str]]:
+    """Each photo's captions, by the name of its file in the folder of images."""
+    content = json.loads(path.read_text())
+    file_of = {image["id"]: image["file_name"] for image in content["images"]}
+    found: dict[str, list[str]] = {}
+    for note in content["annotations"]:
+        found.setdefault(file_of[note["image_id"]], []).append(note["caption"])
+    return found
+
+
+COLOURS = ("blue", "green", "pink", "purple", "red", "yellow")
+"""Of the rendered world."""
+
+
+def ask(
+    path: Path,
+    photos: Sequence[str],
+    captions: Mapping[str, Sequence[str]],
+    draw: random.Random,
+    labelled: bool,
+) -> None:
+    """A table of one question about each photo, whether something in it has a colour; as many yes as no."""
+    words = [{*" ".join(captions[photo]).split()} & {*COLOURS} for photo in photos]
+    there = sorted(set().union(*words))
+    with path.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["question", "photo", *(["answer"] if labelled else [])])
+        for number, (photo, own) in enumerate(zip(photos, words, strict=True)):
+            answer = "yes" if number % 2 and own else "no"
+            offered = sorted(own) if answer == "yes" else [one for one in there if one not in own]
+            row = [f"is something {draw.choice(offered)} ?", photo]
+            table.writerow([*row, *([answer] if labelled else [])])
+
+
+def write_pairs(
+    folder: Path, captions: Mapping[str, Sequence[str]], texts: Sequence[str], draw: random.Random
+) -> None:
+    """RTE of captions of one photo or of two, and CoLA of captions in order or not, in `glue_data`; and `my.csv`."""
+    photos = [photo for photo, some in captions.items() if len(some) > 1]
+    start = 0
+    for split, count in EXAMPLES.items():
+        rows = ["index\tsentence1\tsentence2\tlabel"]
+        sentences = []
+        for number, photo in enumerate(photos[start : start + count]):
+            first, second = captions[photo][:2]
+            label = "entailment"
+            if number % 2:
+                second, label = draw.choice(texts), "not_entailment"
+            rows.append(f"{number}\t{first}\t{second}\t{label}")
+            words = first.split()
+            if number % 2:
+                draw.shuffle(words)
+            sentences.append(f"world\t{1 - number % 2}\t\t{' '.join(words)}")
+        for task, lines in (("RTE", rows), ("CoLA", sentences)):
+            file = folder / "glue_data" / task / f"{split}.tsv"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(f"{line}\n" for line in lines))
+        start += count
+    with (folder / "my.csv").open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["question", "answer", "y"])
+        for number, photo in enumerate(photos[: EXAMPLES["train"]]):
+            first, second = captions[photo][:2]
+            table.writerow([first, draw.choice(texts) if number % 2 else second, 1 - number % 2])
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def outputs(commands: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
+    """Each command and what it prints on stdout, run in a folder; exits if one fails."""
+    from groundling.cli import main
+
+    for command in commands:
+        said = io.StringIO()
+        print(f"$ {command}", file=sys.stderr, flush=True)
+        with chdir(folder), redirect_stdout(said):
+            status = main(shlex.split(command)[1:])
+        if status:
+            sys.exit(f"failed with status {status}: {command}")
+        yield command, said.getvalue()
+
+
+def output_of(asked: str, printed: Mapping[str, str], folder: Path) -> str:
+    """What the command prints that a console block asks for; raises StaleError if none begins so."""
+    shows = re.fullmatch(r"head -(\d+) (\S+)", asked)
+    if shows:
+        lines = (folder / shows[2]).read_text().splitlines(keepends=True)
+        return "".join(lines[: int(shows[1])])
+    begin = asked.removesuffix(LEFT_OUT).rstrip()
+    for command, output in printed.items():
+        if command == asked or (asked.endswith(LEFT_OUT) and command.startswith(begin)):
+            return output
+    raise StaleError(f"no command above is {asked!r}")
+
+
+def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: Path) -> str:
+    """The README with what the commands of a section printed pasted into its console blocks."""
+    for block in reversed(blocks_of(readme, heading)):  # what stands before keeps its place
+        if block.kind != "console":
+            continue
+        first, _, shown = block.text.partition("\n")
+        asked = first.removeprefix("$ ")
+        output = output_of(asked, printed, folder)
+        new = output if asked.startswith("head ") else pasted(shown, output)
+        end = block.start + len(block.text)
+        readme = f"{readme[: block.start]}{first}\n{new}{readme[end:]}"
+    return readme
+
+
+def run(readme: str, folder: Path) -> str:
+    """The README with what its commands print now; they run below `folder`."""
+    render(folder)
+    for number, heading in enumerate(SECTIONS):
+        place = folder / f"section-{number}"
+        place.mkdir()
+        put_files(place, folder / "world")
+        commands = [
+            command
+            for block in blocks_of(readme, heading)
+            if block.kind == "bash"
+            for command in commands_of(block)
+        ]
+        readme = with_outputs(readme, heading, dict(outputs(commands, place)), place)
+    return readme
+
+
+def main() -> None:
+    """Run all of it; see above."""
+    flags = argparse.ArgumentParser(description="Paste what the README's commands print.")
+    flags.add_argument("--check", action="store_true", help="change nothing, fail if it would")
+    flags.add_argument("--folder", default="", help="where to run; empty: a temporary folder")
+    given = flags.parse_args()
+    old = README.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(given.folder or temporary).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Before any library of models is imported, which then looks no further.
+        os.environ |= {"HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
+        try:
+            new = run(old, folder)
+        except StaleError as error:
+            sys.exit(f"README.md: {error}")
+    if not given.check:
+        README.write_text(new, encoding="utf-8")
+        return
+    found = differences(old, new)
+    for line in found:
+        print(line)
+    if found:
+        sys.exit("README.md shows other numbers than its commands print")
+
+
+if __name__ == "__main__":
+    main()
