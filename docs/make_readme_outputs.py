@@ -4,10 +4,10 @@
     python docs/make_readme_outputs.py --check    # run, and fail if README.md has other numbers
     python docs/make_readme_outputs.py --folder runs/readme    # keep what they wrote
 
-Commands are those of ```bash blocks of the sections in `SECTIONS`, from top to bottom, each section in a folder of its
-own. What is printed stands in ```console blocks: `$ ` and the beginning of a command, then lines of its output, where
-`...` stands for lines, or the rest of a line, that are left out. Pasting puts the lines there are in the place of those
-that were there, told by all but their numbers. `$ head -N FILE` shows lines of a file.
+Commands are those of ```bash blocks of the sections in `SECTIONS`, from top to bottom. What is printed stands in
+```console blocks: `$ ` and the beginning of a command, then lines of its output, where `...` stands for lines, or the
+rest of a line, that are left out. Pasting puts the lines there are in the place of those that were there, told by all
+but their numbers. `$ head -N FILE` shows lines of a file.
 
 Nothing is downloaded: hub ids that the commands name are small models in a folder that stands for the hub's cache,
 `bert-base-uncased` an untrained BERT of three layers, `openai/clip-vit-base-patch32` a CLIP trained here in a minute.
@@ -35,8 +35,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 README = Path(__file__).parents[1] / "README.md"
-SECTIONS = ("I have a text encoder", "I have photos and questions", "I want to test a claim")
-"""Headings under which commands are run."""
+SECTIONS = {
+    "I have a text encoder": "text",
+    "I have photos and questions": "photos",
+    "I want to test a claim": "text",
+}
+"""Headings under which commands are run, and in which folder: the last section judges runs of the first."""
+SKIPPED = ("groundling sweep --file sweeps/real.toml ",)
+"""Beginnings of commands that need data from elsewhere."""
 LEFT_OUT = "..."
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b")
 SHARE, DISTANCE = 0.1, 0.1
@@ -72,7 +78,8 @@ def blocks_of(readme: str, heading: str) -> list[Block]:
 def commands_of(block: Block) -> list[str]:
     """The commands of groundling in a block, one a line."""
     lines = CONTINUED.sub("", block.text).splitlines()
-    return [line.partition("  #")[0].strip() for line in lines if line.startswith("groundling ")]
+    ours = [line for line in lines if line.startswith("groundling ")]
+    return [line.partition("  #")[0].strip() for line in ours if not line.startswith(SKIPPED)]
 
 
 def pasted(shown: str, printed: str) -> str:
@@ -144,13 +151,15 @@ EXAMPLES = {"train": 400, "dev": 200}
 
 
 def render(folder: Path) -> None:
-    """A world in `folder/world`, and the models that stand for the hub's, in `folder/hub`."""
+    """A world in `folder/world`, and the models that stand for the hub's, in `folder/hub`; what is there stays."""
     from groundling.cli import main
 
     world = folder / "world"
+    if world.exists():
+        return
     sizes = "--train 1200 --held 200 --world.scenes 3000 --world.dev-scenes 200 --world.no-blind"
     teaching = "--size 32 --patch 8 --vision 128 3 --text 64 2 --projection 64 --vocabulary 1000 --window 20"
-    teaching += " --no-flip --shift 0.03 --steps 400 --batch 128 --lr 1e-3 --cpu"
+    teaching += " --no-flip --shift 0.03 --steps 700 --batch 128 --lr 1e-3 --cpu"
     captions = f"--captions {world}/captions_train2014.json --images {world}/images"
     for command in (
         f"data tasks {sizes} --out {world}",
@@ -177,7 +186,9 @@ def put_files(folder: Path, world: Path) -> None:
     """The files that the README says one brings, made of the world's: photos, captions, questions, text, examples."""
     draw = random.Random(0)
     captions = captions_of(world / "captions_train2014.json")
-    photos = list(captions)
+    red = [photo for photo, some in captions.items() if is_red(some)]
+    rest = [photo for photo in captions if photo not in {*red}]
+    photos = [photo for pair in zip(red, rest, strict=False) for photo in pair]  # as many yes as no
     mine, others = photos[:PHOTOS], photos[PHOTOS : PHOTOS + MORE]
     for name, some in (("my_photos", mine), ("new_photos", others)):
         (folder / name).mkdir(parents=True)
@@ -186,9 +197,9 @@ def put_files(folder: Path, world: Path) -> None:
     shutil.copy(world / "images" / others[0], folder / "new_photos" / "pier.jpg")
     lines = [f"{text}\t{photo}\n" for photo in mine for text in captions[photo]]
     (folder / "my_captions.tsv").write_text("".join(lines))
-    ask(folder / "my_questions.csv", mine, captions, draw, True)
-    ask(folder / "new_questions.csv", others, captions, draw, False)
-    texts = [text for photo in photos for text in captions[photo]]
+    ask(folder / "my_questions.csv", mine, captions, True)
+    ask(folder / "new_questions.csv", others, captions, False)
+    texts = [text for some in captions.values() for text in some]
     (folder / "my_text.txt").write_text("".join(f"{text}\n" for text in texts[:TEXTS]))
     write_pairs(folder, captions, texts, draw)
 
@@ -203,28 +214,24 @@ def captions_of(path: Path) -> dict[str, list[str]]:
     return found
 
 
-COLOURS = ("blue", "green", "pink", "purple", "red", "yellow")
-"""Of the rendered world."""
-
-
 def ask(
     path: Path,
     photos: Sequence[str],
     captions: Mapping[str, Sequence[str]],
-    draw: random.Random,
     labelled: bool,
 ) -> None:
-    """A table of one question about each photo, whether something in it has a colour; as many yes as no."""
-    words = [{*" ".join(captions[photo]).split()} & {*COLOURS} for photo in photos]
-    there = sorted(set().union(*words))
+    """A table that asks of each photo whether something in it is red, as far as its captions tell."""
     with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["question", "photo", *(["answer"] if labelled else [])])
-        for number, (photo, own) in enumerate(zip(photos, words, strict=True)):
-            answer = "yes" if number % 2 and own else "no"
-            offered = sorted(own) if answer == "yes" else [one for one in there if one not in own]
-            row = [f"is something {draw.choice(offered)} ?", photo]
-            table.writerow([*row, *([answer] if labelled else [])])
+        for photo in photos:
+            answer = "yes" if is_red(captions[photo]) else "no"
+            table.writerow(["is something red ?", photo, *([answer] if labelled else [])])
+
+
+def is_red(captions: Sequence[str]) -> bool:
+    """Whether one of the captions says so."""
+    return any("red" in caption.split() for caption in captions)
 
 
 def write_pairs(
@@ -306,10 +313,10 @@ def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: 
 def run(readme: str, folder: Path) -> str:
     """The README with what its commands print now; they run below `folder`."""
     render(folder)
-    for number, heading in enumerate(SECTIONS):
-        place = folder / f"section-{number}"
-        place.mkdir()
-        put_files(place, folder / "world")
+    for heading, name in SECTIONS.items():
+        place = folder / name
+        if not place.exists():
+            put_files(place, folder / "world")
         commands = [
             command
             for block in blocks_of(readme, heading)

@@ -139,6 +139,7 @@ def test_what_one_brings_is_made_of_rendered_captions(script: ModuleType, tmp_pa
     script.put_files(tmp_path / "here", world)
     rows = (tmp_path / "here" / "my_questions.csv").read_text().splitlines()
     assert rows[0] == "question,photo,answer" and len(rows) == script.PHOTOS + 1
+    assert rows[1:3] == ["is something red ?,0.jpg,yes", "is something red ?,1.jpg,no"]
     assert sum(row.endswith("yes") for row in rows) == script.PHOTOS // 2
     assert (tmp_path / "here" / "new_photos" / "pier.jpg").exists()
     rte = (tmp_path / "here" / "glue_data" / "RTE" / "dev.tsv").read_text().splitlines()

@@ -47,9 +47,12 @@ def offered(folder: str, kind: str) -> dict[str, dict[str, Any]]:
 
 
 def check_name(folder: str, kind: str, name: str) -> None:
-    """Raises InputError for a name that no module of a sub-package offers; nobody asks about MODULE:NAME here."""
-    if not name or is_outside(name):
-        return
+    """Raises InputError for a name that no module of a sub-package offers; an empty one, or MODULE:NAME, is let be."""
+    if name and not is_outside(name):
+        _check_offered(folder, kind, name)
+
+
+def _check_offered(folder: str, kind: str, name: str) -> None:
     there = sorted(TASKS) if folder == "tasks" else sorted(offered(folder, kind))
     if name not in there:
         what = folder.rstrip("s").replace("_", " ")
@@ -75,7 +78,7 @@ def facts_of(name: str) -> PartFacts:
 
         part = part_named(name)
         return PartFacts(part.joint, part.taught)
-    check_name("objectives", "Part", name)
+    _check_offered("objectives", "Part", name)
     told = offered("objectives", "Part")[name]
     return PartFacts(bool(told.get("joint")), bool(told.get("taught")))
 

@@ -1,0 +1,96 @@
+"""No command is silent for long: short phases, long steps and what has no steps are told, and jobs as they begin."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+
+from groundling import jobs, progress
+from groundling.cli import main
+from groundling.jobs import Job, run_jobs
+from groundling.progress import Progress, heard
+
+
+def wait_for(out: io.StringIO, text: str) -> None:
+    """Until somebody has said it; in vain, the test ends after a minute."""
+    end = time.monotonic() + 60
+    while text not in out.getvalue():
+        assert time.monotonic() < end, out.getvalue()
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_silent_command_says_how_long_it_has_been_at_work() -> None:
+    out = io.StringIO()
+    with heard("ask", out):
+        wait_for(out, "ask: at work, 0:00:00 so far\n")
+        shown = Progress("reading", 3, "image", stream=io.StringIO(), clock=lambda: 0.0)
+        inner = Progress("training", 9, "step", stream=io.StringIO(), clock=lambda: 0.0)
+        inner.step()
+        wait_for(out, "training: step 1 of 9, 0:00:00 left\n")  # the innermost, however short
+        inner.close()
+        wait_for(out, "reading: image 0 of 3, 0:00:00 left\n")
+        shown.close()
+        said = len(out.getvalue())
+        wait_for(out, "0:00:00 left\nask: at work")
+    assert len(out.getvalue()) > said
+    time.sleep(0.1)
+    last = out.getvalue()
+    time.sleep(0.1)
+    assert out.getvalue() == last  # over is over
+
+
+@pytest.mark.usefixtures("soon")
+def test_beside_a_bar_and_in_other_processes_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = io.StringIO()
+    shown = Progress("training", 9, "step", stream=Terminal())
+    with heard("ask", out):
+        time.sleep(0.2)
+    shown.close()
+    monkeypatch.setenv("RANK", "1")
+    with heard("ask", out):
+        time.sleep(0.1)
+    assert out.getvalue() == ""
+
+
+def test_every_command_is_heard(
+    called: list[tuple], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.01)
+    monkeypatch.setattr("groundling.recipes.ask.ask", lambda *_: time.sleep(0.5))
+    assert main(["ask"]) == 0
+    assert "ask: at work, " in capsys.readouterr().err
+
+
+def test_jobs_are_named_as_they_begin_and_while_they_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setattr(jobs, "ProcessPoolExecutor", homes.Here)
+    monkeypatch.setattr(jobs, "SECONDS", 0.05)
+    path = str(tmp_path / "log")
+    said: list[str] = []
+    waiting = [
+        Job("a", time.sleep, (0.3,)),
+        Job("b", homes.note, (path, "b"), ("a",)),
+    ]
+    run_jobs(waiting, 2, said.append)
+    lines = capsys.readouterr().err.splitlines()
+    assert (lines[0], lines[-1]) == ("job 1 of 2: a", "job 2 of 2: b")
+    assert "0 of 2 jobs are done; under way: a (0:00:00)" in lines[1:-1]
+    assert [line.split(":")[0] for line in said] == ["a", "b"]
