@@ -9,6 +9,7 @@ from typing import Any
 
 from groundling.config import AdaptConfig, CompareConfig, FinetuneConfig, TrainConfig
 from groundling.errors import InputError
+from groundling.recipes.checks.names import arm_of
 from groundling.recipes.sweeping.parts import Sweep, Tuning, Variant
 from groundling.recipes.sweeping.ready import check_runs
 from groundling.recipes.sweeping.steps import steps_of
@@ -55,7 +56,7 @@ def compare(
 
 
 def _check(config: CompareConfig) -> None:
-    """Raises InputError without data, or for anything but tasks or a file of one's own."""
+    """Raises InputError without data, for anything but tasks or a file of one's own, and for an unknown arm."""
     if not config.data or not (config.tasks or config.own.label):
         raise InputError(
             "compare needs --tasks and --data (or --data FILE, --text and --label for your own file)"
@@ -64,3 +65,5 @@ def _check(config: CompareConfig) -> None:
         raise InputError(
             f"compare: --label {config.own.label} makes a task of your own file; leave it or --tasks out"
         )
+    for arm in config.arms:
+        arm_of(arm)
