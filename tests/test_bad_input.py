@@ -135,7 +135,7 @@ def tuning_with(given: Path, out: Path, **changes: object) -> list[object]:
         ("t.txt", b"", "t.txt: the file is empty"),
         ("t.txt", b" \n\n", "t.txt: the file is empty"),
         ("t.txt", b"fine\ncaf\xe9\n", "t.txt, line 2: not UTF-8 (byte 0xe9)"),
-        ("c.json", None, "c.json: cannot be read (No such file or directory)"),
+        ("c.json", None, "c.json: no such file or folder"),
         ("c.json", b'{"images": [],\n"annotations": [', "c.json, line 2: not valid JSON"),
         (
             "c.json",
