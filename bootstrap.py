@@ -54,7 +54,9 @@ def install(extra: str) -> None:
     constraints = ["-c", str(ROOT / "constraints.txt")]
     pip = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # Not silenced by a flag of ours: pip's own errors say best what is missing.
-    subprocess.run([*pip, *constraints, "-e", f"{ROOT}{extra}"], check=True, stderr=subprocess.STDOUT)
+    subprocess.run(
+        [*pip, *constraints, "-e", f"{ROOT}{extra}"], check=True, stderr=subprocess.STDOUT
+    )
     STAMP.write_text(f"{wanted} {extra}".strip())
 
 
