@@ -284,16 +284,20 @@ def outputs(commands: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def output_of(asked: str, printed: Mapping[str, str], folder: Path) -> str:
-    """What the command prints that a console block asks for; raises StaleError if none begins so."""
+    """What the command prints that a console block asks for; raises StaleError unless one begins so."""
     shows = re.fullmatch(r"head -(\d+) (\S+)", asked)
     if shows:
         lines = (folder / shows[2]).read_text().splitlines(keepends=True)
         return "".join(lines[: int(shows[1])])
     begin = asked.removesuffix(LEFT_OUT).rstrip()
-    for command, output in printed.items():
-        if command == asked or (asked.endswith(LEFT_OUT) and command.startswith(begin)):
-            return output
-    raise StaleError(f"no command above is {asked!r}")
+    fitting = [
+        output
+        for command, output in printed.items()
+        if command == asked or (asked.endswith(LEFT_OUT) and command.startswith(begin))
+    ]
+    if len(fitting) != 1:
+        raise StaleError(f"{len(fitting)} commands are {asked!r}")
+    return fitting[0]
 
 
 def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: Path) -> str:

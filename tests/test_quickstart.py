@@ -130,8 +130,8 @@ def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) 
     full = {job.name: job for job in module._Plan(QuickstartConfig(full=True), tmp_path).jobs()}
     short = {job.name: job for job in module._Plan(QuickstartConfig(), tmp_path).jobs()}
     assert set(short) < set(full) and len(ARMS) == 5
-    steps = {name: job.arguments[1].steps for name, job in full.items() if len(job.arguments) == 3}
-    steps.pop("new encoder")
+    trained = ("teacher", "teacher-blind", "text encoder")
+    steps = {name: full[name].arguments[1].steps for name in trained}
     assert (steps["teacher"], steps["teacher-blind"], steps["text encoder"]) == (900, 250, 1500)
     asked = {"odd": (3, 500), "truth": (3, 250), "text": (1, 250)}
     for name, (arm, source, _) in ARMS.items():

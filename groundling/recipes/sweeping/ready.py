@@ -9,6 +9,7 @@ from typing import Any
 from groundling.errors import InputError
 from groundling.recipes.checks import rules
 from groundling.recipes.checks.inputs import check_inputs
+from groundling.recipes.checks.names import arm_of
 from groundling.recipes.sweeping.parts import Sweep, references
 from groundling.recipes.sweeping.plan import Plan, missing
 from groundling.recipes.sweeping.steps import Step
@@ -26,6 +27,8 @@ RULES: Mapping[str, Callable[..., Any]] = {
 
 def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
     """Raises InputError, naming the step, for settings that do not fit, and for data and weights that are not there."""
+    for variant in what.variants:
+        arm_of(variant.adapt.arm)
     for tuning in what.tunings:
         if not tuning.finetune.data:
             raise InputError(
