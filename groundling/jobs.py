@@ -17,12 +17,17 @@ from typing import Any, NamedTuple, TypeVar
 from groundling.errors import InputError
 from groundling.progress import SECONDS, tell
 
-ONE_THREAD = {
+ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
     "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONSAFEPATH": "1",
 }
-"""Environment of every job's process; has to be there before torch is loaded."""
+"""Of every job's process; has to be there before torch is loaded.
+
+A process begins by importing what reads its first message, and would look in the working directory first: a `pickle.py`
+beside the data would run. Once it begins to work it has the path of the process that started it.
+"""
 MOST = 16
 """Processes that one process can keep busy with texts."""
 
@@ -62,7 +67,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
         InputError: the first one that a job raises, with the job's name before it; no further job is started.
         ValueError: if jobs wait for a name that no job has.
     """
-    os.environ.update(ONE_THREAD)  # new processes inherit it
+    os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
     waiting = list(jobs)
     running: dict[Future[Any], _Running] = {}
@@ -104,7 +109,7 @@ def side_by_side(
     if processes < 2:
         yield from (call(*arguments) for arguments in every)
         return
-    os.environ.update(ONE_THREAD)
+    os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
     with _pool(processes) as pool:
         try:

@@ -93,7 +93,7 @@ CASES = [
     ("data check gone", "--folder gone: no such folder"),
     ("data show gone 1", "--store gone: no such folder"),
     ("data shift --data gone", "--data gone: no such folder"),
-    ("data partition --task glue/rte --data gone --per 3", "--data gone: no such folder"),
+    ("data partition --task glue/rte --data gone --per 3", "--data gone: no such file"),
     ("data counts --captions gone.tsv --tokenizer model", "--captions gone.tsv: no such"),
 ]
 

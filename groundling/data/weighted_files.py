@@ -1,4 +1,4 @@
-"""Files as command lines name them, FILE or FILE=WEIGHT, where a weight says how often a step reads the file."""
+"""Files and folders as command lines name them: FILE=WEIGHT, which says how often a step reads it, and NAME=FOLDER."""
 
 from __future__ import annotations
 
@@ -45,3 +45,21 @@ def weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighted]:
     if without and len(without) < len(files):
         raise InputError(f"{flag}: {without[0]} has no weight; give one to all files or to none")
     return files
+
+
+class Named(NamedTuple):
+    """A folder, and what it is called."""
+
+    name: str
+    """Empty: nobody says."""
+    folder: str
+
+
+def named_folder(word: str | Path) -> Named:
+    """The parts of FOLDER or NAME=FOLDER; either may have a `=` in it, so what is there decides which one is meant."""
+    word = str(word)
+    if Path(word).exists():
+        return Named("", word)
+    halves = [Named(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="]
+    there = (half for half in halves if half.folder and Path(half.folder).exists())
+    return next(there, halves[0] if halves else Named("", word))

@@ -113,9 +113,13 @@ def _flag(name: str, value: object, local: set[str]) -> list[str]:
 
 def _shown(value: str, local: set[str]) -> str:
     """A setting's value without the folders of this machine."""
-    name, equals_sign, place = value.rpartition("=")
-    if place in local or Path(place).is_absolute() or place.startswith("~"):
-        return name + equals_sign + Path(place).name
+    # NAME=FOLDER and FILE=WEIGHT have a `=`, and so may any folder's own name.
+    starts = [0, *(at + 1 for at, letter in enumerate(value) if letter == "=")]
+    for start in starts:
+        place, equals_sign, weight = value[start:].rpartition("=")
+        for path, rest in ((value[start:], ""), (place, equals_sign + weight)):
+            if path in local or Path(path).is_absolute() or path.startswith("~"):
+                return value[:start] + Path(path).name + rest
     return value
 
 

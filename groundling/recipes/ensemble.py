@@ -41,7 +41,7 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
     task = named("tasks", Task, config.task).at(folder)
     if not isinstance(task.form, Classify | Answer | Regress):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
-    members = [member for run in config.runs for member in members_of(run, task)]
+    members = [member for run in config.runs for member in members_of(run, config.task)]
     if len(members) < 2:
         raise InputError(f"ensemble: {len(members)} finished seeds in --runs, expected at least 2")
     splits = _splits(task, members)
@@ -62,9 +62,9 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         if answers.labels is not None:
             official = task.official(folder, split, answers.officials, answers.predictions)
             scores[split] = answers.metrics | official
-    done = {"seed": 0, "task": task.name, "metrics": [metric.name for metric in task.metrics]}
+    done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
-    result = {"task": task.name, "members": done["members"], "scores": scores}
+    result = {"task": config.task, "members": done["members"], "scores": scores}
     learned = [split for split in splits if any(_learned(member, split) for member in members)]
     if learned:
         done["trained_on"] = learned
@@ -78,8 +78,8 @@ def _learned(member: Path, split: str) -> bool:
     return split in (finished(member) or {}).get("trained_on", [])
 
 
-def members_of(run: str, task: Task) -> list[Path]:
-    """The folders of a run's finished seeds; a seed's own folder is one.
+def members_of(run: str, task: str) -> list[Path]:
+    """The folders of a run's finished seeds on a task, by name or MODULE:NAME; a seed's own folder is one.
 
     Raises:
         InputError: There is none, or one of another task.
@@ -90,8 +90,8 @@ def members_of(run: str, task: Task) -> list[Path]:
         done = finished(place)
         if done is None or "seed" not in done:
             continue
-        if done.get("task") != task.name:
-            raise InputError(f"{place}: a run of {done.get('task')}, expected one of {task.name}")
+        if done.get("task") != task:
+            raise InputError(f"{place}: a run of {done.get('task')}, expected one of {task}")
         found.append(place)
     if not found:
         raise InputError(f"{run}: holds no finished seed (seed-*/result.json with a task)")

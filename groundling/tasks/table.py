@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from sys import intern
@@ -85,8 +85,11 @@ class OwnReader:
         self.separators = [note for file in files if (note := separator_note(file))]
         """What is to be said of files whose columns are not separated as is usual."""
         self.rows = own_rows(path, options)
-        labels = (row.label for row in self.rows)
-        self.form = form_of(where_of(path, self.rows[0].line), labels, options.form)
+        lines: dict[str, int] = {}
+        for row in self.rows:
+            lines.setdefault(row.label, row.line)
+        labels = {label: where_of(path, line) for label, line in lines.items()}
+        self.form = form_of(labels, options.form)
 
     @cached_property
     def dev_rows(self) -> list[OwnRow]:
@@ -143,28 +146,29 @@ def example_of(row: OwnRow, form: Form, path: Path, split: str) -> Example:
     )
 
 
-def form_of(where: object, labels: Iterable[str], asked: str) -> Form:
+def form_of(labels: Mapping[str, object], asked: str) -> Form:
     """Classes or numbers, as asked; by itself: numbers with a fraction or of many values are a regression.
 
     Args:
-        where: of the first label, for messages.
-        labels: of all rows.
+        labels: of all rows, each with where it stands first, for messages.
         asked: auto, classify or regress.
 
     Raises:
         InputError: classes are asked for and there is one only, or numbers have decimal commas.
     """
-    values = sorted(set(labels))
+    values = sorted(labels)
     if asked == "regress" or (asked == "auto" and _are_measurements(values)):
         return Regress()
     if asked == "auto" and _are_measurements([_with_point(value) for value in values]):
-        first = next(value for value in values if "," in value)
+        first = next(value for value in labels if "," in value)
         raise InputError(
-            f"{where}: labels are numbers with a decimal comma, such as {first}; write {_with_point(first)}, or pass "
-            "--form classify"
+            f"{labels[first]}: labels are numbers with a decimal comma, such as {first}; write {_with_point(first)}, "
+            "or pass --form classify"
         )
     if len(values) < 2:
-        raise InputError(f"{where}: every label is {values[0]!r}; expected at least two classes")
+        raise InputError(
+            f"{labels[values[0]]}: every label is {values[0]!r}; expected at least two classes"
+        )
     return Classify(tuple(values))
 
 
@@ -258,7 +262,7 @@ def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[st
 
 
 def _odd_classes(form: Classify, train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
-    """Classes of one row, or on one side only: a line for one, or for all that are odd in the same way."""
+    """Classes of one row, on one side only or spelt alike: a line for one, or for all that are odd in the same way."""
     in_train = Counter(row.label for row in train)
     in_dev = Counter(row.label for row in dev)
     single, train_only, dev_only = [], [], []
@@ -281,6 +285,16 @@ def _odd_classes(form: Classify, train: Sequence[OwnRow], dev: Sequence[OwnRow])
         if told:
             more = f"; {len(told):,} classes are like this" if len(told) > 1 else ""
             notes.append(f"class {told[0]}, but not in {other}{more}")
+    spellings: dict[str, list[str]] = {}
+    for name in form.labels:
+        spellings.setdefault(one_spelling(name), []).append(ascii(name))
+    alike = [names for names in spellings.values() if len(names) > 1]
+    if alike:
+        more = f"; {len(alike):,} names are like this" if len(alike) > 1 else ""
+        notes.append(
+            f"classes {' and '.join(alike[0])} differ in capitals, spaces or Unicode's form alone, and are learned as "
+            f"different ones{more}"
+        )
     return notes
 
 

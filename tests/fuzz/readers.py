@@ -994,7 +994,7 @@ def _resumed_seeds(place: Path) -> object:
     places = sorted(place.glob("seed-*"))
     runs = [ended(one, lambda done: summary(task, [done], config)) for one in places]
     collected = finished_runs.collect("a", place)
-    return [runs, collected, ensemble.members_of(str(place), task)]
+    return [runs, collected, ensemble.members_of(str(place), task.name)]
 
 
 def _answers(path: Path) -> None:

@@ -10,7 +10,7 @@ from groundling import config
 from groundling.data.caption_tables import check_told, header_of
 from groundling.data.own_rows import check_asked, check_columns, own_columns
 from groundling.data.tables import columns_of
-from groundling.data.weighted_files import weighted
+from groundling.data.weighted_files import named_folder, weighted
 from groundling.errors import InputError
 from groundling.find import is_outside
 from groundling.models.folders import check_model
@@ -48,8 +48,7 @@ def weighted_path(flag: str, word: str) -> None:
 
 def named_path(flag: str, word: str) -> None:
     """Raises InputError as `path`, for FOLDER or NAME=FOLDER."""
-    if not Path(word).exists():
-        path(flag, word.partition("=")[2] or word)
+    path(flag, named_folder(word).folder or word)
 
 
 def data(flag: str, word: str) -> None:
@@ -110,7 +109,7 @@ INPUTS: Mapping[type, Mapping[str, Check]] = {
     config.SweepConfig: {"file": file},
     config.VerdictConfig: {"runs": named_path},
     config.VcrConfig: {"answers": folder, "rationales": folder, "data": folder, "both": folder},
-    config.EnsembleConfig: {"runs": folder, "data": folder},
+    config.EnsembleConfig: {"runs": folder, "data": path},
     config.ZeroShotConfig: {**REGIONS, "model": model, "data": path, "also": named_path},
     config.RetrieveConfig: {
         **{"model": model, "captions": path, "images": folder, "listing": file},
@@ -118,10 +117,10 @@ INPUTS: Mapping[type, Mapping[str, Check]] = {
     },
     config.SimilarityConfig: {"a": model_or_random, "b": model_or_random},
     config.GroundedConfig: {
-        **{"base": folder, "other": folder, "data": folder, "counts": file},
+        **{"base": folder, "other": folder, "data": path, "counts": file},
         "tokenizer": model,
     },
-    config.AttentionConfig: {"a": folder, "b": folder, "text": path, "data": folder},
+    config.AttentionConfig: {"a": folder, "b": folder, "text": path, "data": path},
     config.Attending: {**REGIONS, "model": model},
     config.HeadsConfig: {"data": path},
     config.SyntaxConfig: {"data": folder},
@@ -134,7 +133,7 @@ INPUTS: Mapping[type, Mapping[str, Check]] = {
         **{"data": folder, "attack": folder, "attack_rationale": folder, "losses": file},
         **{"wordnet": folder, "predictions": file},
     },
-    config.PartitionConfig: {"data": folder},
+    config.PartitionConfig: {"data": path},
     config.FiguresConfig: {"results": folder},
     config.CheckConfig: {"folder": folder},
     config.ShowConfig: {"store": folder, "images": folder},

@@ -33,7 +33,7 @@ from groundling.config import (
     check_training,
     need,
 )
-from groundling.data.weighted_files import weighted, weighted_files
+from groundling.data.weighted_files import named_folder, weighted, weighted_files
 from groundling.errors import InputError
 from groundling.models.folders import is_adapter
 from groundling.published import PUBLISHED
@@ -377,8 +377,8 @@ def groups_of(config: VerdictConfig) -> dict[str, str]:
     """The run folders of a verdict by name; raises InputError for two of one name."""
     groups: dict[str, str] = {}
     for text in config.runs:
-        name, equals_sign, folder = text.rpartition("=")
-        if not equals_sign:
+        name, folder = named_folder(text)
+        if not name:
             name = Path(folder).name
         if name in groups:
             raise InputError(f"--runs: two groups are called {name!r}; write NAME=FOLDER")
