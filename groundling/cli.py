@@ -74,12 +74,12 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
             config.need(values[0], name, *self.needs)
         if self.rules:
             _imported(self.rules)(*_own(values))
-        for prefix, settings in every:
-            check_inputs(settings, prefix)
         for sharing in _shared(values):
             from groundling.recipes.checks.sharing import check_sharing
 
             check_sharing(sharing, _own(values))
+        for prefix, settings in every:
+            check_inputs(settings, prefix)
 
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
