@@ -175,3 +175,13 @@ def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(place: Path, capsys: A
     assert main(["verdict", "--runs", "a", "c", "--out", "judged"]) == 2
     assert "nothing is judged" in capsys.readouterr().err
     assert homes.digests(place / "judged") == before
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lone_path_stands_for_a_list_in_a_group_too(place: Path) -> None:
+    put(place / "own.csv", table(("q", "y"), ("a cat", "yes"), ("a dog", "no")))
+    given = {"student": "gone/gone", "text": place / "gone.txt"}
+    with pytest.raises(InputError, match=r"gone\.txt: no such file|gone/gone: no model found"):
+        groundling.compare(data="own.csv", text="q", label="y", arms="mlm", adapt=given, out="out")
