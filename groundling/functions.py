@@ -85,7 +85,10 @@ def _group(value: object, default: Any, prefix: str, where: str) -> dict[str, ob
     """Settings of one group, which is `default` if nobody says; raises InputError if they are no mapping."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
-    kinds = {one.name: hints(type(group))[one.name] for group, one in flat(default)}
+    kinds: dict[str, Any] = {}
+    for group, one in flat(default):
+        kind: Any = type(group)
+        kinds[one.name] = hints(kind)[one.name]
     return {str(key): _given(one, kinds.get(str(key))) for key, one in value.items()}
 
 
