@@ -47,7 +47,8 @@ def function_of(name: str) -> Callable[..., Any]:
             raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
         with as_keywords(kinds, switches, given):
             groups = {
-                prefix: _group(given.pop(prefix, {}), prefix, where) for prefix in _groups(name)
+                prefix: _group(given.pop(prefix, {}), command.settings[prefix], prefix, where)
+                for prefix in _groups(name)
             }
             own = filled(list(_own(name).values()), given, where)
             made = dict(zip(_own(name), own, strict=True))
@@ -80,11 +81,15 @@ def _groups(name: str) -> list[str]:
     return [prefix for prefix in COMMANDS[command_of(name)].settings if not prefix.startswith("_")]
 
 
-def _group(value: object, prefix: str, where: str) -> dict[str, object]:
-    """Settings of one group; raises InputError if they are no mapping."""
+def _group(value: object, default: Any, prefix: str, where: str) -> dict[str, object]:
+    """Settings of one group, which is `default` if nobody says; raises InputError if they are no mapping."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
-    return {str(key): _given(one, None) for key, one in value.items()}
+    kinds: dict[str, Any] = {}
+    for group, one in flat(default):
+        kind: Any = type(group)
+        kinds[one.name] = hints(kind)[one.name]
+    return {str(key): _given(one, kinds.get(str(key))) for key, one in value.items()}
 
 
 class Setting(NamedTuple):

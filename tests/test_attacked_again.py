@@ -159,3 +159,29 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "data/ran").exists()
     assert done.returncode == 0, done.stderr
+
+
+# -- what a refused command leaves -------------------------------------------------------------------------------------
+
+
+def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(place: Path, capsys: Any) -> None:
+    for run, task in (("a", "glue/rte"), ("b", "glue/rte"), ("c", "glue/mrpc")):
+        rows = [{"id": f"{n}", "prediction": n % 2, "label": 1.0} for n in range(6)]
+        put(place / run / "seed-0/predictions_dev.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+        done = {"seed": 0, "task": task, "metrics": ["accuracy"], "splits": ["dev"]}
+        put(place / run / "seed-0/result.json", json.dumps(done))
+    assert main(["verdict", "--runs", "a", "b", "--out", "judged"]) == 0
+    before = homes.digests(place / "judged")
+    assert main(["verdict", "--runs", "a", "c", "--out", "judged"]) == 2
+    assert "nothing is judged" in capsys.readouterr().err
+    assert homes.digests(place / "judged") == before
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lone_path_stands_for_a_list_in_a_group_too(place: Path) -> None:
+    put(place / "own.csv", table(("q", "y"), ("a cat", "yes"), ("a dog", "no")))
+    given = {"student": "gone/gone", "text": place / "gone.txt"}
+    with pytest.raises(InputError, match=r"gone\.txt: no such file|gone/gone: no model found"):
+        groundling.compare(data="own.csv", text="q", label="y", arms="mlm", adapt=given, out="out")

@@ -40,9 +40,26 @@ def judge_folders(
         tasks: judge these alone, on all their splits, in this order; empty: all.
         trust: tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
     """
-    collected = {
-        name: _wanted(collect(name, folder, trust), tasks) for name, folder in groups.items()
-    }
+    return write_judged(collected_of(groups, tasks, trust), out, say, published)
+
+
+def collected_of(
+    groups: Mapping[str, str | Path], tasks: Sequence[str] = (), trust: Sequence[str] = ()
+) -> Collected:
+    """The finished runs of every group by task, as `judge_folders` takes them; nothing is written."""
+    return {name: _wanted(collect(name, folder, trust), tasks) for name, folder in groups.items()}
+
+
+def are_comparable(collected: Collected) -> bool:
+    """Whether any group has a task in common with the first one, the control."""
+    control, *others = collected.values()
+    return any(not control.keys().isdisjoint(other) for other in others)
+
+
+def write_judged(
+    collected: Collected, out: str | Path, say: Callable[[str], None], published: Published | None
+) -> dict[str, Any]:
+    """What `judge_folders` does with the runs that it found."""
     control = next(iter(collected))
     for note in _unmatched(collected, control):
         say(note)

@@ -9,7 +9,7 @@ from groundling.config import VerdictConfig
 from groundling.errors import InputError
 from groundling.published import PUBLISHED
 from groundling.recipes.checks import rules
-from groundling.recipes.judging import judge_folders
+from groundling.recipes.judging import are_comparable, collected_of, write_judged
 
 
 def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
@@ -25,9 +25,10 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
     for text in config.published:
         name, _, system = text.partition("=")
         published[name] = PUBLISHED[system]
-    result = judge_folders(groups, out, published=published, trust=config.trust)
-    if not result["verdicts"]:
+    collected = collected_of(groups, trust=config.trust)
+    # Before anything is written: a page of an earlier verdict is not to be lost.
+    if not are_comparable(collected):
         raise InputError(
-            f"verdict: no task has finished runs of both {result['control']} and another group, so nothing is judged"
+            f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
         )
-    return result
+    return write_judged(collected, out, print, published)
