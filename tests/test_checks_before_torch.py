@@ -157,7 +157,7 @@ for case in {[case for case, _ in CASES]!r}:
 
 def test_a_function_checks_what_its_command_checks(place: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(place)
-    with pytest.raises(InputError, match="--images gone: no such folder"):
+    with pytest.raises(InputError, match="images=gone: no such folder"):
         groundling.teach(captions="c.csv", images="gone")
 
 

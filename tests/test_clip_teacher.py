@@ -862,7 +862,7 @@ def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path):
     config = changed(tune, cache_gb=cache_gb)
     finetune(config, BRIEF, tmp_path / "whole")
     homes.kill(finetune, config, BRIEF, tmp_path / "killed")
-    assert (tmp_path / "killed/teacher").exists() == bool(cache_gb)
+    assert (tmp_path / "killed/prepared/teacher").exists() == bool(cache_gb)
     finetune(config, BRIEF, tmp_path / "killed")
     whole, killed = (digests(tmp_path / name / "seed-0/model") for name in ("whole", "killed"))
     assert whole == killed

@@ -250,7 +250,7 @@ def test_a_metric_of_ones_own_under_a_known_name_is_told(place: Path) -> None:
 
 def test_ensembles_and_partitions_import_nothing(place: Path, capsys: Any) -> None:
     edited(place / "downloaded/seed-0/result.json", task="downloaded.evil:TASK")
-    words = ["--runs", "downloaded", "downloaded", "--task", "glue/rte", "--data", "glue"]
+    words = ["--runs", "downloaded", "./downloaded", "--task", "glue/rte", "--data", "glue"]
     assert "expected one of glue/rte" in refused(capsys, "ensemble", *words, "--out", "mean")
     about = {"format": 1, "task": "downloaded.evil:TASK", "ids": [], "files": {}}
     path = homes.put(place / "few.json", json.dumps(about))

@@ -476,7 +476,7 @@ def test_beside_a_model_of_regions(place: Path) -> None:
     """Each with boxes of its own, about the same photo."""
     (place / "seer").mkdir()
     toys.seer().export(place / "seer")
-    store(place / "store", ["0"])
+    store(place / "store", ["0"], size=SIZES[0])
     made = groundling.look(
         [place / "vilt", place / "seer", place / "clip"],
         place / "photos/0.png",

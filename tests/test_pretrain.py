@@ -43,6 +43,7 @@ def store(
     classes: int = 5,
     objects: int = 0,
     backbone: str = "",
+    size: tuple[int, int] = (60, 40),
 ) -> Path:
     """A store of 2 to 5 regions an image; or of as many `objects`, in the annotators' order."""
     rng = np.random.default_rng(0)
@@ -54,7 +55,7 @@ def store(
         found.append(
             Found(
                 name,
-                (60, 40),
+                size,
                 corners,
                 rng.random(count),
                 rng.normal(size=(count, width)),

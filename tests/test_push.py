@@ -180,7 +180,11 @@ def test_no_login_and_no_hub_are_told_before_the_run(
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="push_to_hub: save_model=False leaves nothing to push"):
         groundling.finetune(
-            model="m", data="d", task="glue/rte", save_model=False, push_to_hub="me/x"
+            model=place / "student",
+            data=place,
+            task="glue/rte",
+            save_model=False,
+            push_to_hub="me/x",
         )
     assert Sharing() == Sharing(push_to_hub="", private=False)
 

@@ -215,7 +215,8 @@ def test_answers_and_rationales_are_runs_that_others_read(place: Path, tmp_path:
     )
     runs = [f"a={tmp_path / 'answer'}", f"b={tmp_path / 'answer'}"]
     assert main(["verdict", "--runs", *runs, "--out", str(tmp_path / "verdict")]) == 0
-    told = [str(tmp_path / "answer"), str(tmp_path / "answer"), "--task", "vcr/answer"]
+    (tmp_path / "again").symlink_to(tmp_path / "answer")
+    told = [str(tmp_path / "answer"), str(tmp_path / "again"), "--task", "vcr/answer"]
     assert main(["ensemble", *told, "--data", data, "--out", str(tmp_path / "e")]) == 0
 
 

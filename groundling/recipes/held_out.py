@@ -170,7 +170,7 @@ class HeldOut:
         """What this process's samples add."""
         share = _Share(defaultdict(float), defaultdict(int), {})
         corruption = Corruption(self.training.seed)
-        warm = max(objective.warmup for objective in self.objectives)
+        warm = max((objective.warmup for objective in self.objectives), default=0)
         is_main = PartialState().is_main_process
         for number, (source, indices) in enumerate(followed(self._passes(), "held out", "batch")):
             torch.manual_seed(seed_of(self.training.seed, "held out", number))

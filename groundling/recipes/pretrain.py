@@ -136,7 +136,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
     )
     parts, left = still_guessing(
-        HeldOut("samples", _some(sources, config), model, every, data.teachers, training),
+        # Only the design's own parts can be told from guessing, and none of them asks a teacher.
+        HeldOut("samples", _some(sources, config), model, own, (), training),
         "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there",
     )
     result = _result(trained, model, every, run.folder, data.left_out, [*notes, *left], config)
