@@ -511,3 +511,16 @@ def test_an_unknown_layout_lists_what_is_recognised(tmp_path: Path) -> None:
         "images",
     )
     one(check(tmp_path / "nowhere"), "nowhere: no such folder")
+
+
+def test_questions_without_answers_are_no_captions(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        picture(tmp_path / f"photos/{name}.png")
+    put(tmp_path / "mine.csv", "question,photo,answer\nis it red ?,a.png,no\nis it ?,b.png,yes\n")
+    put(tmp_path / "new.csv", "question,photo\nis it red ?,b.png\n")
+    report = check(tmp_path)
+    assert any(
+        line.endswith("new.csv: the same columns without the label, as `predict` reads them")
+        for line in report.lines
+    )
+    assert not any("captions" in line for line in report.lines)

@@ -41,17 +41,33 @@ def own_files(place: Place, report: Report) -> Match | None:
     if place is not place.root and not told.label:
         return None  # a data set's own files may have any columns
     taken: dict[Path, Sequence[str]] = {}
+    read_as: list[OwnFile] = []
+    others: dict[Path, list[str]] = {}
     for path in place.files:
         if path.suffix not in ENDINGS or path in place.taken:
             continue
-        options = columns_of(_header(place, path), told)
-        if options is not None:
-            taken[path] = _own_file(path, options, report)
+        header = _header(place, path)
+        options = columns_of(header, told)
+        if options is None:
+            others[path] = header
+            continue
+        read_as.append(options)
+        taken[path] = _own_file(path, options, report)
     if not taken:
         return None
+    for path, header in others.items():
+        if any(_lacks_the_label_alone(header, options) for options in read_as):
+            report.fact(path, "the same columns without the label, as `predict` reads them")
+            taken[path] = ()
     images = list(dict.fromkeys(image for ids in taken.values() for image in ids))
     folders = _photos(place, images, taken, report) if images else []
     return Match(taken | dict.fromkeys(folders, ()), ("your own file",))
+
+
+def _lacks_the_label_alone(header: Sequence[str], options: OwnFile) -> bool:
+    """Whether a table has the columns of texts, and of images, of another one, and not its labels."""
+    read = {name.strip() for name in (*options.text.split(","), options.image) if name.strip()}
+    return read <= set(header) and options.label not in header
 
 
 def _header(place: Place, path: Path) -> list[str]:
