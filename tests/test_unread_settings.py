@@ -59,7 +59,7 @@ def test_the_flags_of_the_field_are_among_them() -> None:
 
 
 def test_functions_refuse_them_too() -> None:
-    with pytest.raises(InputError, match="^tasks: glue/rte is there twice"):
+    with pytest.raises(InputError, match=r"^tasks: glue/rte is there twice"):
         groundling.compare(tasks=["glue/rte", "glue/rte"])
 
 
