@@ -174,7 +174,7 @@ def test_text_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("16\tA dog.\tA cat.", "line 18: 3 fields, expected at least 4"),
+        ("16\tA dog.\tA cat.", "line 18: 3 fields, expected 4"),
         (
             "16\tA dog.\tA cat.\tmaybe",
             "line 18: label 'maybe' is none of entailment, not_entailment",
@@ -891,7 +891,7 @@ def test_a_full_disk_is_one_line_on_the_command_line(
 
     monkeypatch.setattr(checkpoint, "save_file", save)
     line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
-    assert "cannot be written (No space left on device); earlier checkpoints are intact" in line
+    assert "cannot be written (No space left on device)" in line
 
 
 def test_e12_a_model_folder_is_there_as_a_whole_or_not_at_all(
