@@ -18,6 +18,8 @@ from tqdm import tqdm
 T = TypeVar("T")
 SECONDS = 30.0
 """Between two lines; a command that takes less says nothing."""
+LATER = 1.03
+"""Times as long as `SECONDS` before a command is called silent: phases and jobs, which know more, speak first."""
 TICK = 0.05
 """Least seconds between two looks at whether half a minute is over."""
 
@@ -121,7 +123,7 @@ class Progress:
 
     def _write(self, line: str) -> None:
         _LAST.time = time.monotonic()
-        print(line, file=self.stream, flush=True)  # a log file would keep lines back
+        _print(line, self.stream)
 
 
 _UNDER_WAY: WeakValueDictionary[int, Progress] = WeakValueDictionary()
@@ -142,7 +144,13 @@ def tell(line: str) -> None:
     """Say a line on stderr now, of the main process alone."""
     if is_first():
         _LAST.time = time.monotonic()
-        print(line, file=sys.stderr, flush=True)
+        _print(line, sys.stderr)
+
+
+def _print(line: str, stream: TextIO) -> None:
+    """Write a line and its end at once, so that no other thread's stands between, and now: a log would keep it back."""
+    stream.write(f"{line}\n")
+    stream.flush()
 
 
 @contextmanager
@@ -160,7 +168,7 @@ def heard(what: str, stream: TextIO | None = None) -> Iterator[None]:
     began = _LAST.time = time.monotonic()
 
     def watch() -> None:
-        while not over.wait(max(_LAST.time + SECONDS - time.monotonic(), TICK)):
+        while not over.wait(max(_LAST.time + LATER * SECONDS - time.monotonic(), TICK)):
             now = time.monotonic()
             phases = sorted(_UNDER_WAY.items())
             is_shown = any(not phase.bar.disable for _, phase in phases)
@@ -168,8 +176,12 @@ def heard(what: str, stream: TextIO | None = None) -> Iterator[None]:
                 continue
             _LAST.time = now
             elapsed = timedelta(seconds=round(now - began))
-            line = phases[-1][1].line() if phases else f"{what}: at work, {elapsed} so far"
-            print(line, file=out, flush=True)
+            line = f"{what}: at work, {elapsed} so far"
+            if phases:
+                phase = phases[-1][1]
+                phase.said = phase.clock()
+                line = phase.line()
+            _print(line, out)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()

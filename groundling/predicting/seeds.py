@@ -71,6 +71,11 @@ def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chos
         return Chosen(saved[numbers[0]])
     if seed is not None:
         return Chosen(saved[seed], note=f"{source}: seed {seed} answers, of {every}")
+    # A folder keeps the seeds of an earlier command that asked for more.
+    told = (finished(source) or {}).get("seeds")
+    numbers = [one for one in numbers if one in told] if isinstance(told, list) else numbers
+    numbers = numbers or sorted(saved)
+    every = ", ".join(map(str, numbers))
     best, why = _best({number: saved[number].parent for number in numbers})
     if seeds == "all":
         others = tuple(saved[number] for number in numbers if number != best)

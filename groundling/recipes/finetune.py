@@ -28,6 +28,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.recipes.checks import rules
 from groundling.recipes.finetuning.baselines import (
     Majority,
+    all_alike,
     beside_majority,
     one_answer,
     text_alone,
@@ -116,7 +117,7 @@ def finetune(
         made = [run.folder / f"seed-{done['seed']}" / "model" for done in runs]
         run.say_finished(made if config.save_model else ())
     result = summary(task, runs, config)
-    beside = beside_majority(task, result)
+    beside = [*all_alike(result), *beside_majority(task, result)]
     say_notes(beside)
     notes += beside
     if config.baselines:

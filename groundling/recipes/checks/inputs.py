@@ -14,7 +14,7 @@ from groundling.data.weighted_files import named_folder, weighted
 from groundling.errors import InputError
 from groundling.find import is_outside
 from groundling.models.folders import check_model
-from groundling.runs import read_json
+from groundling.runs import RESULT, read_json
 
 Check = Callable[[str, str], None]
 """Of a flag and one word of its value."""
@@ -67,6 +67,14 @@ def model(flag: str, word: str) -> None:
         raise InputError(f"{flag} {error}") from None
 
 
+def weights(flag: str, word: str) -> None:
+    """Raises InputError as `model`, and for the folder of a run, which has its model inside."""
+    inside = Path(word) / "model"
+    if (Path(word) / RESULT).is_file() and inside.is_dir():
+        raise InputError(f"{flag} {word}: a run's folder; its model is {inside}")
+    model(flag, word)
+
+
 def model_or_random(flag: str, word: str) -> None:
     """Raises InputError as `model`; `random` is none."""
     if word != "random":
@@ -77,23 +85,23 @@ REGIONS: Mapping[str, Check] = {"regions": named_path, "images": folder}
 
 INPUTS: Mapping[type, Mapping[str, Check]] = {
     config.TeachConfig: {
-        **{"start": model, "captions": path, "images": folder, "listing": file},
+        **{"start": weights, "captions": path, "images": folder, "listing": file},
         **{"eval_listing": file, "eval_captions": path},
     },
     config.AdaptConfig: {
-        **{"student": model, "teacher": model, "text": weighted_path, "held": path},
+        **{"student": weights, "teacher": weights, "text": weighted_path, "held": path},
         "retention": path,
     },
     config.Targeted: {"teacher_images": folder, "teacher_text": model, "teacher_scorer": model},
     config.RegionInput: REGIONS,
     config.PretrainConfig: {
-        **{"student": model, "captions": weighted_path, "listing": file, "data": path},
+        **{"student": weights, "captions": weighted_path, "listing": file, "data": path},
         **{"eval_captions": weighted_path, "eval_listing": file, "partition": file},
-        **{"text": weighted_path, "teacher": model},
+        **{"text": weighted_path, "teacher": weights},
     },
     config.FinetuneConfig: {
-        **{"model": model, "data": data, "partition": file, "also": named_path},
-        "teacher": model,
+        **{"model": weights, "data": data, "partition": file, "also": named_path},
+        "teacher": weights,
     },
     config.OwnFile: {"dev": file},
     config.RegionsConfig: {"images": folder, "imports": path, "ids": file, "boxes": path},
@@ -157,7 +165,7 @@ def check_inputs(
     for group, one in config.flat(settings):
         check = INPUTS.get(type(group), {}).get(one.name)
         # What a `Kind` of your own loads may be anything.
-        if check is None or (check is model and vars(group).get("kind")):
+        if check is None or (check in (model, weights) and vars(group).get("kind")):
             continue
         flag = f"--{prefix}{one.name.replace('_', '-')}"
         for word in _words(vars(group)[one.name]):

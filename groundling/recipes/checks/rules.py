@@ -178,6 +178,11 @@ def _check_baselines(config: FinetuneConfig) -> None:
     """Raises InputError for --baselines of a model that sees no images, or nothing but them."""
     if not config.baselines:
         return
+    if config.adapting.adapter != "none" or is_adapter(config.model):
+        raise InputError(
+            "--baselines is for models that read regions; of an adapter the baseline is the same command without "
+            "--adapter, its settings and --teacher-images, which reads the texts alone"
+        )
     if not config.regions.regions or config.blind:
         raise InputError(
             "--baselines trains the same model without the images, but this one sees none; pass --regions STORE, or "

@@ -98,6 +98,13 @@ def beside_majority(task: Task, result: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+def all_alike(result: Mapping[str, Any]) -> list[str]:
+    """A line if every seed gives nearly one answer to everything."""
+    if not set(result["seeds"]) <= set(result["collapsed_seeds"]):
+        return []
+    return ["every seed answers nearly everything alike: none has learned the task"]
+
+
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
     """The same fine-tuning on the texts alone, by the task's own loss; where a region is the answer, on boxes, too."""
     plain = replace(
