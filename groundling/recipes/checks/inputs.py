@@ -9,7 +9,7 @@ from typing import Any
 from groundling import config
 from groundling.data.caption_tables import check_told, header_of
 from groundling.data.own_rows import check_asked, check_columns, own_columns
-from groundling.data.tables import columns_of
+from groundling.data.tables import TABLES, columns_of
 from groundling.data.weighted_files import named_folder, weighted
 from groundling.errors import InputError
 from groundling.find import is_outside
@@ -210,7 +210,7 @@ def _check_asked(settings: object) -> None:
     if not isinstance(settings, config.PredictConfig | config.EvaluateConfig):
         return
     table = Path(settings.data)
-    if not table.is_file() or table.suffix not in (".csv", ".tsv"):
+    if not table.is_file() or table.suffix not in TABLES:
         return
     folder = Path(settings.saved.model)
     files = (file for part in ("", "model/", "seed-*/model/") for file in folder.glob(part + TASK))
