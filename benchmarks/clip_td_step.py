@@ -37,24 +37,24 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from groundling.batch import Example, RegionRow, collate
-from groundling.config import Targeted
-from groundling.data.paired import RegionSamples, Seeing
+from groundling.core.batch import Example, RegionRow, collate
+from groundling.core.forms import Choose, Classify
+from groundling.core.keyed import generator
+from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.samples import Samples, TextInput, TextSamples
-from groundling.forms import Choose, Classify
-from groundling.joins.uniter import uniter
-from groundling.keyed import generator
 from groundling.models.clip import ClipImage, clip_text
 from groundling.objectives import Objective
 from groundling.objectives.supervised import Supervised
 from groundling.objectives.td_image import TargetedImage
 from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
-from groundling.recipes.teaching import Classroom
+from groundling.settings.objectives import Targeted
 from groundling.teachers import Teacher, said
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
-from groundling.training import Step
+from groundling.training.loop import Step
+from groundling.training.teaching import Classroom
+from groundling.vision_language.uniter import uniter
 
 FEATURES, REGIONS = 2048, 36
 WORDS = 3000

@@ -77,8 +77,8 @@ def save_tokenizer(text: Path, folder: Path) -> None:
 def with_groundling(text: Path, form: str, processes: int, folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    from groundling.data import prepared
-    from groundling.data.corpus_samples import corpus_samples
+    from groundling.data.corpora import prepared
+    from groundling.data.corpora.samples import corpus_samples
     from groundling.data.samples import TextInput
 
     prepared.cores = lambda: processes
@@ -122,12 +122,12 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from groundling.config import TrainConfig
-    from groundling.data.corpus_samples import corpus_samples
+    from groundling.data.corpora.samples import corpus_samples
     from groundling.data.samples import TextInput
     from groundling.models.text import TextEncoder
     from groundling.objectives.masked_lm import MaskedLM
-    from groundling.training import train
+    from groundling.settings.training import TrainConfig
+    from groundling.training.loop import train
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(text.parent / "tokenizer")
@@ -186,7 +186,7 @@ def child(options: argparse.Namespace) -> None:
         return
     import datasets  # noqa: F401  (libraries count for neither way)
 
-    import groundling.data.corpus_samples  # noqa: F401
+    import groundling.data.corpora.samples  # noqa: F401
 
     before = processor_seconds()
     began = time.perf_counter()

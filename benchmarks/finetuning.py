@@ -30,8 +30,9 @@ LABELS = ("entailment", "not_entailment")
 
 def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Seconds and dev accuracy of `finetune`."""
-    from groundling.config import FinetuneConfig, TrainConfig
-    from groundling.recipes.finetune import finetune
+    from groundling.commands.finetune import FinetuneConfig
+    from groundling.commands.finetune.run import finetune
+    from groundling.settings.training import TrainConfig
 
     training = TrainConfig(
         epochs=options.epochs, batch=options.batch, lr=options.lr, warmup=0.0, seed=options.seed,

@@ -25,18 +25,18 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from groundling.batch import Example, Gold, RegionRow
-from groundling.data.paired import RegionSamples
+from groundling.core.batch import Example, Gold, RegionRow
+from groundling.core.keyed import generator
+from groundling.data.regions.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
-from groundling.grounding.entities import Grounding, Phrase
-from groundling.grounding.modality import Drawn as intervals
-from groundling.grounding.modality import Importance
-from groundling.grounding.passes import BATCH, Seen, stream
-from groundling.joins.uniter import uniter
-from groundling.keyed import generator
 from groundling.models.attention import AttentionMap
-from groundling.models.single_stream import SingleStream
+from groundling.studies.attention.entities import Grounding, Phrase
+from groundling.studies.attention.modality_measures import Drawn as intervals
+from groundling.studies.attention.modality_measures import Importance
+from groundling.studies.attention.passes import BATCH, Seen, stream
 from groundling.tasks.flickr_entities import FLICKR30K
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.uniter import uniter
 
 REGIONS, FEATURES, WORDS, TO_AN_IMAGE = 36, 2048, 12, 5
 VOCABULARY = [f"w{number}" for number in range(1000)]

@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from groundling.batch import Example
-from groundling.config import TrainConfig
+from groundling.core.batch import Example
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.text import TextEncoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.training import train
+from groundling.settings.training import TrainConfig
+from groundling.training.loop import train
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{number}" for number in range(1000)]

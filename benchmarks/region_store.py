@@ -25,9 +25,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from groundling.data.region_imports import import_regions
-from groundling.data.regions import Found, RegionStore, RegionWriter
-from groundling.keyed import generator
+from groundling.core.keyed import generator
+from groundling.data.regions.imports import import_regions
+from groundling.data.regions.store import Found, RegionStore, RegionWriter
 
 Arrays = tuple[np.ndarray, np.ndarray]
 Read = Callable[[str], Arrays]

@@ -1,4 +1,4 @@
-"""How often `groundling.analysis.verdict` calls a difference reliable: false alarms, and power at published effects.
+"""How often `groundling.stats.verdict` calls a difference reliable: false alarms, and power at published effects.
 
     python benchmarks/verdict_power.py
 
@@ -6,8 +6,8 @@ Simulated runs (`verdict.simulate`): examples differ in difficulty, seeds in acc
 points. "Own" is the share of difficulty that only runs of the same model have in common.
 """
 
-from groundling.analysis.verdict import Noise, power
-from groundling.report import table
+from groundling.runs.report import table
+from groundling.stats.verdict import Noise, power
 
 TRIALS = 1000
 FEWER_TRIALS = 250

@@ -33,17 +33,17 @@ from transformers import (
     VisualBertForPreTraining,
 )
 
-from groundling.batch import IGNORE, Batch, RegionRow
-from groundling.data.captions import Captioned
-from groundling.data.paired import CaptionTexts, RegionSamples
-from groundling.feed import Feed, Plan, Source
-from groundling.joins.visualbert import visualbert
-from groundling.keyed import generator
-from groundling.models.single_stream import SingleStream
+from groundling.core.batch import IGNORE, Batch, RegionRow
+from groundling.core.keyed import generator
+from groundling.data.captions.captions import Captioned
+from groundling.data.regions.paired import CaptionTexts, RegionSamples
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.training import Step
+from groundling.training.feed import Feed, Plan, Source
+from groundling.training.loop import Step
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.visualbert import visualbert
 
 VOCABULARY, FEATURES, TEXT, REGIONS = 30522, 2048, 128, 100
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

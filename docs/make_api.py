@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import groundling
+from groundling.api import Setting, command_of, settings_of
 from groundling.cli import COMMANDS
-from groundling.documented import fields_told, summary_of
-from groundling.functions import Setting, command_of, settings_of
+from groundling.core.documented import fields_told, summary_of
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -38,49 +38,49 @@ of its own, which gives a page."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
-        "groundling.batch": "Batch Tokens Regions Windows Aside Perturbation Sample Row RegionRow Example Gold collate",
+        "groundling.core.batch": "Batch Tokens Regions Windows Aside Perturbation Sample Row RegionRow Example Gold collate",
     },
     "Encoded: all that a model says": {
-        "groundling.batch": "Encoded Sizes",
+        "groundling.core.batch": "Encoded Sizes",
         "groundling.models.attention": "AttentionMap Places",
     },
     "Objective: what is learned": {
         "groundling.objectives": "Objective Part Given Vocabulary Targets",
-        "groundling.inner_steps": "InnerStep InnerPart MicroStep Outcome",
+        "groundling.training.inner_steps": "InnerStep InnerPart MicroStep Outcome",
     },
     "Task: what is asked": {
         "groundling.tasks": "Task",
-        "groundling.forms": "Classify Choose Regress Answer Pick",
-        "groundling.metrics": "Metric",
+        "groundling.core.forms": "Classify Choose Regress Answer Pick",
+        "groundling.core.metrics": "Metric",
     },
     "The two verbs": {
-        "groundling.training": "train",
-        "groundling.evaluation": "evaluate Scores",
-        "groundling.feed": "Source",
-        "groundling.config": "TrainConfig",
+        "groundling.training.loop": "train",
+        "groundling.training.evaluation": "evaluate Scores",
+        "groundling.training.feed": "Source",
+        "groundling.settings": "TrainConfig",
     },
     "Models and teachers": {
-        "groundling.students": "load_student join_to",
+        "groundling.vision_language.loading": "load_student join_to",
         "groundling.models.kinds": "Student Kind",
         "groundling.models.text": "TextEncoder",
-        "groundling.models.single_stream": "SingleStream",
+        "groundling.vision_language.single_stream": "SingleStream",
         "groundling.models.join": "Join Joined",
         "groundling.models.task_heads": "TaskHead Reading",
-        "groundling.joins": "Design Phase",
+        "groundling.vision_language": "Design Phase",
         "groundling.teachers": "Teacher",
     },
     "A fine-tuned model, asked again": {
-        "groundling.predicting": "load Fitted Prediction Candidate",
+        "groundling.prediction": "load Fitted Prediction Candidate",
     },
     "To look at": {
-        "groundling.looking": "look Look",
+        "groundling.studies.attention.page": "look Look",
         "groundling.vision.show": "show_regions Shown",
     },
     "Data": {
-        "groundling.data.regions": "RegionStore RegionWriter Found",
+        "groundling.data.regions.store": "RegionStore RegionWriter Found",
         "groundling.data.samples": "TextSamples TextInput WindowInput",
     },
-    "Mistakes": {"groundling.errors": "InputError"},
+    "Mistakes": {"groundling.core.errors": "InputError"},
 }
 """The public classes and functions, by module; commands are found by themselves."""
 
@@ -98,7 +98,7 @@ class AsWritten(str):
 
 def page() -> str:
     """The text of `docs/api.md`."""
-    sizes = inspect.getdoc(importlib.import_module("groundling.batch")) or ""
+    sizes = inspect.getdoc(importlib.import_module("groundling.core.batch")) or ""
     _, _, sizes = " ".join(sizes.split()).partition("Sizes, everywhere: ")
     parts = ["# In Python\n", _filled(INTRODUCTION + sizes), *_commands()]
     for title, places in SECTIONS.items():
@@ -228,7 +228,7 @@ def _sentence(text: str) -> str:
 def stub() -> str:
     """The text of `groundling/__init__.pyi`, by which editors and type checkers know what is imported late."""
     lines = [f"from {module} import {name} as {name}" for name, module in groundling.PLACES.items()]
-    places = sorted([*lines, "from groundling.functions import Text, Texts"])
+    places = sorted([*lines, "from groundling.api import Text, Texts"])
     lines = [
         "# Written by `python docs/make_api.py`, which see.",
         "from collections.abc import Mapping, Sequence",

@@ -1,7 +1,7 @@
 """Give text encoders visual knowledge from CLIP, and measure whether they really got it.
 
 These names are all that most programs need. Commands are functions here, with their flags as keywords: `adapt`,
-`pretrain`, `finetune`, ... `train` is the loop below them, and `groundling.evaluation.evaluate` scores its models.
+`pretrain`, `finetune`, ... `train` is the loop below them, and `groundling.training.evaluation.evaluate` scores its models.
 Importing the package costs nothing: what a name stands for is imported when the name is first used.
 """
 
@@ -49,20 +49,20 @@ FUNCTIONS = (
 )
 """Commands as functions: all but `look`, which is one of its own and gives a page."""
 PLACES = {
-    "Batch": "groundling.batch",
-    "Encoded": "groundling.batch",
-    "Example": "groundling.batch",
-    "InputError": "groundling.errors",
+    "Batch": "groundling.core.batch",
+    "Encoded": "groundling.core.batch",
+    "Example": "groundling.core.batch",
+    "InputError": "groundling.core.errors",
     "Objective": "groundling.objectives",
-    "RegionStore": "groundling.data.regions",
-    "Sample": "groundling.batch",
+    "RegionStore": "groundling.data.regions.store",
+    "Sample": "groundling.core.batch",
     "Task": "groundling.tasks",
     "Teacher": "groundling.teachers",
-    "TrainConfig": "groundling.config",
-    "load": "groundling.predicting",
-    "look": "groundling.looking",
+    "TrainConfig": "groundling.settings",
+    "load": "groundling.prediction",
+    "look": "groundling.studies.attention.page",
     "show_regions": "groundling.vision.show",
-    "train": "groundling.training",
+    "train": "groundling.training.loop",
 }
 """Where the other names are."""
 

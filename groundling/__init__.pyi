@@ -2,20 +2,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from groundling.batch import Batch as Batch
-from groundling.batch import Encoded as Encoded
-from groundling.batch import Example as Example
-from groundling.batch import Sample as Sample
-from groundling.config import TrainConfig as TrainConfig
-from groundling.data.regions import RegionStore as RegionStore
-from groundling.errors import InputError as InputError
-from groundling.functions import Text, Texts
-from groundling.looking import look as look
+from groundling.api import Text, Texts
+from groundling.core.batch import Batch as Batch
+from groundling.core.batch import Encoded as Encoded
+from groundling.core.batch import Example as Example
+from groundling.core.batch import Sample as Sample
+from groundling.core.errors import InputError as InputError
+from groundling.data.regions.store import RegionStore as RegionStore
 from groundling.objectives import Objective as Objective
-from groundling.predicting import load as load
+from groundling.prediction import load as load
+from groundling.settings.training import TrainConfig as TrainConfig
+from groundling.studies.attention.page import look as look
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
-from groundling.training import train as train
+from groundling.training.loop import train as train
 from groundling.vision.show import show_regions as show_regions
 
 __version__: str

@@ -31,10 +31,10 @@ from transformers import (
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.hashing import CACHE
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.text import TextEncoder
+from groundling.runs.hashing import CACHE
 
 # No test outlives a power cut; test_running.py looks whether files are synced at all.
 os.fsync = lambda handle: None
@@ -265,7 +265,7 @@ def windows(clip_tokenizer) -> WindowInput:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run in this process."""
-    monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", homes.Here)
+    monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", homes.Here)
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,11 @@ from transformers import (
     ViltImageProcessorPil,
 )
 
-import groundling.training
+import groundling.training.loop
 from groundling.cli import COMMANDS
-from groundling.config import TrainConfig
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 from groundling.models.text import load_text_encoder
+from groundling.settings.training import TrainConfig
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
@@ -242,14 +242,14 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing in the library may catch it."""
 
 
-class Counting(groundling.training.Once):
+class Counting(groundling.training.loop.Once):
     """The ordinary inner step, which counts its calls and can die after the backward pass of one."""
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
         self.calls = 0
 
-    def __call__(self, micro: groundling.training.MicroStep) -> Any:
+    def __call__(self, micro: groundling.training.loop.MicroStep) -> Any:
         self.calls += 1
         terms = super().__call__(micro)
         if self.calls == self.at:
@@ -266,7 +266,7 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
     """`train` with an inner step in place of that which a recipe asks for."""
 
     def call(*arguments: Any, **options: Any) -> dict[str, object]:
-        return groundling.training.train(*arguments, **{**options, "inner": inner})
+        return groundling.training.loop.train(*arguments, **{**options, "inner": inner})
 
     return call
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.errors import InputError
-from groundling.keyed import generator
-from groundling.world.language import ATTRIBUTES
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.studies.worlds.language import ATTRIBUTES
 
 
 def leaks(folder: str | os.PathLike) -> dict[str, float]:

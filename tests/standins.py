@@ -23,9 +23,9 @@ from homes import home, put, table
 from PIL import Image
 
 from groundling.cli import main
-from groundling.data.coda import COLOURS
-from groundling.data.regions import Found, RegionWriter
-from groundling.recipes.quickstart import new_encoder
+from groundling.data.regions.store import Found, RegionWriter
+from groundling.studies.knowledge.coda import COLOURS
+from groundling.studies.worlds.quickstart import new_encoder
 
 WIDTH = 32
 """Numbers of a region's features, whoever makes them."""

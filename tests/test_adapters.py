@@ -23,19 +23,21 @@ from test_vision_tasks import entailed, lines
 from toys import images_of
 from transformers import CLIPImageProcessorPil, CLIPModel
 
-from groundling.batch import Batch, Encoded, collate
-from groundling.config import Adapting, FinetuneConfig, changed, configured
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Batch, Encoded, collate
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.forms import Answer, Choose, Classify
 from groundling.data.samples import TextSamples
-from groundling.errors import InputError
-from groundling.find import named
-from groundling.forms import Answer, Choose, Classify
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
 from groundling.models.task_heads import Reading
-from groundling.recipes import finetune as tuning
-from groundling.recipes.finetune import finetune
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
+from groundling.settings.inputs import Adapting
 from groundling.tasks import Task
 from groundling.teachers import clip as teachers
+from groundling.vision_language.loading import load_student
 
 BRIEF = replace(STEPS, batch=4)
 WIDTH = 24

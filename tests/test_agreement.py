@@ -11,11 +11,11 @@ import pytest
 import vcr_files
 from homes import put
 
-from groundling.analysis.agreement import Agreement
-from groundling.analysis.finished_runs import collect
 from groundling.cli import main
-from groundling.errors import InputError
-from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.prediction.agreement import Agreement
+from groundling.stats.finished_runs import collect
 from groundling.tasks.vcr import ANSWER, RATIONALE
 
 TWO = Classify(("no", "yes"))

@@ -8,10 +8,10 @@ import pytest
 import toys
 from transformers import PreTrainedTokenizer
 
-from groundling.batch import Example, collate
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
-from groundling.data.words import numbers, spans, word_of
-from groundling.errors import InputError
+from groundling.data.text.words import numbers, spans, word_of
 
 HARD = [
     "it's 1,000 naïve cafés",

@@ -12,13 +12,13 @@ import pytest
 import toys
 from test_verdict import write
 
-from groundling.analysis.verdict import Runs
-from groundling.batch import Example
 from groundling.cli import main
-from groundling.find import named
+from groundling.core.batch import Example
+from groundling.core.find import named
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.models.text import TextEncoder
+from groundling.stats.verdict import Runs
 from groundling.tasks import Task
 
 GROUNDED = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"

@@ -16,11 +16,12 @@ from homes import put, table
 
 import groundling
 from groundling.cli import main
-from groundling.config import OwnFile, VerdictConfig, configured
-from groundling.data.weighted_files import named_folder
-from groundling.errors import InputError
-from groundling.recipes.cards import command
-from groundling.recipes.checks.rules import groups_of
+from groundling.commands.verdict import VerdictConfig, groups_of
+from groundling.core.errors import InputError
+from groundling.data.corpora.weighted_files import named_folder
+from groundling.runs.cards import command
+from groundling.settings.fields import configured
+from groundling.settings.inputs import OwnFile
 from groundling.tasks.table import own_notes, own_task
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]

@@ -12,9 +12,9 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Example, Windows, collate
+from groundling.core.batch import Batch, Example, Windows, collate
+from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples, WindowInput
-from groundling.errors import InputError
 from groundling.models.attention import AttentionMap, Place, watching
 from groundling.models.clip import ClipEncoder
 from groundling.models.text import TextEncoder

@@ -14,14 +14,14 @@ import toys
 from matplotlib.figure import Figure
 from scipy.spatial.distance import jensenshannon
 
-from groundling.analysis import attention
-from groundling.analysis.attention import MEASURES
-from groundling.batch import Example, collate
-from groundling.config import AttentionConfig
-from groundling.errors import InputError
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
 from groundling.models.crossmodal import load_crossmodal
-from groundling.recipes.attention import attention as attend
-from groundling.recipes.attention import attention_report
+from groundling.studies.xdbert import diversity as attention
+from groundling.studies.xdbert.attention import attention as attend
+from groundling.studies.xdbert.attention import attention_report
+from groundling.studies.xdbert.commands.attention import AttentionConfig
+from groundling.studies.xdbert.diversity import MEASURES
 
 LONG = Example(
     "long",

@@ -9,16 +9,16 @@ import pytest
 import torch
 import toys
 
-from groundling.batch import Example
-from groundling.data.paired import RegionSamples, Seeing
+from groundling.core.batch import Example
+from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import Part
-from groundling.grounding import attribution
-from groundling.grounding.outcomes import Match
-from groundling.joins.uniter import uniter
-from groundling.joins.vlbert import vlbert
-from groundling.models.single_stream import SingleStream
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.studies.attention import attribution
+from groundling.studies.attention.outcomes import Match
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.vlbert import vlbert
 
 EXAMPLES = 4
 

@@ -20,34 +20,35 @@ from homes import put, table
 from PIL import Image
 from safetensors.torch import load_file
 
-from groundling.analysis.watched import means_by_epoch
 from groundling.check.folder import check
-from groundling.config import OwnFile, ShowConfig
-from groundling.data.caption_samples import decode
-from groundling.data.captions import read_captions
-from groundling.data.pictures import read_picture
-from groundling.data.region_imports import import_regions
-from groundling.data.regions import first_fault
-from groundling.data.tables import lines_of
-from groundling.errors import InputError
-from groundling.find import named
-from groundling.grounding.figures import figures_of
-from groundling.jobs import Job, _result
-from groundling.joins.uniter import uniter
+from groundling.commands.data_show import ShowConfig
+from groundling.commands.data_show.run import data_show
+from groundling.commands.push.run import _card, _described
+from groundling.commands.sweep.file import read_sweep
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.data.captions.captions import read_captions
+from groundling.data.captions.samples import decode
+from groundling.data.regions.imports import import_regions
+from groundling.data.regions.pictures import read_picture
+from groundling.data.regions.store import first_fault
+from groundling.data.tables.tables import lines_of
 from groundling.models.loading import load_config, load_processor
-from groundling.models.single_stream import described_join
 from groundling.models.text import load_text_encoder
-from groundling.recipes.lifecycle import ended
-from groundling.recipes.push import _card, _described
-from groundling.recipes.shift import _seed_of_text_only
-from groundling.recipes.show import data_show
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.recipes.teaching import place_of_features
-from groundling.recipes.vcr import _files
-from groundling.runs import clear_prepared, finished, open_run, read_log
-from groundling.students import load_student
+from groundling.runs.folder import clear_prepared, finished, open_run, read_log
+from groundling.runs.jobs import Job, _result
+from groundling.runs.run import ended
+from groundling.settings.inputs import OwnFile
+from groundling.studies.attention.figure_files import figures_of
+from groundling.studies.clip_td.shift import _seed_of_text_only
+from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
+from groundling.training.teaching import place_of_features
+from groundling.training.watched import means_by_epoch
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import described_join
+from groundling.vision_language.uniter import uniter
 
 
 def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path: Path) -> None:

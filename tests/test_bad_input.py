@@ -36,36 +36,25 @@ from safetensors.torch import load_file, save_file
 from tensorboard.summary.writer.record_writer import RecordWriter
 from transformers import AutoModel, BertTokenizer
 
-from groundling import checkpoint
-from groundling.batch import Example
-from groundling.checkpoint import Counters
 from groundling.cli import COMMANDS, main
-from groundling.config import (
-    NUMERIC,
-    AdaptConfig,
-    Attending,
-    FinetuneConfig,
-    PretrainConfig,
-    changed,
-    check_numbers,
-    configured,
-    flat,
-)
-from groundling.data.corpora import corpus
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt import run as adapting
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.batch import Example
+from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.data.corpora.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError, first_line, in_one_line
-from groundling.models.loading import (
-    load_config,
-    load_processor,
-    load_tokenizer,
-    load_weights,
-)
-from groundling.recipes import adapt as adapting
-from groundling.recipes import finetune as tuning
-from groundling.recipes.adapt import adapt
-from groundling.recipes.finetune import finetune
-from groundling.recipes.lifecycle import Run
-from groundling.runs import read_json
+from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
+from groundling.runs import checkpoints as checkpoint
+from groundling.runs.checkpoints import Counters
+from groundling.runs.folder import read_json
+from groundling.runs.run import Run
+from groundling.settings.fields import NUMERIC, changed, check_numbers, configured, flat
+from groundling.studies.attention.settings import Attending
 
 
 @pytest.fixture(scope="session")
@@ -596,7 +585,9 @@ def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable
 def test_a_length_that_leaves_no_room_for_text(
     given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("groundling.data.corpora.fitting", never)  # with no room it would never end
+    monkeypatch.setattr(
+        "groundling.data.corpora.corpora.fitting", never
+    )  # with no room it would never end
     assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
 
 

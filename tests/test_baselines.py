@@ -12,17 +12,18 @@ import pytest
 import standins
 from homes import STEPS, put, table
 
-from groundling.analysis.finished_runs import collect
-from groundling.batch import Example
 from groundling.cli import main
-from groundling.config import FinetuneConfig, configured
-from groundling.errors import InputError
-from groundling.evaluation import Scores
-from groundling.forms import Answer, Classify, Pick, Regress
-from groundling.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, collapsed
-from groundling.recipes.finetune import finetune
-from groundling.recipes.finetuning.baselines import Majority, beside_majority, one_answer
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.baselines import Majority, beside_majority, one_answer
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Classify, Pick, Regress
+from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, collapsed
+from groundling.settings.fields import configured
+from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
+from groundling.training.evaluation import Scores
 
 BRIEF = replace(STEPS, steps=2, batch=4)
 NAMES = tuple(f"photos/{number}" for number in range(20))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from groundling.batch import IGNORE, Batch, Row, Sample, collate
-from groundling.errors import InputError
+from groundling.core.batch import IGNORE, Batch, Row, Sample, collate
+from groundling.core.errors import InputError
 
 
 def text_row(*ids: int, pad: int = 9) -> Row:

@@ -14,14 +14,15 @@ import pytest
 from homes import STEPS, put
 from test_pretrain import store
 
-from groundling.config import PretrainConfig, changed, configured
-from groundling.data.captions import Captioned, has_splits, keep_listed, read_captions
-from groundling.data.paired import CaptionTexts
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain import run as recipe
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.data.captions.captions import Captioned, has_splits, keep_listed, read_captions
+from groundling.data.regions.paired import CaptionTexts
 from groundling.data.samples import TextInput
-from groundling.errors import InputError
-from groundling.keyed import generator
-from groundling.recipes import pretrain as recipe
-from groundling.recipes.pretrain import pretrain
+from groundling.settings.fields import changed, configured
 
 BRIEF = replace(STEPS, batch=4)
 

@@ -12,18 +12,13 @@ import toys
 from homes import coco, picture, put
 from PIL import Image
 
-from groundling.data import caption_samples as module
-from groundling.data.caption_images import present, with_store_ids
-from groundling.data.caption_samples import CaptionSamples, decode
-from groundling.data.captions import (
-    Captioned,
-    caption_lines,
-    keep_listed,
-    read_captions,
-)
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.data.captions import samples as module
+from groundling.data.captions.captions import Captioned, caption_lines, keep_listed, read_captions
+from groundling.data.captions.images import present, with_store_ids
+from groundling.data.captions.samples import CaptionSamples, decode
 from groundling.data.samples import WindowInput
-from groundling.errors import InputError
-from groundling.keyed import generator
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

@@ -15,11 +15,11 @@ from test_data_check import one
 from test_regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
 
 from groundling.check.folder import check
-from groundling.config import ShiftConfig
-from groundling.data.regions import RegionWriter
-from groundling.recipes.shift import shift
-from groundling.world import World, WorldConfig
-from groundling.world.tasks import write_tasks
+from groundling.data.regions.store import RegionWriter
+from groundling.studies.clip_td.commands.data_shift import ShiftConfig
+from groundling.studies.clip_td.shift import shift
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.rendered import World, WorldConfig
 
 QUESTIONS, ANNOTATIONS = (
     "v2_OpenEnded_mscoco_val2014_questions.json",

@@ -13,17 +13,17 @@ import pytest
 
 import groundling
 from groundling import config
+from groundling.checks.inputs import INPUTS, check_inputs
+from groundling.checks.names import facts_of, offered
 from groundling.cli import COMMANDS
-from groundling.config import configured, flat
-from groundling.documented import fields_told
-from groundling.errors import InputError
-from groundling.find import instances
-from groundling.inner_steps import InnerPart
-from groundling.joins import Design
+from groundling.core.documented import fields_told
+from groundling.core.errors import InputError
+from groundling.core.find import instances
 from groundling.models import folders
 from groundling.objectives import Part
-from groundling.recipes.checks.inputs import INPUTS, check_inputs
-from groundling.recipes.checks.names import facts_of, offered
+from groundling.settings.fields import configured, flat
+from groundling.training.inner_steps import InnerPart
+from groundling.vision_language import Design
 
 ROOT = Path(groundling.__file__).parent.parent
 

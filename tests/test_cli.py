@@ -17,21 +17,15 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.config import (
-    ADAPTING,
-    PROBING,
-    TUNING,
-    AdaptConfig,
-    CompareConfig,
-    FinetuneConfig,
-    Sharing,
-    TrainConfig,
-    configured,
-    flat,
-)
-from groundling.documented import fields_told
-from groundling.find import outside
-from groundling.world import WorldConfig
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.compare import CompareConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.core.documented import fields_told
+from groundling.core.find import outside
+from groundling.settings.fields import configured, flat
+from groundling.settings.training import Sharing, TrainConfig
+from groundling.studies.worlds.commands.probe import PROBING
+from groundling.studies.worlds.rendered import WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
 
@@ -278,13 +272,13 @@ def test_an_interrupted_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
-    monkeypatch.setattr("groundling.recipes.adapt.adapt", interrupted)
+    monkeypatch.setattr("groundling.commands.adapt.run.adapt", interrupted)
     assert main(["adapt"]) == 130
     assert (
         capsys.readouterr().err
         == "groundling: stopped; the same command goes on from what it has saved\n"
     )
-    monkeypatch.setattr("groundling.recipes.predict.predict", interrupted)
+    monkeypatch.setattr("groundling.commands.predict.run.predict", interrupted)
     assert main(["predict"]) == 130
     assert capsys.readouterr().err == "groundling: stopped; nothing is written\n"
 

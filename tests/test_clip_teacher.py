@@ -26,37 +26,34 @@ from transformers import (
     SiglipImageProcessorPil,
 )
 
-from groundling.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.cli import main
-from groundling.config import (
-    AdaptConfig,
-    FinetuneConfig,
-    PretrainConfig,
-    Targeted,
-    changed,
-    configured,
-)
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Choose, Classify
+from groundling.core.keyed import generator
 from groundling.data.clusters import kmeans_1d
-from groundling.data.keywords import Keyword
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.selection import select, select_random, token_scores
 from groundling.data.shards import Record, ShardStore
-from groundling.data.words import spans
-from groundling.errors import InputError
-from groundling.forms import Answer, Choose, Classify
-from groundling.joins.visualbert import MaskedAnswer
-from groundling.keyed import generator
+from groundling.data.text.keywords import Keyword
+from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.words import spans
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import Reading
 from groundling.objectives import Given, Objective
-from groundling.recipes import teaching
-from groundling.recipes.adapt import adapt
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.teaching import Classroom, load_clip_teacher
+from groundling.settings.fields import changed, configured
+from groundling.settings.objectives import Targeted
 from groundling.teachers import kept, said
 from groundling.teachers.clip import FEATURES, Anchors, ClipTeacher, text_of
 from groundling.teachers.taught import Taught
+from groundling.training import teaching
+from groundling.training.teaching import Classroom, load_clip_teacher
+from groundling.vision_language.visualbert import MaskedAnswer
 
 TEXTS = [
     "a dog runs in a park",

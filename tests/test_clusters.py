@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from groundling.core.errors import InputError
 from groundling.data.clusters import kmeans_1d
-from groundling.errors import InputError
 
 
 def cheapest(values: np.ndarray, k: int) -> float:

@@ -13,26 +13,28 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Example, Sample, Sizes, collate
-from groundling.config import FinetuneConfig, TrainConfig, configured
+from groundling.commands.finetune import FinetuneConfig
+from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.forms import Classify
-from groundling.inner_steps import InnerStep
-from groundling.metrics import ACCURACY
 from groundling.models.join import Join
 from groundling.models.kinds import Kind
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective, Part
 from groundling.objectives.supervised import Supervised
-from groundling.recipes import teaching
-from groundling.recipes.finetuning.examples import read_splits
-from groundling.recipes.teaching import make_objectives
-from groundling.students import load_student
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
+from groundling.tasks.examples import read_splits
 from groundling.teachers import Teacher
 from groundling.teachers.taught import Taught
-from groundling.training import train
+from groundling.training import teaching
+from groundling.training.inner_steps import InnerStep
+from groundling.training.loop import train
+from groundling.training.teaching import make_objectives
+from groundling.vision_language.loading import load_student
 
 STEP = TrainConfig(steps=1, batch=4, lr=1e-3, cpu=True)
 

@@ -7,11 +7,11 @@ import toys
 from homes import coco, put
 from tokenizers import Tokenizer
 
-from groundling.data import corpora
-from groundling.data.corpora import blocks, corpus, fitting, lines
-from groundling.data.lexicon import Lexicon
+from groundling.core.errors import InputError
+from groundling.data.corpora import corpora
+from groundling.data.corpora.corpora import blocks, corpus, fitting, lines
 from groundling.data.samples import TextInput, TextSamples, backend
-from groundling.errors import InputError
+from groundling.data.text.lexicon import Lexicon
 
 KINDS = ["bert", "roberta", "siglip"]
 

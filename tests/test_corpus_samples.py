@@ -17,21 +17,22 @@ import toys
 from homes import put
 from tokenizers import AddedToken, Tokenizer
 
-from groundling import jobs
-from groundling.batch import Row, Sample
-from groundling.data import corpora, lexicon, plain_text, prepared
-from groundling.data.corpora import corpus, full_blocks
-from groundling.data.corpus_samples import CorpusSamples, corpus_samples
-from groundling.data.lexicon import Lexicon
-from groundling.data.plain_text import plain_lines
-from groundling.data.prepared import place_of_stores
+from groundling.core.batch import Row, Sample
+from groundling.core.errors import InputError
+from groundling.data.corpora import corpora, plain_text, prepared
+from groundling.data.corpora.corpora import corpus, full_blocks
+from groundling.data.corpora.plain_text import plain_lines
+from groundling.data.corpora.prepared import place_of_stores
+from groundling.data.corpora.samples import CorpusSamples, corpus_samples
+from groundling.data.corpora.weighted_files import weighted_files
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
-from groundling.data.weighted_files import weighted_files
-from groundling.data.words import numbers, spans, spans_of_much, word_of
-from groundling.errors import InputError
-from groundling.feed import Plan, Source, sectioned
-from groundling.hashing import CACHE, cache_folder
-from groundling.runs import clear_prepared
+from groundling.data.text import lexicon
+from groundling.data.text.lexicon import Lexicon
+from groundling.data.text.words import numbers, spans, spans_of_much, word_of
+from groundling.runs import jobs
+from groundling.runs.folder import clear_prepared
+from groundling.runs.hashing import CACHE, cache_folder
+from groundling.training.feed import Plan, Source, sectioned
 
 NASTY = [
     "",

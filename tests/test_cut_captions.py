@@ -14,14 +14,15 @@ import torch
 from homes import put
 from torch import Tensor
 
-from groundling.batch import Batch, Sample
-from groundling.config import AdaptConfig, configured
-from groundling.data import prepared
-from groundling.data.corpora import corpus
-from groundling.data.corpus_samples import corpus_samples
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.core.batch import Batch, Sample
+from groundling.data.corpora import prepared
+from groundling.data.corpora.corpora import corpus
+from groundling.data.corpora.samples import corpus_samples
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.objectives import Objective
-from groundling.recipes.adapt import adapt
+from groundling.settings.fields import configured
 from groundling.teachers import Teacher
 
 LONG = "a dog runs home " * 12

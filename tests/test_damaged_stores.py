@@ -11,13 +11,13 @@ import homes
 import pytest
 import standins
 
-from groundling import hashing
 from groundling.cli import main
-from groundling.data.regions import RegionStore, whole_store
-from groundling.data.several_stores import joined
-from groundling.errors import InputError
-from groundling.hashing import CACHE
-from groundling.recipes.regions_of import Shelf
+from groundling.core.errors import InputError
+from groundling.data.regions.shelf import Shelf
+from groundling.data.regions.store import RegionStore, whole_store
+from groundling.data.regions.stores import joined
+from groundling.runs import hashing
+from groundling.runs.hashing import CACHE
 
 
 @pytest.fixture(scope="module")

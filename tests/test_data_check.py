@@ -8,8 +8,8 @@ from PIL import Image
 from groundling.check import images as module
 from groundling.check.folder import check
 from groundling.check.report import Report
-from groundling.data.captions import Captions
-from groundling.world import World, WorldConfig
+from groundling.data.captions.captions import Captions
+from groundling.studies.worlds.rendered import World, WorldConfig
 
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
 DEV = RTE.replace("rained", "snowed")

@@ -9,21 +9,21 @@ import pytest
 from homes import put
 from PIL import Image
 
-from groundling.analysis import finished_runs
 from groundling.check.folder import check
-from groundling.data import region_imports
-from groundling.data.caption_images import find_images
-from groundling.data.captions import Captions
-from groundling.data.coda import read_coda
-from groundling.data.pictures import other_shape
-from groundling.data.region_imports import import_regions
-from groundling.data.tables import read_json_lines
-from groundling.errors import InputError
-from groundling.forms import Classify
+from groundling.commands.sweep.file import read_sweep
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.data.captions.captions import Captions
+from groundling.data.captions.images import find_images
+from groundling.data.regions import imports as region_imports
+from groundling.data.regions.imports import import_regions
+from groundling.data.regions.pictures import other_shape
+from groundling.data.tables.tables import read_json_lines
 from groundling.models.loading import _check_shards
-from groundling.predicting.description import tokenizer_sha256
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.shift.predictions import read_predictions
+from groundling.prediction.description import tokenizer_sha256
+from groundling.prediction.predictions import read_predictions
+from groundling.stats import finished_runs
+from groundling.studies.knowledge.coda import read_coda
 from groundling.tasks.flickr_entities import images
 from groundling.tasks.glue import RTE
 from groundling.tasks.vcr import Item, objects_of

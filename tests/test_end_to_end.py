@@ -18,22 +18,24 @@ from torch import nn
 from toys import images_of
 from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
-from groundling.batch import Example, Sample, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
-from groundling.data.paired import RegionSamples, Seeing, with_whole_image
-from groundling.data.pictures import Pictured, read_picture
-from groundling.data.regions import RegionStore
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.batch import Example, Sample, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.data.regions.paired import RegionSamples, Seeing, with_whole_image
+from groundling.data.regions.pictures import Pictured, read_picture
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.joins.end_to_end import EndToEnd, end_to_end, under
-from groundling.joins.vlbert import VLBertJoin
 from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
 from groundling.tasks.vqa import VQA
+from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.vlbert import VLBertJoin
 
 SMALL = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 2]}
 BOXES = np.array([[0, 0, 0.5, 0.5], [0.5, 0.25, 1, 1], [0.1, 0.6, 0.4, 0.9]], np.float32)

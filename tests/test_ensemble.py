@@ -14,14 +14,16 @@ from homes import STEPS, answers, put, rte, student
 from scipy.special import softmax
 from test_partitions import vqa
 
-import groundling.evaluation
-import groundling.recipes.ensemble
+import groundling.studies.clip_td.ensemble
+import groundling.training.evaluation
 from groundling.cli import main
-from groundling.config import EnsembleConfig, FinetuneConfig, VcrConfig
-from groundling.errors import InputError
-from groundling.recipes.ensemble import ensemble
-from groundling.recipes.finetune import finetune
-from groundling.recipes.vcr import vcr
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.errors import InputError
+from groundling.studies.clip_td.commands.ensemble import EnsembleConfig
+from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.ensemble import ensemble
+from groundling.studies.clip_td.vcr import vcr
 
 
 def member(
@@ -137,7 +139,7 @@ def test_of_many_answers_the_likely_ones_are_averaged(
     finetune(config, steps, tmp_path / "full")
     full = EnsembleConfig((str(tmp_path / "full"),), "vqa", str(folder))
     in_full = ensemble(full, tmp_path / "full-mean")
-    for module in (groundling.evaluation, groundling.recipes.ensemble):
+    for module in (groundling.training.evaluation, groundling.studies.clip_td.ensemble):
         monkeypatch.setattr(module, "MANY", 2)
     finetune(config, steps, tmp_path / "many")
     line = answers(tmp_path / "many/seed-0/predictions_val.jsonl")[0]

@@ -14,7 +14,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from groundling.cli import main
-from groundling.grounding.figures import BLUE, GREEN, ORANGE, figures_of, heat_maps, write_figures
+from groundling.studies.attention.figure_files import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    figures_of,
+    heat_maps,
+    write_figures,
+)
 
 
 def heads() -> dict[str, Any]:

@@ -27,35 +27,33 @@ from homes import STEPS, Killed, log_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from groundling.analysis.finished_runs import collect
-from groundling.batch import Batch, Perturbation, collate
 from groundling.cli import main
-from groundling.config import (
-    AdaptConfig,
-    FinetuneConfig,
-    PretrainConfig,
-    ProbeConfig,
-    WorldConfig,
-    configured,
-)
-from groundling.data.paired import RegionSamples, Seeing
-from groundling.errors import InputError
-from groundling.find import is_outside
-from groundling.forms import Classify
-from groundling.joins.uniter import uniter
-from groundling.joins.visualbert import visualbert
-from groundling.joins.vlbert import vlbert
-from groundling.models.single_stream import SingleStream
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.batch import Batch, Perturbation, collate
+from groundling.core.errors import InputError
+from groundling.core.find import is_outside
+from groundling.core.forms import Classify
+from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.adapt import adapt
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.probe import probe
-from groundling.students import load_student
+from groundling.settings.fields import configured
+from groundling.stats.finished_runs import collect
+from groundling.studies.worlds.commands.data_world import WorldConfig
+from groundling.studies.worlds.commands.probe import ProbeConfig
+from groundling.studies.worlds.probe import probe
+from groundling.studies.worlds.world import World
 from groundling.teachers.taught import Taught
-from groundling.training import InnerStep, MicroStep, Once, Step, train
-from groundling.world.world import World
+from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.visualbert import visualbert
+from groundling.vision_language.vlbert import vlbert
 
 FEW = ["--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
 TINY = replace(STEPS, steps=2, batch=4)

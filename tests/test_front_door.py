@@ -17,14 +17,18 @@ import pytest
 from test_cli import flags_of
 
 import groundling
-from groundling import batch, config, functions
-from groundling.batch import Batch, Sizes, Tokens
+from groundling import api as functions
+from groundling import config
+from groundling.api import command_of, spelt
 from groundling.cli import COMMANDS, main
-from groundling.config import ADAPTING, AdaptConfig, TrainConfig, configured
-from groundling.documented import documented, fields_told, summary_of
-from groundling.errors import InputError
-from groundling.functions import command_of, spelt
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.core import batch
+from groundling.core.batch import Batch, Sizes, Tokens
+from groundling.core.documented import documented, fields_told, summary_of
+from groundling.core.errors import InputError
 from groundling.objectives import Objective
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
 
 PACKAGE = Path(groundling.__file__).parent
 ROOT = PACKAGE.parent
@@ -62,7 +66,7 @@ def test_every_name_is_there(name: str) -> None:
 def test_names_of_other_modules_are_the_same_objects() -> None:
     assert groundling.Batch is Batch
     assert groundling.Objective is Objective
-    assert groundling.train.__module__ == "groundling.training"
+    assert groundling.train.__module__ == "groundling.training.loop"
     assert groundling.evaluate.__module__ == "groundling"
 
 
@@ -74,7 +78,7 @@ def test_an_unknown_name_says_what_there_is() -> None:
     assert not hasattr(groundling, "_adapt")
     with pytest.raises(ImportError, match="cannot import name 'Bach'"):
         from groundling import Bach  # noqa: F401
-    from groundling import errors  # a module is still found
+    from groundling.core import errors  # a module is still found
 
     assert errors.InputError is groundling.InputError
 

@@ -24,23 +24,25 @@ from PIL import Image
 from test_pretrain import store
 from test_regions import bottom_up, lxmert, npz, vlbert
 
-from groundling.batch import Example, Gold, RegionRow
 from groundling.cli import main
-from groundling.config import FinetuneConfig, RegionsConfig, changed, configured
-from groundling.data.paired import RegionSamples, Seeing
-from groundling.data.region_imports import import_several
-from groundling.data.regions import RegionStore
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.model import head_of
+from groundling.commands.finetune.run import finetune
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import Example, Gold, RegionRow
+from groundling.core.errors import InputError
+from groundling.core.find import instances as found_in
+from groundling.core.find import named
+from groundling.data.regions.imports import import_several
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.find import instances as found_in
-from groundling.find import named
-from groundling.joins import Design
-from groundling.recipes.finetune import finetune
-from groundling.recipes.finetuning.model import head_of
-from groundling.recipes.regions import regions
+from groundling.settings.fields import changed, configured
 from groundling.tasks import Task
 from groundling.tasks.refcoco import TASKS
 from groundling.vision.detect import Boxes, annotated
+from groundling.vision_language import Design
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
 SIZE = (40, 30)
@@ -352,7 +354,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
         heads.append(type(head_of(*args)).__name__)
         return head_of(*args)
 
-    monkeypatch.setattr("groundling.recipes.finetune.head_of", spied)
+    monkeypatch.setattr("groundling.commands.finetune.run.head_of", spied)
     config = configured(
         FinetuneConfig,
         model=str(world / "bert"),

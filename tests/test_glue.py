@@ -5,8 +5,9 @@ import datasets
 import numpy as np
 import pytest
 
-from groundling.errors import InputError
-from groundling.find import instances, named
+from groundling.core.errors import InputError
+from groundling.core.find import instances, named
+from groundling.studies.worlds.tasks.probes import TRUTH
 from groundling.tasks import Task
 from groundling.tasks.glue import (
     COLA,
@@ -21,7 +22,6 @@ from groundling.tasks.glue import (
     WNLI,
     from_hub,
 )
-from groundling.tasks.probes import TRUTH
 
 MNLI_HEAD = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
 PARSES = ("7", "7n", "fiction", "( a )", "( b )", "(ROOT a)", "(ROOT b)")

@@ -16,10 +16,10 @@ import pytest
 import torch
 from homes import put
 
-from groundling.batch import RegionRow
-from groundling.errors import InputError
-from groundling.find import named
-from groundling.forms import Pick
+from groundling.core.batch import RegionRow
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.forms import Pick
 from groundling.tasks import Task, refcoco, vcr
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions
 from groundling.tasks.refcoco import (

@@ -14,19 +14,20 @@ import torch
 import toys
 from homes import STEPS
 
-from groundling.analysis.guessing import Guessing
-from groundling.batch import collate
-from groundling.config import PretrainConfig, configured
-from groundling.feed import Corruption
-from groundling.find import instances
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain import run as pretraining
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.batch import collate
+from groundling.core.find import instances
 from groundling.objectives import Given, Part, Targets
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.recipes import pretrain as pretraining
-from groundling.recipes.held_out import still_guessing
-from groundling.recipes.pretrain import pretrain
+from groundling.settings.fields import configured
+from groundling.training.feed import Corruption
+from groundling.training.guessing import Guessing
+from groundling.training.held_out import still_guessing
 
 
 def level(kind: str, *parts: list) -> float:

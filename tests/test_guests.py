@@ -18,15 +18,17 @@ from transformers import (
     VisualBertForPreTraining,
 )
 
-from groundling.batch import Batch, Example, collate
-from groundling.config import Attending, ModalityConfig, configured
-from groundling.errors import InputError
-from groundling.grounding.passes import BySample, Seen, stream
+from groundling.core.batch import Batch, Example, collate
+from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, Place
-from groundling.models.lxmert import Lxmert
-from groundling.recipes.attending import Attended
-from groundling.recipes.modality import modality
-from groundling.students import load_student
+from groundling.settings.fields import configured
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.modality import modality
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.studies.attention.passes import BySample, Seen, stream
+from groundling.studies.attention.settings import Attending
+from groundling.vision_language.loading import load_student
 
 NAMES = [f"image{n}" for n in range(4)]
 

@@ -11,10 +11,11 @@ import torch
 import toys
 import transformers as hf
 
-from groundling.config import AdaptConfig, configured
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
 from groundling.models.loading import precision_note
 from groundling.models.text import load_text_encoder
-from groundling.recipes.adapt import adapt
+from groundling.settings.fields import configured
 
 
 def adapted(student: Path, tmp_path: Path, **settings: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from homes import never, put
 
-from groundling import hashing
-from groundling.errors import InputError
-from groundling.hashing import CACHE, SMALL, data_hash, remember, sha256_of
-from groundling.recipes.lifecycle import Run
+from groundling.core.errors import InputError
+from groundling.runs import hashing
+from groundling.runs.hashing import CACHE, SMALL, data_hash, remember, sha256_of
+from groundling.runs.run import Run
 
 LONG = b"x" * SMALL
 

@@ -18,16 +18,31 @@ import toys
 from homes import put
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Example, Gold, RegionRow
 from groundling.cli import main
-from groundling.data.paired import RegionSamples, Seeing
-from groundling.data.regions import Found, RegionWriter
+from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
+from groundling.core.errors import InputError
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.data.shards import Part
-from groundling.errors import InputError
-from groundling.grounding.entities import Facts, Grounding, Hits, Phrase, State, pieces_of, words_of
-from groundling.grounding.leaderboard import Board, halves
-from groundling.grounding.passes import (
+from groundling.models.attention import (
+    AttentionMap,
+    Place,
+    Places,
+    places_of_regions,
+    places_of_text,
+)
+from groundling.studies.attention.entities import (
+    Facts,
+    Grounding,
+    Hits,
+    Phrase,
+    State,
+    pieces_of,
+    words_of,
+)
+from groundling.studies.attention.leaderboard import Board, halves
+from groundling.studies.attention.passes import (
     BySample,
     Look,
     OtherLooks,
@@ -36,15 +51,8 @@ from groundling.grounding.passes import (
     stream,
     untrained,
 )
-from groundling.joins.visualbert import visualbert
-from groundling.models.attention import (
-    AttentionMap,
-    Place,
-    Places,
-    places_of_regions,
-    places_of_text,
-)
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
+from groundling.vision_language.visualbert import visualbert
 
 LAYERS, HEADS = 3, 5
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from groundling.data.keywords import BuiltIn, Keyword, keyword_importance
-from groundling.data.selection import select, select_random, token_scores
-from groundling.data.words import spans
+from groundling.data.text.keywords import BuiltIn, Keyword, keyword_importance
+from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.words import spans
 
 RANKED = {
     "The man is sending a telegram.": (

@@ -6,8 +6,13 @@ import random
 
 import pytest
 
-from groundling.data.keywords import BuiltIn, is_stop_word, keyword_importance, keyword_stop_words
-from groundling.data.words import spans
+from groundling.data.text.keywords import (
+    BuiltIn,
+    is_stop_word,
+    keyword_importance,
+    keyword_stop_words,
+)
+from groundling.data.text.words import spans
 
 RANKED = {
     "Why is Casey sad ? Casey lost his dog .": (

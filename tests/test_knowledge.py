@@ -19,16 +19,16 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from groundling.analysis.answers import Part, embedder, embedding, fill_mask, stroop
-from groundling.analysis.knowledge import measure, summary
-from groundling.config import AskConfig
-from groundling.data.visual_facts import ANSWERS, VisualFact, read_visual_facts
-from groundling.errors import InputError
-from groundling.functions import function_of
+from groundling.api import function_of
+from groundling.core.errors import InputError
 from groundling.models.saved_heads import HEADS
-from groundling.recipes.ask import ask
-from groundling.world import World, WorldConfig
-from groundling.world.language import ATTRIBUTES
+from groundling.studies.knowledge.answers import Part, embedder, embedding, fill_mask, stroop
+from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.knowledge import measure, summary
+from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, read_visual_facts
+from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.rendered import World, WorldConfig
 
 COLOURS = ATTRIBUTES["colour"]
 TINY = WorldConfig(
@@ -420,7 +420,9 @@ def test_a_run_writes_answers_and_goes_on(
             np.mean([row["prediction"] == row["label"] for row in colours])
         )
         assert set(result[mode]["relations"]["size"]) == {"all", "train", "dev", "test"}
-    monkeypatch.setattr("groundling.recipes.ask.MODES", dict.fromkeys(settings.modes, homes.never))
+    monkeypatch.setattr(
+        "groundling.studies.knowledge.ask.MODES", dict.fromkeys(settings.modes, homes.never)
+    )
     again = ask(settings, tmp_path / "run")
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):

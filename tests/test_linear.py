@@ -14,17 +14,21 @@ from scipy.stats import pearsonr
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.preprocessing import StandardScaler
 
-from groundling.analysis.linear import PENALTIES, compared, folds_of, nouns_of, read
-from groundling.analysis.noun_states import noun_states
-from groundling.batch import collate
-from groundling.config import AskConfig
-from groundling.data.coda import COLOURS
+from groundling.core.batch import collate
+from groundling.core.errors import InputError
+from groundling.core.metrics import SPEARMAN
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.visual_facts import VisualFact, open_visual_facts, read_visual_facts
-from groundling.errors import InputError
-from groundling.metrics import SPEARMAN
 from groundling.models.text import load_text_encoder
-from groundling.recipes.ask import ask
+from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.coda import COLOURS
+from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.linear import PENALTIES, compared, folds_of, nouns_of, read
+from groundling.studies.knowledge.noun_states import noun_states
+from groundling.studies.knowledge.visual_facts import (
+    VisualFact,
+    open_visual_facts,
+    read_visual_facts,
+)
 
 OPTIONS = ("red", "green", "blue", "white")
 

@@ -16,17 +16,17 @@ import toys
 import transformers as hf
 
 import groundling
-from groundling.batch import Example, collate
 from groundling.cli import main
-from groundling.data.regions import Found, RegionWriter
-from groundling.errors import InputError
-from groundling.looking.page import Look
-from groundling.looking.pairs import Pair
-from groundling.looking.ranked import Ranked
-from groundling.looking.views import HEAVY, Boxes, Layer, View, Word, pack
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.attention import AttentionMap
-from groundling.models.single_stream import SingleStream
-from groundling.students import load_student
+from groundling.studies.attention.page.page import Look
+from groundling.studies.attention.page.pairs import Pair
+from groundling.studies.attention.page.ranked import Ranked
+from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, View, Word, pack
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import SingleStream
 
 TEXT = "a red doghouse runs"
 """Of which the third word is of several pieces."""
@@ -73,10 +73,10 @@ def content_of(html: str) -> dict[str, Any]:
 
 
 def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
-    config = groundling.config.LookConfig(
+    config = groundling.settings.LookConfig(
         model=(str(place / "seer"),), regions=(str(place / "store"),)
     )
-    looked = groundling.looking.looked.Looked(str(place / "seer"), config, "cpu")
+    looked = groundling.studies.attention.page.looked.Looked(str(place / "seer"), config, "cpu")
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]
@@ -365,7 +365,7 @@ def test_damaged_heads_are_refused(
 
 
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr("groundling.looking.page.HEAVY", 1000)
+    monkeypatch.setattr("groundling.studies.attention.page.page.HEAVY", 1000)
     assert HEAVY > 2**24
     made = Look("title", [("m", [])])
     made.add(Pair(Example("own", "a dog")), [View([Word("a", 0)], Boxes.none(), [])])

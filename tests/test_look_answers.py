@@ -12,15 +12,18 @@ import toys
 from test_look import TEXT, content_of
 
 import groundling
-from groundling.batch import Example, collate
-from groundling.config import FinetuneConfig, LookConfig, TrainConfig, configured
-from groundling.data.regions import Found, RegionWriter
-from groundling.looking.looked import Looked
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Example, collate
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.saved_heads import load_head, save_heads
-from groundling.models.single_stream import SingleStream
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.recipes.finetune import finetune
-from groundling.students import load_student
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
+from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.page.looked import Looked
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import SingleStream
 
 
 @pytest.fixture(scope="module")

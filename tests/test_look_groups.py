@@ -14,12 +14,12 @@ import toys
 
 import groundling
 from groundling.cli import main
-from groundling.data.regions import Found, RegionWriter
-from groundling.errors import InputError
-from groundling.looking.groups import groups_of, summed
-from groundling.looking.pairs import Entity
-from groundling.looking.ranked import Ranked
-from groundling.looking.views import Boxes
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionWriter
+from groundling.studies.attention.page.groups import groups_of, summed
+from groundling.studies.attention.page.pairs import Entity
+from groundling.studies.attention.page.ranked import Ranked
+from groundling.studies.attention.page.views import Boxes
 
 CAPTION = (
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs to "

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import groundling
-from groundling.batch import Example
-from groundling.looking.page import Look
-from groundling.looking.pairs import Change, Pair
-from groundling.looking.ranked import Ranked
-from groundling.looking.views import Answer, Boxes, Layer, View, Word
+from groundling.core.batch import Example
+from groundling.studies.attention.page.page import Look
+from groundling.studies.attention.page.pairs import Change, Pair
+from groundling.studies.attention.page.ranked import Ranked
+from groundling.studies.attention.page.views import Answer, Boxes, Layer, View, Word
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300

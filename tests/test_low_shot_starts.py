@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from groundling.checks.task_names import TOLD
 from groundling.cli import main
-from groundling.find import instances
-from groundling.forms import Answer, Choose
-from groundling.recipes.checks.task_names import TOLD
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.recipes.sweeping.plan import Plan
-from groundling.recipes.sweeping.steps import steps_of
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.steps import steps_of
+from groundling.core.find import instances
+from groundling.core.forms import Answer, Choose
 from groundling.tasks import Task
 
 SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))

@@ -6,10 +6,10 @@ from scipy import stats
 from sklearn import metrics as sk
 from sklearn.exceptions import UndefinedMetricWarning as sk_warning
 
-import groundling.metrics
-from groundling.batch import IGNORE
-from groundling.find import instances
-from groundling.metrics import (
+import groundling.core.metrics
+from groundling.core.batch import IGNORE
+from groundling.core.find import instances
+from groundling.core.metrics import (
     ACCURACY,
     F1,
     MATTHEWS,
@@ -122,7 +122,7 @@ def test_every_metric_has_a_name_of_its_own() -> None:
     # C4
     defined = [
         value
-        for value in vars(groundling.metrics).values()
+        for value in vars(groundling.core.metrics).values()
         for value in (value if isinstance(value, tuple) else (value,))
         if isinstance(value, Metric)
     ]

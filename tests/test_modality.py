@@ -18,16 +18,28 @@ from scipy import stats
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
-from groundling.batch import Batch, Example, Row, Sample, collate
 from groundling.cli import main
-from groundling.config import FinetuneConfig, ModalityConfig, OwnFile, Targeted, configured
-from groundling.data.paired import RegionSamples, Seeing
-from groundling.data.regions import Found, RegionWriter
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Batch, Example, Row, Sample, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
+from groundling.core.metrics import ACCURACY, F1
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.forms import Answer, Choose, Classify, Pick, Regress
-from groundling.grounding import attribution, selected_words
-from groundling.grounding.inputs import (
+from groundling.models.attention import AttentionMap, Place, Places
+from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.saved_heads import LM_HEAD, save_heads
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.objectives.supervised import Supervised
+from groundling.settings.fields import configured
+from groundling.settings.inputs import OwnFile
+from groundling.settings.objectives import Targeted
+from groundling.studies.attention import attribution, selected_words
+from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.inputs import (
     GIVEN,
     Measured,
     in_other_order,
@@ -37,7 +49,8 @@ from groundling.grounding.inputs import (
     without_looks,
     without_words,
 )
-from groundling.grounding.modality import (
+from groundling.studies.attention.modality import modality
+from groundling.studies.attention.modality_measures import (
     Drawn,
     Importance,
     Looks,
@@ -46,22 +59,13 @@ from groundling.grounding.modality import (
     masses_of,
     right_row,
 )
-from groundling.grounding.outcomes import HiddenWords, Match, RightAnswer, right_share
-from groundling.grounding.passes import Seen, Sums, read_here
-from groundling.joins.uniter import uniter
-from groundling.joins.visualbert import visualbert
-from groundling.joins.vlbert import vlbert
-from groundling.metrics import ACCURACY, F1
-from groundling.models.attention import AttentionMap, Place, Places
-from groundling.models.clip import load_clip_image, load_clip_text
-from groundling.models.saved_heads import LM_HEAD, save_heads
-from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetune import finetune
-from groundling.recipes.modality import modality
+from groundling.studies.attention.outcomes import HiddenWords, Match, RightAnswer, right_share
+from groundling.studies.attention.passes import Seen, Sums, read_here
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.visualbert import visualbert
+from groundling.vision_language.vlbert import vlbert
 
 P, T, S, R, W, A = (
     Place.PADDING,

@@ -8,13 +8,15 @@ from pathlib import Path
 import homes
 import pytest
 
-from groundling.batch import Sizes
-from groundling.config import AdaptConfig, TrainConfig, configured
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.core.batch import Sizes
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.recipes.adapt import adapt
-from groundling.recipes.teaching import fewer_negatives
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
+from groundling.training.teaching import fewer_negatives
 
 WIDTHS = Sizes(text=8, teacher=8, word_table=(10, 8))
 

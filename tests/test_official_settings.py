@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.recipes.sweeping.paper import spelt
-from groundling.recipes.sweeping.plan import Plan
-from groundling.recipes.sweeping.steps import Step, steps_of
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.paper import spelt
+from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.steps import Step, steps_of
 
 SWEEPS = Path(__file__).parents[1] / "sweeps"
 Settings = dict[str, Any]

@@ -15,21 +15,21 @@ import homes
 import pytest
 import torch
 
-from groundling.analysis.finished_runs import collect
 from groundling.cli import main
-from groundling.config import Attending
-from groundling.errors import InputError
-from groundling.find import code_behind, outside
+from groundling.core.errors import InputError
+from groundling.core.find import code_behind, outside
 from groundling.models.loading import load_processor
-from groundling.predicting import loaded
-from groundling.predicting.fitted import load
-from groundling.recipes.subjects import subject_of
-from groundling.runs import difference
-from groundling.shift.partitions import taken
-from groundling.students import load_student
+from groundling.prediction import loaded
+from groundling.prediction.fitted import load
+from groundling.runs.folder import difference
+from groundling.stats.finished_runs import collect
+from groundling.studies.attention.settings import Attending
+from groundling.studies.attention.subjects import subject_of
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE
+from groundling.tasks.partitions import taken
 from groundling.teachers import origin
+from groundling.vision_language.loading import load_student
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 PLANTED = """

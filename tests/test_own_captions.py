@@ -19,14 +19,23 @@ from homes import coco, picture, put, table
 from groundling.check.folder import check
 from groundling.check.places import Flags
 from groundling.check.report import Report
-from groundling.config import CheckConfig, TeachConfig, TrainConfig, configured
-from groundling.data import image_files
-from groundling.data.caption_images import find_images, in_store
-from groundling.data.captions import Captioned, Captions, Wanted, caption_lines, read_captions
-from groundling.data.corpora import lines
-from groundling.errors import InputError
-from groundling.recipes.check import data_check
-from groundling.recipes.teach import teach
+from groundling.commands.data_check import CheckConfig
+from groundling.commands.data_check.run import data_check
+from groundling.commands.teach import TeachConfig
+from groundling.commands.teach.run import teach
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import (
+    Captioned,
+    Captions,
+    Wanted,
+    caption_lines,
+    read_captions,
+)
+from groundling.data.captions.images import find_images, in_store
+from groundling.data.corpora.corpora import lines
+from groundling.data.tables import image_files
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
 
 CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
 ROWS = [(image, caption) for image, some in CAPTIONS.items() for caption in some]

@@ -17,19 +17,19 @@ import toys
 import transformers as hf
 from homes import put, table
 
-import groundling.analysis.likelihood
-from groundling.analysis.finished_runs import collect
-from groundling.analysis.likelihood import LanguageModel
-from groundling.analysis.preferences import EWOK, PAIR, WINOGROUND, estimate, macro
+import groundling.studies.knowledge.likelihood
+from groundling.api import function_of
 from groundling.cli import main
-from groundling.config import PairsConfig
-from groundling.data.minimal_pairs import Text, read_minimal_pairs
-from groundling.data.winoground import read_winoground
-from groundling.errors import InputError
-from groundling.functions import function_of
+from groundling.core.errors import InputError
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import LM_HEAD, save_heads
-from groundling.recipes.pairs import pairs
+from groundling.stats.finished_runs import collect
+from groundling.studies.knowledge.commands.pairs import PairsConfig
+from groundling.studies.knowledge.likelihood import LanguageModel
+from groundling.studies.knowledge.minimal_pairs import Text, read_minimal_pairs
+from groundling.studies.knowledge.pairs import pairs
+from groundling.studies.knowledge.preferences import EWOK, PAIR, WINOGROUND, estimate, macro
+from groundling.studies.knowledge.winoground_data import read_winoground
 
 CPU = torch.device("cpu")
 SIZES = {**toys.SMALL, "max_position_embeddings": 66}
@@ -133,7 +133,7 @@ def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
 def test_pseudo_log_likelihood_is_its_definition(
     name: str, places: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groundling.analysis.likelihood, "ROOM", 64)  # several batches
+    monkeypatch.setattr(groundling.studies.knowledge.likelihood, "ROOM", 64)  # several batches
     folder = places(name)
     model = LanguageModel(folder, CPU)
     for masking in ("within-word", "original"):

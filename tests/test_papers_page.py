@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from groundling.config import flat
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.recipes.sweeping.paper import Note, agrees, spelt
-from groundling.recipes.sweeping.settings import DEFAULTS
-from groundling.recipes.sweeping.steps import steps_of
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.paper import Note, agrees, spelt
+from groundling.commands.sweep.settings import DEFAULTS
+from groundling.commands.sweep.steps import steps_of
+from groundling.settings.fields import flat
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")

@@ -14,13 +14,15 @@ import vcr_files
 from homes import STEPS, put, student
 
 from groundling.cli import main
-from groundling.config import FinetuneConfig, PartitionConfig, changed
-from groundling.errors import InputError
-from groundling.find import named
-from groundling.recipes.finetune import finetune
-from groundling.recipes.partition import partition
-from groundling.shift.partitions import CATEGORIES, category, draw, strata
+from groundling.commands.data_partition import PartitionConfig
+from groundling.commands.data_partition.run import partition
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.settings.fields import changed
 from groundling.tasks import Task
+from groundling.tasks.partitions import CATEGORIES, category, draw, strata
 from groundling.tasks.vqa import VQA
 
 
@@ -266,7 +268,7 @@ def test_damage(tmp_path: Path, data: Path) -> None:
 def test_numbers_that_do_not_draw_the_ids(
     before: str, after: str, tmp_path: Path, data: Path
 ) -> None:
-    from groundling.shift.partitions import taken
+    from groundling.tasks.partitions import taken
 
     shots = tmp_path / "shots.json"
     drawn(shots, task="vcr/answer", data=str(data), per=1)
@@ -282,7 +284,7 @@ def test_numbers_that_do_not_draw_the_ids(
 
 def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     """By hand, with hashes that are right."""
-    from groundling.shift.partitions import _hash, manifest, taken, write_manifest
+    from groundling.tasks.partitions import _hash, manifest, taken, write_manifest
 
     task = named("tasks", Task, "vcr/answer")
     content = manifest(task, data, per=1, seed=0)

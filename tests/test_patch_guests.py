@@ -27,24 +27,27 @@ from transformers import (
 )
 
 import groundling
-from groundling.batch import Batch, Example, Gold, collate
 from groundling.cli import main
-from groundling.config import Attending, LookConfig, ModalityConfig, configured
-from groundling.data.paired import RegionSamples, Seeing
-from groundling.data.pictures import read_picture
+from groundling.core.batch import Batch, Example, Gold, collate
+from groundling.core.errors import InputError
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.pictures import read_picture
 from groundling.data.samples import TextSamples
-from groundling.errors import InputError
-from groundling.grounding.entities import pointing
-from groundling.grounding.passes import untrained
-from groundling.looking.looked import Looked
-from groundling.looking.page import Ranked
 from groundling.models.attention import AttentionMap, Place
-from groundling.models.clip_looks import ClipLooks, shown_by
-from groundling.models.patches import PatchReader, PatchStore, in_patches
-from groundling.models.vilt import Vilt, load_vilt
-from groundling.recipes.attending import Attended
-from groundling.recipes.modality import modality
-from groundling.students import load_student, load_viewed
+from groundling.settings.fields import configured
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.entities import pointing
+from groundling.studies.attention.modality import modality
+from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
+from groundling.studies.attention.models.vilt import Vilt, load_vilt
+from groundling.studies.attention.page.looked import Looked
+from groundling.studies.attention.page.page import Ranked
+from groundling.studies.attention.passes import untrained
+from groundling.studies.attention.patches import PatchReader, PatchStore, in_patches
+from groundling.studies.attention.settings import Attending
+from groundling.vision_language.loading import load_student, load_viewed
 
 TEXTS = ("a red dog runs", "two cats")
 SIZES = ((70, 40), (33, 50))
@@ -353,10 +356,10 @@ def test_a_text_without_a_photo(place: Path) -> None:
 
 def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkeypatch: Any) -> None:
     per_layer = 2 * (19 + 6) ** 2
-    monkeypatch.setattr("groundling.looking.views.HEAVY", per_layer * 4 // 3 + 10)
+    monkeypatch.setattr("groundling.studies.attention.page.views.HEAVY", per_layer * 4 // 3 + 10)
     with pytest.raises(InputError, match=r"19 patches .* pass --layers with at most 1 of them"):
         looked_at(place, "vilt")
-    monkeypatch.setattr("groundling.looking.views.HEAVY", per_layer)
+    monkeypatch.setattr("groundling.studies.attention.page.views.HEAVY", per_layer)
     with pytest.raises(InputError, match=r"19 patches .*; one layer is too much"):
         looked_at(place, "vilt")
 

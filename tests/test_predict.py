@@ -25,36 +25,33 @@ from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
-from groundling.config import (
-    Adapting,
-    EvaluateConfig,
-    FinetuneConfig,
-    OwnFile,
-    PredictConfig,
-    RegionsConfig,
-    configured,
-)
-from groundling.errors import InputError
-from groundling.find import instances
-from groundling.forms import Answer, Choose, Classify, Pick, Regress
-from groundling.joins.end_to_end import end_to_end
+from groundling.commands.evaluate import EvaluateConfig
+from groundling.commands.evaluate.run import evaluate
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import PredictConfig
+from groundling.commands.predict import run as predicting
+from groundling.commands.predict.run import predict
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.errors import InputError
+from groundling.core.find import instances
+from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
-from groundling.predicting import Prediction, load
-from groundling.predicting.description import FILE, Described, Reads, described
-from groundling.recipes import predict as predicting
-from groundling.recipes.evaluate import evaluate
-from groundling.recipes.finetune import finetune
-from groundling.recipes.predict import predict
-from groundling.recipes.regions import regions
-from groundling.recipes.teaching import save_objectives
-from groundling.students import ADAPTER, PLAIN, join_to, load_student, new_head
+from groundling.prediction import Prediction, load
+from groundling.prediction.description import FILE, Described, Reads, described
+from groundling.settings.fields import configured
+from groundling.settings.inputs import Adapting, OwnFile
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.rendered import World, WorldConfig
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
-from groundling.world import World, WorldConfig
-from groundling.world.encoder import new_encoder
-from groundling.world.tasks import write_tasks
+from groundling.training.teaching import save_objectives
+from groundling.vision_language.end_to_end import end_to_end
+from groundling.vision_language.loading import ADAPTER, PLAIN, join_to, load_student, new_head
 
 BRIEF = replace(STEPS, steps=2, batch=4)
 WIDTH = 6
@@ -200,7 +197,7 @@ def students(world: Path) -> dict[bool, Student]:
 def test_every_task_is_answered_and_scored(
     name: str, world: Path, students: dict[bool, Student], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("groundling.predicting.fitted.load", cache(load))  # as each command would
+    monkeypatch.setattr("groundling.prediction.fitted.load", cache(load))  # as each command would
     data = data_of(world, name)
     task = TASKS[name].at(data)
     sees = data.name in VISION.values()

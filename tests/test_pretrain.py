@@ -15,19 +15,21 @@ from homes import STEPS, log_of
 from safetensors.torch import load_file
 from toys import images_of
 
-from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
-from groundling.data.regions import Found, RegionWriter
-from groundling.errors import InputError
-from groundling.feed import Plan, Source, epoch_steps, steps_of
-from groundling.find import instances
-from groundling.forms import Pick
-from groundling.joins import Design
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.core.errors import InputError
+from groundling.core.find import instances
+from groundling.core.forms import Pick
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.task_heads import Reading
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
 from groundling.tasks.vqa import VQA
+from groundling.training.feed import Plan, Source, epoch_steps, steps_of
+from groundling.vision_language import Design
+from groundling.vision_language.loading import load_student
 
 TERMS = {
     "visualbert": {"mlm", "sentence_image"},

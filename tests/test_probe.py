@@ -15,13 +15,12 @@ from homes import STEPS
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from groundling.batch import Example
-from groundling.config import ProbeConfig
-from groundling.errors import InputError
-from groundling.recipes import probe as module
-from groundling.recipes.probe import probe
-from groundling.students import load_student
-from groundling.tasks.attribute import (
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.studies.worlds import probe as module
+from groundling.studies.worlds.commands.probe import ProbeConfig
+from groundling.studies.worlds.probe import probe
+from groundling.studies.worlds.tasks.attribute import (
     STRENGTHS,
     LinearProbe,
     attributes_of,
@@ -29,6 +28,7 @@ from groundling.tasks.attribute import (
     read_nouns,
     readout,
 )
+from groundling.vision_language.loading import load_student
 
 NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")
 SPLITS = ("train", "train", "train", "train", "train", "dev", "dev", "test", "test")

@@ -14,10 +14,11 @@ import yaml
 
 import groundling
 from groundling.cli import main
-from groundling.config import PushConfig, Sharing
-from groundling.errors import InputError
-from groundling.recipes.cards import DEFAULTS, card
-from groundling.recipes.push import push
+from groundling.commands.push import PushConfig
+from groundling.commands.push.run import push
+from groundling.core.errors import InputError
+from groundling.runs.cards import DEFAULTS, card
+from groundling.settings.training import Sharing
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 
@@ -174,7 +175,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
     hub.known = False
     assert main(words) == 2
     assert "no token found); log in with `hf auth login`" in capsys.readouterr().err
-    monkeypatch.setattr("groundling.recipes.checks.sharing.is_there", lambda: False)
+    monkeypatch.setattr("groundling.checks.sharing.is_there", lambda: False)
     assert main(words) == 2
     assert "the hub does not answer" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -11,9 +11,9 @@ import pytest
 
 import groundling
 from groundling.cli import main
-from groundling.errors import InputError, as_keywords
-from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
-from groundling.predicting.fitted import answers_in_short
+from groundling.core.errors import InputError, as_keywords
+from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.prediction.fitted import answers_in_short
 
 KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")
 SWITCHES = ("tags", "skip_bad")

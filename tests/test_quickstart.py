@@ -13,13 +13,14 @@ import wheels
 from homes import Here, digests, never
 from PIL import Image
 
-from groundling.charts import Panel, panels
-from groundling.config import QuickstartConfig
-from groundling.errors import InputError
-from groundling.jobs import Job
-from groundling.recipes import quickstart as module
-from groundling.recipes.quickstart import ARMS, SHORT_ARMS, quickstart
-from groundling.recipes.quickstart_page import (
+from groundling.core.errors import InputError
+from groundling.runs.charts import Panel, panels
+from groundling.runs.jobs import Job
+from groundling.runs.report import Picture, Section, in_two_widths, svg_of, table, write_report
+from groundling.studies.worlds import quickstart as module
+from groundling.studies.worlds.commands.quickstart import QuickstartConfig
+from groundling.studies.worlds.quickstart import ARMS, SHORT_ARMS, quickstart
+from groundling.studies.worlds.quickstart_page import (
     LINEAR,
     NOTHING,
     READ_OUT,
@@ -28,8 +29,7 @@ from groundling.recipes.quickstart_page import (
     table_rows,
     verdict,
 )
-from groundling.report import Picture, Section, in_two_widths, svg_of, table, write_report
-from groundling.world import World, WorldConfig
+from groundling.studies.worlds.rendered import World, WorldConfig
 
 CONFIG = QuickstartConfig(scale=0.003, processes=1)
 
@@ -109,12 +109,12 @@ def test_from_nothing_to_the_report_and_again(
         assert config["teacher"] == (str(out / source / "model") if source else "")
 
     # Once more: nothing is rendered or trained, the same table is shown.
-    monkeypatch.setattr("groundling.jobs.ProcessPoolExecutor", Here)
+    monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
     for place in ("teach", "adapt", "finetune"):
         monkeypatch.setattr(f"groundling.recipes.{place}.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
-    monkeypatch.setattr("groundling.world.encoder.BertModel", never)
+    monkeypatch.setattr("groundling.studies.worlds.encoder.BertModel", never)
     before, again = digests(out), []
     assert quickstart(replace(CONFIG, processes=2), out, again.append)["arms"] == result["arms"]
     assert "\n\n".join(again[-1].split("\n\n")[:2]) in shown

@@ -16,30 +16,27 @@ from safetensors.torch import load_file
 from toys import sentences
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining, CLIPModel
 
+from groundling.checks.names import arm_of
 from groundling.cli import main
-from groundling.config import (
-    AdaptConfig,
-    FinetuneConfig,
-    ProbeConfig,
-    TeachConfig,
-    changed,
-    configured,
-)
-from groundling.errors import InputError
-from groundling.jobs import Job, run_jobs
-from groundling.recipes import adapt as adapting
-from groundling.recipes import finetune as tuning
-from groundling.recipes import teach as teaching
-from groundling.recipes.adapt import adapt
-from groundling.recipes.checks.names import arm_of
-from groundling.recipes.finetune import finetune
-from groundling.recipes.finetuning.result import summary
-from groundling.recipes.probe import probe
-from groundling.recipes.teach import teach
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt import run as adapting
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.finetune.result import summary
+from groundling.commands.finetune.run import finetune
+from groundling.commands.teach import TeachConfig
+from groundling.commands.teach import run as teaching
+from groundling.commands.teach.run import teach
+from groundling.core.errors import InputError
+from groundling.runs.jobs import Job, run_jobs
+from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.commands.probe import ProbeConfig
+from groundling.studies.worlds.probe import probe
+from groundling.studies.worlds.rendered import World, WorldConfig
 from groundling.tasks.glue import STSB
 from groundling.teachers.taught import Taught
-from groundling.training import train
-from groundling.world import World, WorldConfig
+from groundling.training.loop import train
 
 TINY = {
     "size": 32,

@@ -22,17 +22,17 @@ from homes import Killed, digests, home, never, picture, put
 from PIL import Image
 
 from groundling.check.folder import check
-from groundling.config import RegionsConfig
-from groundling.data.image_files import stem
-from groundling.data.region_imports import import_regions
-from groundling.data.regions import Found, RegionStore, RegionWriter, inside
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.errors import InputError
+from groundling.data.regions.imports import import_regions
+from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
-from groundling.errors import InputError
-from groundling.models.roi_align import own_roi_align, roi_align
-from groundling.recipes.regions import regions
+from groundling.data.tables.image_files import stem
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
+from groundling.vision_language.roi_align import own_roi_align, roi_align
 
 RESNET = {
     "embedding_size": 8,

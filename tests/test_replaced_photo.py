@@ -6,10 +6,10 @@ import homes
 import pytest
 import toys
 
-from groundling.config import LookConfig
-from groundling.data.regions import Found, RegionWriter
-from groundling.errors import InputError
-from groundling.looking.made import looked_at
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionWriter
+from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.page.made import looked_at
 
 
 def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from PIL import Image
 from test_quickstart import scores, tuned
 from test_verdict import both, write
 
-from groundling.analysis.verdict import Runs
-from groundling.recipes.judging import judge_folders
-from groundling.recipes.quickstart import ARMS
-from groundling.recipes.quickstart_page import NOTHING, write_page
-from groundling.runs import write_json
+from groundling.runs.folder import write_json
+from groundling.stats.judging import judge_folders
+from groundling.stats.verdict import Runs
+from groundling.studies.worlds.quickstart import ARMS
+from groundling.studies.worlds.quickstart_page import NOTHING, write_page
 
 NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"

@@ -12,20 +12,18 @@ import pytest
 import toys
 from test_pretrain import STEPS, store
 
-from groundling.batch import Example
-from groundling.config import (
-    AdaptConfig,
-    PretrainConfig,
-    RegionsConfig,
-    configured,
-)
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import Example
+from groundling.core.forms import Classify, Regress
 from groundling.data.samples import TextSamples
-from groundling.forms import Classify, Regress
 from groundling.models.text import load_text_encoder
-from groundling.predicting.answers import Candidate, Prediction, cells_of, columns_of
-from groundling.recipes.adapt import adapt
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.regions import regions
+from groundling.prediction.answers import Candidate, Prediction, cells_of, columns_of
+from groundling.settings.fields import configured
 from groundling.teachers import kept, taught
 from groundling.teachers.itself import Itself
 from groundling.teachers.taught import Taught

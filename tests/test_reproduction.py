@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
+from groundling.checks.task_names import TASKS
 from groundling.cli import main
-from groundling.config import TUNING, FinetuneConfig, changed, configured
-from groundling.find import instances
-from groundling.published import PUBLISHED
-from groundling.recipes.checks.task_names import TASKS
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.recipes.sweeping.paper import Note, agrees, mark, spelt
-from groundling.recipes.sweeping.parts import slug
-from groundling.recipes.sweeping.plan import columns
-from groundling.recipes.sweeping.steps import steps_of
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.paper import Note, agrees, mark, spelt
+from groundling.commands.sweep.parts import slug
+from groundling.commands.sweep.plan import columns
+from groundling.commands.sweep.steps import steps_of
+from groundling.core.find import instances
+from groundling.settings.fields import changed, configured
+from groundling.studies.papers.published import PUBLISHED
 from groundling.tasks import Task
 
 FILE = """

@@ -20,13 +20,13 @@ from safetensors.torch import load_file, save_file
 from test_clip_teacher import image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
-import groundling.analysis.retrieval
-from groundling.analysis.retrieval import TO_IMAGE, TO_TEXT, chance, compared, ranks, recall
+import groundling.stats.retrieval
 from groundling.cli import main
-from groundling.config import RetrieveConfig
-from groundling.data.captions import joined
+from groundling.commands.retrieve import RetrieveConfig
+from groundling.commands.retrieve.run import retrieve
+from groundling.data.captions.captions import joined
 from groundling.models.clip import ClipImage
-from groundling.recipes.retrieve import retrieve
+from groundling.stats.retrieval import TO_IMAGE, TO_TEXT, chance, compared, ranks, recall
 
 NAMES = [f"{number}.png" for number in range(6)]
 COUNTS = [2, 1, 3, 2, 2, 2]
@@ -57,7 +57,7 @@ def plain_ranks(scores: np.ndarray, first: np.ndarray) -> tuple[list[int], list[
 def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(
     cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groundling.analysis.retrieval, "CELLS", cells)
+    monkeypatch.setattr(groundling.stats.retrieval, "CELLS", cells)
     rng = np.random.default_rng(0)
     first = np.cumsum([0, *COUNTS])
     # Few different numbers, so that many scores are exactly equal.

@@ -18,9 +18,8 @@ from standins import PHOTOS
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.config import TrainConfig
-from groundling.errors import InputError
-from groundling.runs import (
+from groundling.core.errors import InputError
+from groundling.runs.folder import (
     NO_RESULTS,
     PREPARED,
     open_run,
@@ -29,6 +28,7 @@ from groundling.runs import (
     write_json,
     write_whole,
 )
+from groundling.settings.training import TrainConfig
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
 
@@ -89,7 +89,7 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
         raise InputError("refused by the test")
 
     homes.import_recipes()
-    monkeypatch.setattr(groundling.training, "planned", refuse)
+    monkeypatch.setattr(groundling.training.loop, "planned", refuse)
     monkeypatch.setenv("GROUNDLING_CACHE", "")  # tokenised texts stay in the folder
     assert main([*commands(shelf)[name], "--out", str(tmp_path / "out")]) == 2
     opened = [path.parent for path in (tmp_path / "out").rglob("config.json")]
@@ -160,14 +160,14 @@ def test_others_may_read_all_that_a_run_and_its_checkpoints_wrote(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: dict[str, int] = {}
-    clear = groundling.checkpoint.Checkpoints.clear
+    clear = groundling.runs.checkpoints.Checkpoints.clear
 
-    def look(self: groundling.checkpoint.Checkpoints) -> None:
+    def look(self: groundling.runs.checkpoints.Checkpoints) -> None:
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         modes.update({path.name: stat.S_IMODE(path.stat().st_mode) for path in files})
         clear(self)
 
-    monkeypatch.setattr("groundling.checkpoint.Checkpoints.clear", look)
+    monkeypatch.setattr("groundling.runs.checkpoints.Checkpoints.clear", look)
     line = [*commands(shelf)["finetune"], "--save-model", "--out", str(tmp_path / "out")]
     before = os.umask(0o022)
     try:
@@ -276,7 +276,7 @@ def test_checkpoints_are_spoken_of_where_there_are_some(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = []
-    save = groundling.checkpoint.save_file
+    save = groundling.runs.checkpoints.save_file
 
     def full(*arguments: object) -> None:
         calls.append(arguments)
@@ -284,7 +284,7 @@ def test_checkpoints_are_spoken_of_where_there_are_some(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(*arguments)
 
-    monkeypatch.setattr("groundling.checkpoint.save_file", full)
+    monkeypatch.setattr("groundling.runs.checkpoints.save_file", full)
     line = commands(shelf)["finetune"]
     assert main([*line, "--out", str(tmp_path / "a")]) == 2
     assert (
@@ -336,7 +336,7 @@ def test_every_other_writer_leaves_whole_files_or_none() -> None:
 
 
 def test_a_figure_is_the_same_text_every_time() -> None:
-    from groundling.report import new_figure, svg_of
+    from groundling.runs.report import new_figure, svg_of
 
     def drawn(width: float) -> str:
         figure = new_figure(width, 2)

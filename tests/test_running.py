@@ -25,24 +25,26 @@ from transformers import (
     CLIPModel,
 )
 
-from groundling import progress
-from groundling.batch import collate
-from groundling.checkpoint import Checkpoints, Counters
 from groundling.cli import main
-from groundling.config import Adversarial, TeachConfig, TrainConfig
-from groundling.errors import InputError, nearest
-from groundling.forms import Classify
+from groundling.commands.teach import TeachConfig
+from groundling.commands.teach.run import teach
+from groundling.core.batch import collate
+from groundling.core.errors import InputError, nearest
+from groundling.core.forms import Classify
 from groundling.models import hub
 from groundling.models.clip import load_two_towers
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.recomputing import recomputing
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
-from groundling.progress import Progress, followed
-from groundling.recipes.teach import teach
-from groundling.recipes.teaching import inner_step
-from groundling.runs import whole_folder
-from groundling.training import train
+from groundling.runs import progress
+from groundling.runs.checkpoints import Checkpoints, Counters
+from groundling.runs.folder import whole_folder
+from groundling.runs.progress import Progress, followed
+from groundling.settings.objectives import Adversarial
+from groundling.settings.training import TrainConfig
+from groundling.training.loop import train
+from groundling.training.teaching import inner_step
 
 CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
 

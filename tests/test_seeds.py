@@ -13,23 +13,21 @@ import pytest
 from homes import STEPS, put, table
 from scipy.special import softmax
 
-from groundling.config import (
-    EvaluateConfig,
-    FinetuneConfig,
-    PredictConfig,
-    Saved,
-    configured,
-)
-from groundling.errors import InputError
-from groundling.evaluation import Scores
-from groundling.forms import Choose, Classify, Pick, Regress
-from groundling.metrics import ACCURACY, MSE
-from groundling.predicting import load
-from groundling.predicting.seeds import chosen, voted
-from groundling.recipes.evaluate import evaluate
-from groundling.recipes.finetune import finetune
-from groundling.recipes.predict import predict
+from groundling.commands.evaluate import EvaluateConfig
+from groundling.commands.evaluate.run import evaluate
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import PredictConfig
+from groundling.commands.predict.run import predict
+from groundling.core.errors import InputError
+from groundling.core.forms import Choose, Classify, Pick, Regress
+from groundling.core.metrics import ACCURACY, MSE
+from groundling.prediction import load
+from groundling.prediction.seeds import chosen, voted
+from groundling.settings.fields import configured
+from groundling.settings.inputs import Saved
 from groundling.tasks import Task
+from groundling.training.evaluation import Scores
 
 
 def run(folder: Path, results: dict[int, dict[str, object]]) -> Path:

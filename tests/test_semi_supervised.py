@@ -18,20 +18,23 @@ from test_end_to_end import resnet
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil, CLIPModel
 
-from groundling.batch import IGNORE, collate
-from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
-from groundling.data.regions import RegionStore
-from groundling.errors import InputError
-from groundling.feed import Source
-from groundling.find import named
-from groundling.keyed import generator
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import IGNORE, collate
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.keyed import generator
+from groundling.data.regions.store import RegionStore
 from groundling.objectives import Objective
-from groundling.recipes import finetune as tuning
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
-from groundling.recipes.regions import regions
-from groundling.shift.partitions import left_over, manifest, write_manifest
+from groundling.settings.fields import changed, configured
 from groundling.tasks import Task
+from groundling.tasks.partitions import left_over, manifest, write_manifest
+from groundling.training.feed import Source
 
 BRIEF = replace(STEPS, batch=4, steps=3)
 NAIVE = ("td_image", "td_text")

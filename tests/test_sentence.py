@@ -19,20 +19,22 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from groundling.analysis.retention import agreement, read_pairs
-from groundling.analysis.sentences import sentence_vectors
-from groundling.batch import Example, collate
-from groundling.config import ADAPTING, AdaptConfig, TrainConfig, changed, configured
+from groundling.checks.names import arm_of
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.adapt.retention import agreement, read_pairs
+from groundling.commands.adapt.run import adapt
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples
-from groundling.errors import InputError
 from groundling.models.sentence import POOLS, Pooling, load_sentence, normalized, pooled_by
 from groundling.models.text import load_text_encoder
 from groundling.objectives.distill import Distill
 from groundling.objectives.retain import Retain
-from groundling.optimizers import optimizer_of, set_rates
-from groundling.recipes.adapt import adapt
-from groundling.recipes.checks.names import arm_of
+from groundling.prediction.sentences import sentence_vectors
+from groundling.settings.fields import changed, configured
+from groundling.settings.training import TrainConfig
 from groundling.teachers.itself import Itself
+from groundling.training.optimizers import optimizer_of, set_rates
 
 CARRIED = (
     "modules.json",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from homes import digests, put
 
+from groundling.core.errors import InputError
 from groundling.data import shards
 from groundling.data.shards import Part, Record, ShardStore, ShardWriter
-from groundling.errors import InputError
 
 KEY = {"checkpoint": {"sha256": "abc", "layer": 3}, "input": "def"}
 

@@ -17,19 +17,21 @@ from homes import STEPS, put, student
 from vcr_files import row, tokens
 
 from groundling.cli import main
-from groundling.config import FinetuneConfig, ShiftConfig, changed
-from groundling.errors import InputError
-from groundling.recipes.finetune import finetune
-from groundling.recipes.shift import shift
-from groundling.shift.attack import Attack
-from groundling.shift.files import PARTS, Line, read_lines
-from groundling.shift.inflect import article, inflected
-from groundling.shift.masks import masked, positions, to_hide
-from groundling.shift.overlap import compared, tags_alone
-from groundling.shift.pronouns import plural, shifted, singular
-from groundling.shift.synonyms import Editor
-from groundling.shift.wordnet import WordNet, wordnet_folder
-from groundling.shift.zero_shot import both_right, choose
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.errors import InputError
+from groundling.settings.fields import changed
+from groundling.studies.clip_td.attack import Attack
+from groundling.studies.clip_td.commands.data_shift import ShiftConfig
+from groundling.studies.clip_td.files import PARTS, Line, read_lines
+from groundling.studies.clip_td.inflect import article, inflected
+from groundling.studies.clip_td.masks import masked, positions, to_hide
+from groundling.studies.clip_td.overlap import compared, tags_alone
+from groundling.studies.clip_td.pronouns import plural, shifted, singular
+from groundling.studies.clip_td.shift import shift
+from groundling.studies.clip_td.synonyms import Editor
+from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
+from groundling.studies.clip_td.zero_shot_rules import both_right, choose
 from groundling.tasks.vcr import items
 
 LEGACY = partial(plural, legacy=True)

@@ -12,8 +12,8 @@ from PIL import Image
 
 import groundling
 from groundling.cli import main
-from groundling.data.regions import Found, RegionStore, RegionWriter
-from groundling.errors import InputError
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.vision.show import COLOURS, show_regions
 
 BOXES = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.75, 1], [0, 0, 0.5, 0.5]])

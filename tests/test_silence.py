@@ -10,10 +10,10 @@ from typing import Any
 import homes
 import pytest
 
-from groundling import jobs, progress
 from groundling.cli import main
-from groundling.jobs import Job, run_jobs
-from groundling.progress import Progress, heard
+from groundling.runs import jobs, progress
+from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.progress import Progress, heard
 
 
 def wait_for(out: io.StringIO, text: str) -> None:
@@ -73,7 +73,7 @@ def test_every_command_is_heard(
     called: list[tuple], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(progress, "SECONDS", 0.01)
-    monkeypatch.setattr("groundling.recipes.ask.ask", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr("groundling.studies.knowledge.ask.ask", lambda *_: time.sleep(0.5))
     assert main(["ask"]) == 0
     assert "ask: at work, " in capsys.readouterr().err
 

@@ -14,9 +14,15 @@ from scipy import linalg
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from groundling.analysis import similarity as module
-from groundling.analysis.similarity import canonical, compare_tables, similarity, svcca, word_table
-from groundling.errors import InputError
+from groundling.core.errors import InputError
+from groundling.studies.xdbert import word_similarity as module
+from groundling.studies.xdbert.word_similarity import (
+    canonical,
+    compare_tables,
+    similarity,
+    svcca,
+    word_table,
+)
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:

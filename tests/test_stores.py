@@ -12,22 +12,24 @@ import pytest
 from homes import STEPS
 from test_pretrain import store, vqa
 
-from groundling.analysis.finished_runs import collect
-from groundling.batch import IGNORE, Example
-from groundling.config import FinetuneConfig, RegionInput, changed, configured
-from groundling.data.regions import Found, RegionStore, RegionWriter
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.finetune.samples import seen, shelf_of
+from groundling.core.batch import IGNORE, Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
+from groundling.data.regions.shelf import Shelf, manifests
+from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import TextSamples
-from groundling.data.several_stores import SeveralStores
-from groundling.errors import InputError
-from groundling.forms import Classify
-from groundling.metrics import ACCURACY
-from groundling.recipes.finetune import finetune
-from groundling.recipes.finetuning.examples import read_splits
-from groundling.recipes.finetuning.samples import seen, shelf_of
-from groundling.recipes.regions_of import Shelf, manifests
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
+from groundling.settings.inputs import RegionInput
+from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
+from groundling.tasks.examples import read_splits
 from groundling.tasks.vqa import VQA
+from groundling.vision_language.loading import load_student
 
 BRIEF = replace(STEPS, batch=4)
 TRAIN = [f"COCO_train2014_{n:012d}" for n in range(12)]

@@ -14,22 +14,17 @@ from homes import STEPS
 from safetensors.torch import load_file
 
 from groundling.cli import main
-from groundling.config import (
-    ADAPTING,
-    TUNING,
-    AdaptConfig,
-    CompareConfig,
-    FinetuneConfig,
-    changed,
-    configured,
-)
-from groundling.errors import InputError
-from groundling.published import PUBLISHED
-from groundling.recipes import adapt as adapting
-from groundling.recipes import finetune as tuning
-from groundling.recipes.compare import compare
-from groundling.recipes.sweep import read_sweep
-from groundling.training import train
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.adapt import run as adapting
+from groundling.commands.compare import CompareConfig
+from groundling.commands.compare.run import compare
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.sweep.run import read_sweep
+from groundling.core.errors import InputError
+from groundling.settings.fields import changed, configured
+from groundling.studies.papers.published import PUBLISHED
+from groundling.training.loop import train
 
 SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))
 

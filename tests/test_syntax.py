@@ -20,16 +20,16 @@ from homes import put
 from test_heads import HEADS, LAYERS, Told, samples_of
 
 from groundling.cli import main
-from groundling.data.conllu import ROOT, Parse, Word, aligned, read_parses, written
-from groundling.data.parsers import parses_by
-from groundling.data.regions import Found, RegionWriter
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import TextInput
 from groundling.data.shards import Part
-from groundling.errors import InputError
-from groundling.grounding.dependencies import Scheme, relabelled
-from groundling.grounding.entities import State
-from groundling.grounding.passes import Look, stream
-from groundling.grounding.syntax import (
+from groundling.data.text.conllu import ROOT, Parse, Word, aligned, read_parses, written
+from groundling.data.text.parsers import parses_by
+from groundling.studies.attention.dependencies import Scheme, relabelled
+from groundling.studies.attention.entities import State
+from groundling.studies.attention.passes import Look, stream
+from groundling.studies.attention.syntax_measures import (
     TABLE_2,
     Arcs,
     Parsed,
@@ -37,9 +37,9 @@ from groundling.grounding.syntax import (
     matched,
     questions,
 )
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.rendered import World, WorldConfig
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions, read_caption
-from groundling.world import World, WorldConfig
-from groundling.world.tasks import write_tasks
 
 BOX = np.array([[0.0, 0, 50, 50]])
 
@@ -673,7 +673,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
         asked.append(parser)
         return [parse_of(words[text]) for text in texts]
 
-    monkeypatch.setattr("groundling.recipes.syntax.parses_by", parses)
+    monkeypatch.setattr("groundling.studies.attention.syntax.parses_by", parses)
     few = ["--least-arcs", "1", "--no-other-images"]
     assert run(place, tmp_path / "out", *few, parses="spacy:mine") == 0
     assert asked == ["spacy:mine"]

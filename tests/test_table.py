@@ -11,11 +11,13 @@ import toys
 from homes import STEPS, put, table
 from test_pretrain import store
 
-from groundling.batch import Example
-from groundling.config import FinetuneConfig, OwnFile, changed, configured
-from groundling.errors import InputError
-from groundling.forms import Classify, Form, Regress
-from groundling.recipes.finetune import finetune
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify, Form, Regress
+from groundling.settings.fields import changed, configured
+from groundling.settings.inputs import OwnFile
 from groundling.tasks import Task
 from groundling.tasks.table import (
     OwnReader,

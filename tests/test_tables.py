@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from homes import put
 
-from groundling.config import OwnFile
-from groundling.data.captions import Captions
-from groundling.data.minimal_pairs import read_minimal_pairs
-from groundling.data.own_rows import whole_rows
-from groundling.data.tables import columns_of, read_csv, read_tsv, separator_note
-from groundling.errors import InputError
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import Captions
+from groundling.data.tables.own_rows import whole_rows
+from groundling.data.tables.tables import columns_of, read_csv, read_tsv, separator_note
+from groundling.settings.inputs import OwnFile
+from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.tasks.glue import COLA, MRPC, QQP, RTE
 from groundling.tasks.table import OwnReader, own_notes
 

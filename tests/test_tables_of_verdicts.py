@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from test_verdict import both, write
 
-from groundling.analysis.verdict import Runs
-from groundling.charts import Difference, forest
-from groundling.recipes.judging import judge_folders
+from groundling.runs.charts import Difference, forest
+from groundling.stats.judging import judge_folders
+from groundling.stats.verdict import Runs
 
 
 def split_votes(name: str, flipped: int) -> Runs:

@@ -17,8 +17,9 @@ from homes import STEPS, Killed, dying, log_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from groundling.analysis.watched import means_by_epoch
-from groundling.batch import (
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import (
     IGNORE,
     Batch,
     Encoded,
@@ -29,16 +30,11 @@ from groundling.batch import (
     Tokens,
     collate,
 )
-from groundling.config import FinetuneConfig, Targeted, changed, configured
-from groundling.data.paired import RegionSamples, Seeing
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.unlabelled import Unlabelled, hidden
-from groundling.errors import InputError
-from groundling.feed import Feed, Plan, Source
-from groundling.forms import Answer, Choose, Classify, Form, Pick, Regress
-from groundling.joins.uniter import ChoiceRightOrWrong, uniter
-from groundling.joins.vlbert import ChoiceByItself, vlbert
-from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import Reading, TaskHead
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.confidence import Gate
@@ -47,8 +43,14 @@ from groundling.objectives.targeted import TargetedTerm
 from groundling.objectives.td_image import TargetedImage
 from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
-from groundling.recipes.finetune import finetune
-from groundling.training import Step, train
+from groundling.settings.fields import changed, configured
+from groundling.settings.objectives import Targeted
+from groundling.training.feed import Feed, Plan, Source
+from groundling.training.loop import Step, train
+from groundling.training.watched import means_by_epoch
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
+from groundling.vision_language.vlbert import ChoiceByItself, vlbert
 
 FOUR = Choose(("0", "1", "2", "3"))
 TERMS = ("td_image", "td_text", "td_words")

@@ -12,17 +12,18 @@ import torch.nn.functional as F
 from homes import STEPS, put, table
 from torch import nn
 
-from groundling.batch import Example, collate
-from groundling.config import FinetuneConfig, configured
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
+from groundling.core.find import named
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.evaluation import evaluate
-from groundling.find import named
-from groundling.recipes.finetune import finetune
+from groundling.settings.fields import configured
 from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
 from groundling.tasks.swag import FORM, FULL, REGULAR
-from groundling.training import train
+from groundling.training.evaluation import evaluate
+from groundling.training.loop import train
 
 
 def refusal(task: Task, folder: Path) -> str:

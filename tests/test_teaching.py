@@ -17,11 +17,13 @@ from test_tasks import HEAD, regular
 from transformers import AutoModel
 
 from groundling.cli import main
-from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
-from groundling.recipes import finetune as tuning
-from groundling.recipes import pretrain as pretraining
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain import run as pretraining
+from groundling.commands.pretrain.run import pretrain
+from groundling.settings.fields import changed, configured
 from groundling.teachers import clip_text
 from groundling.teachers.taught import Taught
 
@@ -106,7 +108,7 @@ def test_a_cached_and_a_live_teacher_say_the_same(
     tune: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("groundling.training.said", never)
+        patch.setattr("groundling.training.loop.said", never)
         finetune(tune, STEPS, tmp_path / "cached")
     monkeypatch.setattr(Taught, "_read", never)
     finetune(changed(tune, cache_gb=0.0), STEPS, tmp_path / "live")
@@ -150,7 +152,7 @@ def test_regions_do_not_count_as_the_teachers_words(
         teacher=str(place / "teacher"),
         cache_gb=1e-4,
     )
-    monkeypatch.setattr("groundling.training.said", never)
+    monkeypatch.setattr("groundling.training.loop.said", never)
     finetune(config, replace(STEPS, batch=4), tmp_path)
     assert set(terms(tmp_path / "seed-0")[0]) == {"task", "l1_sentence", "l1_word"}
 

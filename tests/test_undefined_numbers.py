@@ -14,18 +14,21 @@ import torch
 from homes import put
 
 from groundling import cli
-from groundling.analysis.watched import means_by_epoch
-from groundling.config import AskConfig, FinetuneConfig, TrainConfig, configured
-from groundling.evaluation import Scores
-from groundling.exams import Exam
-from groundling.forms import Classify
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.result import summary
+from groundling.core.forms import Classify
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.ask import ask
-from groundling.recipes.finetuning.result import summary
-from groundling.recipes.lifecycle import Run
-from groundling.runs import json_text, plain, read_log, write_json
+from groundling.runs.folder import json_text, plain, read_log, write_json
+from groundling.runs.run import Run
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
+from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.commands.ask import AskConfig
 from groundling.tasks.glue import STSB
-from groundling.training import train
+from groundling.training.evaluation import Scores
+from groundling.training.exams import Exam
+from groundling.training.loop import train
+from groundling.training.watched import means_by_epoch
 
 
 def strictly(text: str) -> Any:

@@ -21,27 +21,36 @@ from safetensors.torch import load_file
 from test_pretrain import store
 from transformers import BertConfig, BertModel
 
-from groundling.batch import IGNORE, Example, Sample, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig, VcrConfig, changed, configured
-from groundling.data.paired import within
-from groundling.data.parts import PartInput
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.find import instances, named
+from groundling.core.forms import Answer, Choose, Classify, Pick
+from groundling.data.regions.paired import within
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.find import instances, named
-from groundling.forms import Answer, Choose, Classify, Pick
-from groundling.joins import Design
-from groundling.joins.uniter import PERSONS, ChoiceRightOrWrong, UniterJoin, ready_for_vcr, uniter
-from groundling.joins.visualbert import visualbert
+from groundling.data.text.parts import PartInput
 from groundling.models.saved_heads import HEADS
-from groundling.models.single_stream import SingleStream
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain, task_texts, unlabelled_texts
-from groundling.recipes.vcr import vcr
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
+from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.vcr import vcr
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
+from groundling.vision_language import Design
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.uniter import (
+    PERSONS,
+    ChoiceRightOrWrong,
+    UniterJoin,
+    ready_for_vcr,
+    uniter,
+)
+from groundling.vision_language.visualbert import visualbert
 
 OBJECTS = ["person", "car", "person"]
 QUESTION = [[2], "saw", "a", [1], "?"]

@@ -7,11 +7,11 @@ from pathlib import Path
 import homes
 import pytest
 
-from groundling.errors import InputError
-from groundling.predicting.seeds import chosen
-from groundling.recipes.checks.inputs import weights
-from groundling.recipes.finetuning.baselines import all_alike
-from groundling.runs import write_json
+from groundling.checks.inputs import weights
+from groundling.commands.finetune.baselines import all_alike
+from groundling.core.errors import InputError
+from groundling.prediction.seeds import chosen
+from groundling.runs.folder import write_json
 
 
 def test_seeds_that_all_answer_alike_are_told() -> None:

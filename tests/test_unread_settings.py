@@ -10,24 +10,21 @@ import homes
 import pytest
 
 import groundling
+from groundling.checks.names import arm_of, check_teacher
 from groundling.cli import COMMANDS, main
-from groundling.config import (
-    MAY_REPEAT,
-    AdaptConfig,
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.core.errors import InputError
+from groundling.settings.fields import MAY_REPEAT, configured, flat, hints
+from groundling.settings.objectives import (
     Adversarial,
     CrossModalOptions,
     Distilling,
-    FinetuneConfig,
     Masking,
     Targeted,
-    configured,
-    flat,
-    hints,
 )
-from groundling.errors import InputError
-from groundling.recipes.adapt import adapt
-from groundling.recipes.checks.names import arm_of, check_teacher
-from groundling.recipes.teaching import unread
+from groundling.training.teaching import unread
 
 
 def lists() -> list[tuple[str, str, str]]:

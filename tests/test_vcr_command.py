@@ -11,10 +11,12 @@ import pytest
 from homes import STEPS, put, student
 
 from groundling.cli import main
-from groundling.config import FinetuneConfig, VcrConfig, changed
-from groundling.errors import InputError
-from groundling.recipes.finetune import finetune
-from groundling.recipes.vcr import vcr
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.errors import InputError
+from groundling.settings.fields import changed
+from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.vcr import vcr
 from groundling.tasks.vcr import ANSWER
 
 GOLD = ((0, 1), (1, 2), (2, 3), (3, 0))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from groundling.batch import Example, Sizes
-from groundling.forms import Choose
-from groundling.joins.vlbert import NAMES, ChoiceByItself
+from groundling.core.batch import Example, Sizes
+from groundling.core.forms import Choose
 from groundling.models.task_heads import Reading
 from groundling.tasks.vcr import ANSWER, RATIONALE
+from groundling.vision_language.vlbert import NAMES, ChoiceByItself
 
 OBJECTS = ["person", "person", "person", "car"]
 ROW = {

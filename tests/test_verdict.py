@@ -11,21 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from groundling.analysis.finished_runs import collect, read_predictions
-from groundling.analysis.verdict import (
-    Runs,
-    bootstrap,
-    decide,
-    holm,
-    judge,
-    permutation,
-    power,
-    simulate,
-)
 from groundling.cli import main
-from groundling.errors import InputError
-from groundling.keyed import generator
-from groundling.metrics import (
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.core.metrics import (
     ACCURACY,
     F1,
     MATTHEWS,
@@ -36,8 +25,19 @@ from groundling.metrics import (
     SCORE,
     SPEARMAN,
 )
-from groundling.published import PUBLISHED
-from groundling.recipes.judging import judge_folders
+from groundling.stats.finished_runs import collect, read_predictions
+from groundling.stats.judging import judge_folders
+from groundling.stats.verdict import (
+    Runs,
+    bootstrap,
+    decide,
+    holm,
+    judge,
+    permutation,
+    power,
+    simulate,
+)
+from groundling.studies.papers.published import PUBLISHED
 
 
 def runs(

@@ -17,31 +17,34 @@ from PIL import Image
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
-from groundling.batch import Batch, Encoded, Example, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
-from groundling.data.regions import Found, RegionStore, RegionWriter
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.model import head_of
+from groundling.commands.finetune.run import finetune
+from groundling.commands.finetune.samples import seen, shelf_of
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.find import instances, named
+from groundling.core.forms import Answer, Choose, Classify, Pick
+from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.data.samples import TextSamples
-from groundling.errors import InputError
-from groundling.find import instances, named
-from groundling.forms import Answer, Choose, Classify, Pick
-from groundling.joins import Design
-from groundling.joins import visualbert as visualberts
-from groundling.joins import vlbert as vlberts
-from groundling.joins.vlbert import answer_rows
 from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler, Reading
 from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetune import finetune
-from groundling.recipes.finetuning.model import head_of
-from groundling.recipes.finetuning.samples import seen, shelf_of
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.regions import regions
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.rendered import World, WorldConfig
 from groundling.tasks import Task
-from groundling.world import World, WorldConfig
-from groundling.world.encoder import new_encoder
-from groundling.world.tasks import write_tasks
+from groundling.vision_language import Design
+from groundling.vision_language import visualbert as visualberts
+from groundling.vision_language import vlbert as vlberts
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.vlbert import answer_rows
 
 DESIGNS = instances("joins", Design)
 FOLDERS = {
@@ -171,7 +174,7 @@ def test_of_very_many_outputs_the_best_is_kept(
     )
     runs = []
     for most in (100, 3):
-        monkeypatch.setattr("groundling.evaluation.MANY", most)
+        monkeypatch.setattr("groundling.training.evaluation.MANY", most)
         runs.append(finetune(config, BRIEF, tmp_path / str(most))["median"])
     assert runs[0] == runs[1]
     files = (tmp_path / str(most) / "seed-0" / "predictions_val.jsonl" for most in (100, 3))

@@ -15,15 +15,16 @@ import pytest
 import torch
 from homes import STEPS, put
 
-from groundling.batch import Example, Sizes, collate
-from groundling.config import FinetuneConfig, configured
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain.run import task_texts
+from groundling.core.batch import Example, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.forms import Answer
+from groundling.core.metrics import ACCURACY
 from groundling.data.samples import TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.find import named
-from groundling.forms import Answer
-from groundling.metrics import ACCURACY
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import task_texts
+from groundling.settings.fields import configured
 from groundling.tasks import Task, nlvr2, snli_ve, vqa
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.snli_ve import SNLI_VE

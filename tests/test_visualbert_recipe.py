@@ -18,21 +18,23 @@ from test_end_to_end import pictures, resnet
 from test_pretrain import store
 from test_uniter_vcr import ANSWERS, QUESTION, REASONS, line
 
-from groundling.batch import Example, Sample, collate
-from groundling.config import FinetuneConfig, PretrainConfig, changed, configured
-from groundling.data.paired import RegionSamples, Seeing
-from groundling.data.regions import RegionStore
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import judged_texts, pretrain, task_texts
+from groundling.core.batch import Example, Sample, collate
+from groundling.core.errors import InputError
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.errors import InputError
-from groundling.joins.end_to_end import EndToEnd, end_to_end
-from groundling.joins.visualbert import VisualBertJoin, visualbert
 from groundling.models.saved_heads import HEADS
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import judged_texts, pretrain, task_texts
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.vcr import ANSWER, items, mentioned_in
+from groundling.vision_language.end_to_end import EndToEnd, end_to_end
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.visualbert import VisualBertJoin, visualbert
 
 BRIEF = replace(STEPS, steps=2, batch=4)
 PERSONS = ["person", "car", "person", "dog"]

@@ -22,30 +22,33 @@ from test_end_to_end import resnet
 from test_pretrain import store, vqa
 from transformers import BertForMaskedLM
 
-from groundling.batch import Batch, Encoded, Example, Regions, Sizes, collate
-from groundling.config import FinetuneConfig, PretrainConfig, RegionsConfig, changed, configured
-from groundling.data.mirror import Mirror, mirrored_regions
-from groundling.data.paired import RegionSamples, Seeing, with_whole_image, within
-from groundling.data.pictures import Mirrored, Pictured
-from groundling.data.regions import Found, RegionStore, RegionWriter
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import Batch, Encoded, Example, Regions, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Choose, Classify, Pick, Regress, with_loss
+from groundling.core.keyed import generator
+from groundling.data.regions.mirror import Mirror, mirrored_regions
+from groundling.data.regions.paired import RegionSamples, Seeing, with_whole_image, within
+from groundling.data.regions.pictures import Mirrored, Pictured
+from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.vcr_objects import CLASSES, class_names, metadata
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.vcr_objects import CLASSES, class_names, metadata
-from groundling.data.words import rewritten
-from groundling.errors import InputError
-from groundling.forms import Answer, Choose, Classify, Pick, Regress, with_loss
-from groundling.joins.end_to_end import EndToEnd, end_to_end, under
-from groundling.joins.vlbert import NAMES, ChoiceByItself, MaskedAnswer, RegionByItself
-from groundling.keyed import generator
+from groundling.data.text.words import rewritten
 from groundling.models.saved_heads import save_heads, start_layer
 from groundling.models.task_heads import Reading, plain_head
 from groundling.objectives import Given, part_named
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetune import finetune
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.regions import regions
-from groundling.students import load_student
+from groundling.settings.fields import changed, configured
+from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.vlbert import NAMES, ChoiceByItself, MaskedAnswer, RegionByItself
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
 BOXES = [[10, 5, 50, 45, 0.9], [0, 0, 80, 30, 0.8], [50, 10, 80, 50, 0.7], [30, 20, 60, 40, 0.9]]

@@ -10,10 +10,10 @@ import pytest
 from leaks import leaks
 from PIL import Image
 
-from groundling.errors import InputError
-from groundling.world import World, WorldConfig
-from groundling.world.language import ATTRIBUTES
-from groundling.world.questions import ODD_RULES
+from groundling.core.errors import InputError
+from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.questions import ODD_RULES
+from groundling.studies.worlds.rendered import World, WorldConfig
 
 SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=8000, dev_sentences=50)
 SPLITS = ("train", "dev", "test")

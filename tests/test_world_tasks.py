@@ -16,21 +16,22 @@ from PIL import Image
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from groundling.batch import Example
-from groundling.config import RegionsConfig, TasksConfig
-from groundling.data.captions import read_captions
-from groundling.errors import InputError
-from groundling.recipes.render import render_tasks, render_world
+from groundling.commands.regions import RegionsConfig
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import read_captions
+from groundling.studies.worlds.commands.data_tasks import TasksConfig
+from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
+from groundling.studies.worlds.drawing import stamp
+from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.render import render_tasks, render_world
+from groundling.studies.worlds.rendered import DEV_IMAGES, Scene, Thing, World, WorldConfig
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE
 from groundling.tasks.vqa import VQA, questions
 from groundling.vision.detect import annotated
 from groundling.vision.extract import listing
-from groundling.world import DEV_IMAGES, Scene, Thing, World, WorldConfig
-from groundling.world.drawing import stamp
-from groundling.world.language import ATTRIBUTES
-from groundling.world.tasks import POOLS, sentences, write_tasks
 
 WORLD = World(WorldConfig(scenes=0, dev_scenes=0))
 TRAIN, HELD = 240, 160

@@ -15,17 +15,17 @@ import torch
 import toys
 from torch import Tensor
 
-from groundling.batch import IGNORE, Batch, Example, Sample, collate, needed
-from groundling.data.paired import RegionSamples
-from groundling.data.pictures import Pictured
+from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, needed
+from groundling.core.forms import Choose
+from groundling.data.regions.paired import RegionSamples
+from groundling.data.regions.pictures import Pictured
 from groundling.data.samples import Samples, TextInput, TextSamples
-from groundling.feed import Feed, Plan, Source
-from groundling.forms import Choose
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import Teacher, said
 from groundling.teachers.taught import Taught
-from groundling.training import Step
+from groundling.training.feed import Feed, Plan, Source
+from groundling.training.loop import Step
 
 COUNT = 6
 CHOICES = 3

@@ -13,37 +13,34 @@ import torch
 import toys
 from homes import put
 
-from groundling.batch import IGNORE, Example, collate
 from groundling.check.folder import check
-from groundling.config import (
-    AdaptConfig,
-    FinetuneConfig,
-    PredictConfig,
-    TrainConfig,
-    changed,
-    configured,
-)
-from groundling.data.corpora import full_blocks
-from groundling.data.lengths import told_by_length
-from groundling.data.lexicon import Lexicon
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.parts import learned, length_note, match_by_length
+from groundling.commands.adapt.reading import reading_of
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import PredictConfig
+from groundling.commands.predict.run import predict
+from groundling.core.batch import IGNORE, Example, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Pick
+from groundling.core.keyed import generator
+from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
+from groundling.data.corpora.corpora import full_blocks
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
-from groundling.errors import InputError
-from groundling.feed import Corruption, Neighbours
-from groundling.forms import Pick
-from groundling.keyed import generator
-from groundling.metrics import ACCURACY, ACCURACY_AND_F1, F1
+from groundling.data.text.lengths import told_by_length
+from groundling.data.text.lexicon import Lexicon
 from groundling.models.task_heads import RawFirst, Reading
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.predicting.description import described
-from groundling.recipes.adapt import adapt
-from groundling.recipes.adapting.parts import learned, length_note, match_by_length
-from groundling.recipes.adapting.reading import reading_of
-from groundling.recipes.finetune import finetune
-from groundling.recipes.predict import predict
-from groundling.students import RAW, new_head
+from groundling.prediction.description import described
+from groundling.settings.fields import changed, configured
+from groundling.settings.training import TrainConfig
 from groundling.tasks.glue import RTE
+from groundling.training.feed import Corruption, Neighbours
+from groundling.vision_language.loading import RAW, new_head
 
 TWO = TrainConfig(steps=2, batch=4, cpu=True)
 WINDOWS = math.ceil(693 / toys.WINDOW)

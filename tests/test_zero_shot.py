@@ -24,30 +24,28 @@ from test_partitions import vqa
 from test_pretrain import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
-import groundling.recipes.matching
-from groundling.batch import Example, collate
+import groundling.prediction.matching
 from groundling.cli import main
-from groundling.config import (
-    PretrainConfig,
-    VcrConfig,
-    WinogroundConfig,
-    ZeroShotConfig,
-    configured,
-)
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
 from groundling.data.clusters import kmeans_1d
-from groundling.data.paired import RegionSamples
-from groundling.data.regions import RegionStore
+from groundling.data.regions.paired import RegionSamples
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextSamples
-from groundling.errors import InputError
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.vcr import vcr
-from groundling.recipes.winoground import winoground
-from groundling.recipes.zero_shot import zero_shot
-from groundling.shift.zero_shot import asked, classify, same_for_same
-from groundling.students import load_student
+from groundling.settings.fields import configured
+from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig
+from groundling.studies.clip_td.vcr import vcr
+from groundling.studies.clip_td.zero_shot import zero_shot
+from groundling.studies.clip_td.zero_shot_rules import asked, classify, same_for_same
+from groundling.studies.knowledge.commands.winoground import WinogroundConfig
+from groundling.studies.knowledge.winoground import winoground
 from groundling.tasks.vcr import items, q_to_ar, render
+from groundling.vision_language.loading import load_student
 
 CLAIMS = ("a dog", "two cats", "a park", "snow", "a girl 's hat", "old horse", "river", "it", "man")
 LABELS = ("entailment", "neutral", "contradiction")
@@ -262,13 +260,13 @@ def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
 
 def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    embedded = groundling.recipes.matching.Towers.embedded
+    embedded = groundling.prediction.matching.Towers.embedded
 
     def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
         read.append(len(rows))
         return embedded(self, rows, batch)
 
-    monkeypatch.setattr(groundling.recipes.matching.Towers, "embedded", counted)
+    monkeypatch.setattr(groundling.prediction.matching.Towers, "embedded", counted)
     zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
     assert read == [3]
     config = settings(place, "vqa", split="val", most_questions=2)
@@ -284,7 +282,7 @@ def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -
 def test_features_stay_in_a_cache(place: Path, tmp_path: Path, monkeypatch) -> None:
     config = settings(place, "vcr/answer", teacher_cache=str(tmp_path / "cache"))
     first = zero_shot(config, tmp_path / "first")
-    monkeypatch.setattr(groundling.recipes.matching.ClipTeacher, "features", homes.never)
+    monkeypatch.setattr(groundling.prediction.matching.ClipTeacher, "features", homes.never)
     assert zero_shot(config, tmp_path / "second")["scores"] == first["scores"]
     assert zero_shot(config, tmp_path / "first") == first
 

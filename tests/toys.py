@@ -60,16 +60,16 @@ from transformers import (
     ViTModel,
 )
 
-from groundling.batch import Example, RegionRow, Sample
-from groundling.data.paired import RegionSamples
+from groundling.commands.teach.run import clip_tokenizer
+from groundling.core.batch import Example, RegionRow, Sample
+from groundling.core.keyed import generator
+from groundling.data.regions.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.joins.visualbert import visualbert
-from groundling.keyed import generator
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal
-from groundling.models.single_stream import SingleStream
 from groundling.models.text import TextEncoder
-from groundling.recipes.teach import clip_tokenizer
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.visualbert import visualbert
 
 torch.set_num_threads(1)
 

@@ -14,14 +14,14 @@ from groundling.check.images import try_images
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import OUTSIDE, Report
 from groundling.check.text import count_lines
-from groundling.data.caption_files import COCO, METADATA, TABLES, layout_of
-from groundling.data.caption_images import find_images
-from groundling.data.captions import Captions
-from groundling.data.image_files import is_picture
-from groundling.data.regions import MOST_PIXELS, inside
-from groundling.errors import InputError
-from groundling.runs import read_json
-from groundling.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import Captions
+from groundling.data.captions.files import COCO, METADATA, TABLES, layout_of
+from groundling.data.captions.images import find_images
+from groundling.data.regions.store import MOST_PIXELS, inside
+from groundling.data.tables.image_files import is_picture
+from groundling.runs.folder import read_json
+from groundling.studies.worlds.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
 
 BOXES = "COCO boxes"
 UNREADABLE = "an entry lacks a field, or has it in another type than COCO's"

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from groundling.check import captions, images, knowledge, own_files, regions, text, vision
+from groundling.check import captions, images, own_files, regions, text, vision
 from groundling.check.places import Flags, Layout, Place
 from groundling.check.report import Report, kinds
-from groundling.data.caption_files import IMAGEFOLDER, TABLE
-from groundling.data.image_files import unread_images
-from groundling.errors import InputError
+from groundling.core.errors import InputError
+from groundling.data.captions.files import IMAGEFOLDER, TABLE
+from groundling.data.tables.image_files import unread_images
+from groundling.studies.knowledge import layouts as knowledge
 
 OWN = "your own file"
 LAYOUTS = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
-from groundling.data.image_files import is_picture
-from groundling.data.pictures import read_picture
+from groundling.core.errors import InputError
+from groundling.data.regions.pictures import read_picture
 from groundling.data.samples import thinned
-from groundling.errors import InputError
+from groundling.data.tables.image_files import is_picture
 
 DECODED = 2000
 """Images of a place that are decoded; of more, an evenly spaced sample."""

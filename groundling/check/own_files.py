@@ -10,12 +10,12 @@ from pathlib import Path
 from groundling.check.images import try_images
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
-from groundling.config import OwnFile
-from groundling.data.caption_tables import IMAGES, header_of
-from groundling.data.image_files import stem
-from groundling.data.pictures import missing_images
-from groundling.errors import InputError
-from groundling.forms import Classify
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.data.captions.tables import IMAGES, header_of
+from groundling.data.regions.pictures import missing_images
+from groundling.data.tables.image_files import stem
+from groundling.settings.inputs import OwnFile
 from groundling.tasks.table import OwnReader, own_notes
 
 LABELS = (

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 from groundling.check.report import Report
-from groundling.config import CaptionColumns, OwnFile
-from groundling.data.caption_files import METADATA
-from groundling.data.image_files import is_picture
+from groundling.data.captions.files import METADATA
+from groundling.data.tables.image_files import is_picture
+from groundling.settings.inputs import CaptionColumns, OwnFile
 
 IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d", re.IGNORECASE)
 """Names of folders of images."""

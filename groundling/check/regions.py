@@ -7,9 +7,9 @@ from pathlib import Path
 
 from groundling.check.places import Match, Place
 from groundling.check.report import OUTSIDE, Report
-from groundling.data.region_imports import import_regions
-from groundling.data.regions import RegionStore
-from groundling.errors import InputError
+from groundling.core.errors import InputError
+from groundling.data.regions.imports import import_regions
+from groundling.data.regions.store import RegionStore
 
 ROW = re.compile(r"[^\t\n]+\t\d+\t\d+\t(\d+|[\w+/=]{16,})\t")
 """What rows of bottom-up attention and LXMERT begin with: an id, two numbers, and a third, or base64."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 
 NAMED = 5
 """Places of one fault that are named."""

@@ -10,11 +10,11 @@ import numpy as np
 from groundling.check.examples import examples_of
 from groundling.check.places import Match, Place
 from groundling.check.report import Report
-from groundling.data.caption_tables import header_of
-from groundling.data.lengths import TELLING, told_by_length
+from groundling.core.errors import InputError
+from groundling.data.captions.tables import header_of
 from groundling.data.samples import thinned
-from groundling.data.tables import lines_of
-from groundling.errors import InputError
+from groundling.data.tables.tables import lines_of
+from groundling.data.text.lengths import TELLING, told_by_length
 from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, Reader
 from groundling.tasks.readability import NAMES, READABILITY

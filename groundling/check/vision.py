@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from groundling.batch import Example
 from groundling.check.examples import examples_of
 from groundling.check.images import find_images
 from groundling.check.places import Match, Place
 from groundling.check.report import EMPTY, OUTSIDE, Report
-from groundling.data.regions import inside
-from groundling.runs import read_json
+from groundling.core.batch import Example
+from groundling.data.regions.store import inside
+from groundling.runs.folder import read_json
 from groundling.tasks import flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
 
 Wanted = dict[Path, list[str]]

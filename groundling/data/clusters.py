@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 
 
 class Clusters(NamedTuple):

@@ -12,9 +12,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import IGNORE, Example, Row, Sample, needed
-from groundling.data.words import numbers, spans, word_of
-from groundling.errors import InputError
+from groundling.core.batch import IGNORE, Example, Row, Sample, needed
+from groundling.core.errors import InputError
+from groundling.data.text.words import numbers, spans, word_of
 
 Item = TypeVar("Item")
 

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from groundling.data.image_files import one_form
-from groundling.errors import InputError, first_line
-from groundling.hashing import each_hash, sha256_of
-from groundling.progress import Progress
-from groundling.runs import difference, disk_errors, json_text, read_json, write_json
+from groundling.core.errors import InputError, first_line
+from groundling.data.tables.image_files import one_form
+from groundling.runs.folder import difference, disk_errors, json_text, read_json, write_json
+from groundling.runs.hashing import each_hash, sha256_of
+from groundling.runs.progress import Progress
 
 FORMAT = 2
 """Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from groundling.batch import IGNORE, Sample
+from groundling.core.batch import IGNORE, Sample
 from groundling.data.samples import Changed, Samples
 
 

@@ -14,17 +14,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, Sizes
-from groundling.config import Adapting, check_adapter
-from groundling.errors import InputError, first_line
-from groundling.forms import Answer
+from groundling.core.batch import Batch, Encoded, Sizes
+from groundling.core.errors import InputError, first_line
+from groundling.core.forms import Answer
 from groundling.models.attention import Watch
 from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
 from groundling.models.folders import ADAPTER, is_adapter
 from groundling.models.kinds import Kind, Student
 from groundling.models.task_heads import HEAD, Reading, TaskHead, answer
 from groundling.models.weights import weights_sha256
-from groundling.runs import disk_errors, json_text, read_json
+from groundling.runs.folder import disk_errors, json_text, read_json
+from groundling.settings.inputs import Adapting, check_adapter
 
 WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groundling.batch import Regions, Tokens, Windows
-from groundling.documented import documented
-from groundling.errors import InputError
+from groundling.core.batch import Regions, Tokens, Windows
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
 
 
 class Place(IntEnum):

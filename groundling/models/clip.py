@@ -25,9 +25,9 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from groundling.batch import Batch, Encoded, Sizes, Windows, needed
+from groundling.core.batch import Batch, Encoded, Sizes, Windows, needed
+from groundling.core.errors import InputError
 from groundling.data.samples import WindowInput
-from groundling.errors import InputError
 from groundling.models.attention import AttentionMap, Watch, places_of_windows, watching
 from groundling.models.kinds import Kind, Student
 from groundling.models.loading import (

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.errors import InputError, in_one_line
 from groundling.data.samples import TextInput, WindowInput
-from groundling.errors import InputError, in_one_line
 from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
 from groundling.models.kinds import Kind, Student

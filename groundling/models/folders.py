@@ -9,7 +9,7 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 from groundling.models.hub import WAIT, fault, is_there
 
 ADAPTER = "adapter.json"

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from groundling.errors import InputError
-from groundling.runs import read_json
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_json
 
 
 class HeadNames(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import constants, get_session, is_offline_mode
 
-from groundling.errors import first_line
+from groundling.core.errors import first_line
 
 WAIT = 2.0
 """Seconds for an answer."""

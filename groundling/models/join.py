@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Regions, needed, sent
+from groundling.core.batch import Batch, Regions, needed, sent
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
 from groundling.data.samples import TextInput
-from groundling.documented import documented
-from groundling.errors import InputError
 from groundling.models.text import embedded_words
 
 

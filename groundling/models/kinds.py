@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from groundling.batch import Batch, Encoded, Sizes
+from groundling.core.batch import Batch, Encoded, Sizes
+from groundling.core.documented import documented
 from groundling.data.samples import TextInput, WindowInput
-from groundling.documented import documented
 from groundling.models.attention import Watch
 
 

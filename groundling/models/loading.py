@@ -15,10 +15,10 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
-from groundling.runs import read_json
+from groundling.runs.folder import read_json
 
 MOST_LAYERS = 1000
 """Layers, or heads, of any model's configuration."""

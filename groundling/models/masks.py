@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from groundling.batch import Batch, Tokens
+from groundling.core.batch import Batch, Tokens
 
 ASKED = ("sdpa", "eager")
 """Kinds of attention whose masks are asked: PyTorch's fused one, and transformers' own."""

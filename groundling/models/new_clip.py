@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
-from groundling.config import TeachConfig
+from groundling.commands.teach import TeachConfig
 
 START = "<|startoftext|>"
 END = "<|endoftext|>"

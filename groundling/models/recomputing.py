@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import nn
 from transformers import PreTrainedModel
 
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
-from groundling.errors import InputError
+from groundling.core.errors import InputError
 from groundling.models.heads import LMHead, grown, lm_head_weights
 from groundling.models.hub import local_only
-from groundling.runs import disk_errors
+from groundling.runs.folder import disk_errors
 
 HEADS = "groundling_heads.safetensors"
 """The file of the heads; transformers ignores it."""

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from groundling.errors import InputError, first_line
+from groundling.core.errors import InputError, first_line
 from groundling.models.hub import local_only
-from groundling.runs import json_text
+from groundling.runs.folder import json_text
 
 MODULES = "modules.json"
 """Marks a sentence-transformers folder, and lists its modules in order."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, Example, Sizes, needed
-from groundling.documented import documented
-from groundling.errors import InputError
-from groundling.forms import Form
+from groundling.core.batch import Batch, Encoded, Example, Sizes, needed
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.core.forms import Form
 from groundling.models.heads import Pooler
 from groundling.models.join import fresh
 

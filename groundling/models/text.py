@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.errors import InputError
 from groundling.data.samples import TextInput
-from groundling.errors import InputError
 from groundling.models.attention import AttentionMap, Watch, places_of_text, watching
 from groundling.models.heads import lm_head_style
 from groundling.models.kinds import Student

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from groundling.hashing import sha256_of
+from groundling.runs.hashing import sha256_of
 
 
 def weights_sha256(model: nn.Module) -> str:

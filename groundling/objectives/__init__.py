@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sample, Sizes, needed
-from groundling.config import CrossModalOptions, Distilling, Masking, Targeted
-from groundling.documented import documented
-from groundling.errors import InputError
-from groundling.find import described, is_outside, named, outside
-from groundling.forms import Form
+from groundling.core.batch import Batch, Encoded, Sample, Sizes, needed
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.core.find import described, is_outside, named, outside
+from groundling.core.forms import Form
+from groundling.settings.objectives import CrossModalOptions, Distilling, Masking, Targeted
 
 
 class Other(Protocol):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed, picked
+from groundling.core.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed, picked
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, Part
 

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, needed
-from groundling.errors import InputError
-from groundling.forms import Choose, Form
+from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.errors import InputError
+from groundling.core.forms import Choose, Form
 from groundling.objectives.supervised import Supervised
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, Encoded, Sizes, needed
 from groundling.objectives import Objective
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Sizes, needed, picked
+from groundling.core.batch import IGNORE, Batch, Encoded, Sizes, needed, picked
 from groundling.objectives import Given, Objective, Part
 from groundling.objectives.contrast import everyone, info_nce
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed, picked
-from groundling.errors import InputError
+from groundling.core.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed, picked
+from groundling.core.errors import InputError
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import JOINT_LM_HEAD, LM_HEAD
 from groundling.objectives import Given, Objective, Part, Targets

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed, picked
-from groundling.errors import InputError
+from groundling.core.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed, picked
+from groundling.core.errors import InputError
 from groundling.models.join import fresh
 from groundling.objectives import Objective, Targets
 

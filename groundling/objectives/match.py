@@ -8,7 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Row, Sample, Sizes, needed
+from groundling.core.batch import Batch, Encoded, Row, Sample, Sizes, needed
 from groundling.models.heads import Pooler
 from groundling.objectives import Given, Objective, Other, Part, Targets
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Regions, Sizes, needed, picked
-from groundling.errors import InputError
+from groundling.core.batch import Batch, Encoded, Regions, Sizes, needed, picked
+from groundling.core.errors import InputError
 from groundling.models.task_heads import block
 from groundling.objectives import Given, Objective, Part, Targets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, Encoded, needed
 from groundling.objectives import Objective
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, Sample, Sizes, needed
+from groundling.core.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.models.heads import Pooler
 from groundling.models.task_heads import answer
 from groundling.objectives import Objective, Targets

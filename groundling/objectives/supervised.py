@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from groundling.batch import IGNORE, Batch, Encoded, Sizes
-from groundling.errors import InputError
-from groundling.forms import Form, with_loss
+from groundling.core.batch import IGNORE, Batch, Encoded, Sizes
+from groundling.core.errors import InputError
+from groundling.core.forms import Form, with_loss
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Objective
 

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Encoded, Sizes
-from groundling.config import Targeted
-from groundling.errors import InputError
-from groundling.forms import Choose, Form
+from groundling.core.batch import Batch, Encoded, Sizes
+from groundling.core.errors import InputError
+from groundling.core.forms import Choose, Form
 from groundling.objectives import Given, Objective
 from groundling.objectives.confidence import Gate
+from groundling.settings.objectives import Targeted
 
 PAPER = Targeted()
 """The paper's settings, and ours where it is silent."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, Sizes, needed
-from groundling.errors import InputError
+from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.errors import InputError
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from groundling.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, Encoded, needed
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
 

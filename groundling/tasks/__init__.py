@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.batch import Example, RegionRow, Sizes
-from groundling.documented import documented
-from groundling.errors import InputError
-from groundling.forms import Form
-from groundling.hashing import data_hash
-from groundling.metrics import Metric
+from groundling.core.batch import Example, RegionRow, Sizes
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.core.forms import Form
+from groundling.core.metrics import Metric
 from groundling.models.task_heads import TaskHead
 from groundling.objectives.supervised import Supervised
+from groundling.runs.hashing import data_hash
 
 
 def _itself(folder: Path, split: str) -> Path:

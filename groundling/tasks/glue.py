@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundling.batch import Example
-from groundling.data.tables import read_tsv
-from groundling.errors import InputError, first_line
-from groundling.forms import Classify, Form, Regress
-from groundling.metrics import (
+from groundling.core.batch import Example
+from groundling.core.errors import InputError, first_line
+from groundling.core.forms import Classify, Form, Regress
+from groundling.core.metrics import (
     ACCURACY,
     ACCURACY_AND_F1,
     F1,
@@ -19,6 +18,7 @@ from groundling.metrics import (
     SPEARMAN,
     Metric,
 )
+from groundling.data.tables.tables import read_tsv
 from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groundling.batch import Example
-from groundling.data.tables import lines_of, read_json_lines
-from groundling.errors import InputError, refuse
-from groundling.forms import Classify
-from groundling.metrics import ACCURACY
+from groundling.core.batch import Example
+from groundling.core.errors import InputError, refuse
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
+from groundling.data.tables.tables import lines_of, read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from groundling.batch import Example
-from groundling.data.tables import columns_of, read_csv
-from groundling.errors import InputError
-from groundling.forms import Regress
-from groundling.keyed import generator
-from groundling.metrics import MSE, RMSE
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Regress
+from groundling.core.keyed import generator
+from groundling.core.metrics import MSE, RMSE
+from groundling.data.tables.tables import columns_of, read_csv
 from groundling.tasks import Task
 
 

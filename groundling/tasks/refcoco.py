@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from groundling.batch import Example, Gold, RegionRow, needed
-from groundling.data.detections import corners_of, read_detections
-from groundling.data.regions import inside
-from groundling.errors import InputError, first_line, refuse
-from groundling.forms import Pick
-from groundling.metrics import PICKED, UPPER_BOUND
-from groundling.runs import read_json
+from groundling.core.batch import Example, Gold, RegionRow, needed
+from groundling.core.errors import InputError, first_line, refuse
+from groundling.core.forms import Pick
+from groundling.core.metrics import PICKED, UPPER_BOUND
+from groundling.data.regions.detections import corners_of, read_detections
+from groundling.data.regions.store import inside
+from groundling.runs.folder import read_json
 from groundling.tasks import Task
 from groundling.tasks.vqa import COCO
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from groundling.batch import Example
-from groundling.data.tables import read_json_lines
-from groundling.errors import InputError, refuse
-from groundling.forms import Classify
-from groundling.metrics import ACCURACY
+from groundling.core.batch import Example
+from groundling.core.errors import InputError, refuse
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
+from groundling.data.tables.tables import read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"

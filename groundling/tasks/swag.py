@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from groundling.batch import Example
-from groundling.data.tables import read_csv
-from groundling.errors import InputError
-from groundling.forms import Choose
-from groundling.keyed import generator
-from groundling.metrics import ACCURACY
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Choose
+from groundling.core.keyed import generator
+from groundling.core.metrics import ACCURACY
+from groundling.data.tables.tables import read_csv
 from groundling.tasks import Task
 
 ENDINGS = tuple(f"ending{i}" for i in range(4))

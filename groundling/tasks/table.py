@@ -10,16 +10,16 @@ from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
-from groundling.batch import Example
-from groundling.config import OwnFile
-from groundling.data.image_files import stem
-from groundling.data.own_rows import own_columns, rows_of, where_of
-from groundling.data.tables import separator_note
-from groundling.data.words import one_spelling
-from groundling.errors import InputError
-from groundling.forms import Classify, Form, Regress
-from groundling.keyed import seed_of
-from groundling.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify, Form, Regress
+from groundling.core.keyed import seed_of
+from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
+from groundling.data.tables.image_files import stem
+from groundling.data.tables.own_rows import own_columns, rows_of, where_of
+from groundling.data.tables.tables import separator_note
+from groundling.data.text.words import one_spelling
+from groundling.settings.inputs import OwnFile
 from groundling.tasks import Task
 
 DECIMAL_COMMA = re.compile(r"^(-?\d+),(\d+)$")

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from scipy.special import softmax
 
-from groundling.batch import Example, Tags
-from groundling.data.image_files import leads_out
-from groundling.data.tables import read_json_lines
-from groundling.data.vcr_objects import Objects, metadata
-from groundling.errors import InputError, refuse
-from groundling.forms import Choose
-from groundling.metrics import ACCURACY
+from groundling.core.batch import Example, Tags
+from groundling.core.errors import InputError, refuse
+from groundling.core.forms import Choose
+from groundling.core.metrics import ACCURACY
+from groundling.data.regions.vcr_objects import Objects, metadata
+from groundling.data.tables.image_files import leads_out
+from groundling.data.tables.tables import read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"

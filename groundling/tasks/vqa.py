@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from groundling.batch import IGNORE, Example
-from groundling.data.tables import lines_of
-from groundling.errors import InputError, refuse
-from groundling.forms import Answer
-from groundling.metrics import SCORE
-from groundling.runs import json_text, read_json
+from groundling.core.batch import IGNORE, Example
+from groundling.core.errors import InputError, refuse
+from groundling.core.forms import Answer
+from groundling.core.metrics import SCORE
+from groundling.data.tables.tables import lines_of
+from groundling.runs.folder import json_text, read_json
 from groundling.tasks import Task
 
 YEARS = {"train": "train2014", "val": "val2014", "test-dev": "test-dev2015", "test": "test2015"}

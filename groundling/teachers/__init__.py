@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.batch import Batch, Sample
+from groundling.core.batch import Batch, Sample
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.core.find import described
+from groundling.core.own_code import code_of
 from groundling.data.samples import Samples
-from groundling.documented import documented
-from groundling.errors import InputError
-from groundling.find import described
-from groundling.hashing import hashes_of
-from groundling.own_code import code_of
+from groundling.runs.hashing import hashes_of
 
 
 @documented

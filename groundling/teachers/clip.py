@@ -14,17 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Aside, Batch, Example, Sample, collate, needed
-from groundling.config import Targeted
+from groundling.core.batch import Aside, Batch, Example, Sample, collate, needed
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
 from groundling.data.clusters import Clusters, kmeans_1d
-from groundling.data.keywords import BuiltIn, Keywords, keyword_importance
-from groundling.data.pictures import Picture, digest_of, pictures_of, read_picture
+from groundling.data.regions.pictures import Picture, digest_of, pictures_of, read_picture
 from groundling.data.samples import Samples
-from groundling.data.selection import select, select_random, token_scores
-from groundling.data.words import spans
-from groundling.errors import InputError
-from groundling.keyed import generator
+from groundling.data.text.keywords import BuiltIn, Keywords, keyword_importance
+from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.words import spans
 from groundling.models.clip import last_pieces
+from groundling.settings.objectives import Targeted
 from groundling.teachers import Teacher, origin
 from groundling.teachers.kept import BATCH
 from groundling.teachers.taught import each_of

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.keyed import generator
 from groundling.data.samples import Samples, TextSamples, WindowInput
-from groundling.keyed import generator
 from groundling.models.clip import ClipText, last_pieces
 from groundling.models.weights import weights_sha256
 from groundling.teachers import Teacher

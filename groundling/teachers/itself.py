@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.batch import Batch, Row, Sample, needed
-from groundling.errors import InputError
+from groundling.core.batch import Batch, Row, Sample, needed
+from groundling.core.errors import InputError
 from groundling.models.text import TextEncoder
 from groundling.models.weights import weights_sha256
 from groundling.teachers import Teacher

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from accelerate import PartialState
 
+from groundling.core.errors import refuse
 from groundling.data.shards import (
     Facts,
     Index,
@@ -23,8 +24,7 @@ from groundling.data.shards import (
     load_json,
     shard_file,
 )
-from groundling.errors import refuse
-from groundling.progress import Progress
+from groundling.runs.progress import Progress
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""

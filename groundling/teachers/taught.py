@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.batch import Sample, collate
+from groundling.core.batch import Sample, collate
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
 from groundling.data.samples import Samples
 from groundling.data.shards import Record
-from groundling.errors import InputError
-from groundling.keyed import generator
-from groundling.progress import Progress
+from groundling.runs.progress import Progress
 from groundling.teachers import Teacher, features_of, ids_of, inputs_of, kept_of
 from groundling.teachers.kept import BATCH, InMemory, Kept, OnDisk
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.data.samples import WindowInput
-from groundling.data.words import spans
+from groundling.data.text.words import spans
 from groundling.models.clip import ClipImage, ClipText
 from groundling.models.weights import weights_sha256
 

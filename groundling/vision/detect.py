@@ -12,12 +12,17 @@ import torch
 from PIL import Image
 from transformers import AutoModelForObjectDetection
 
-from groundling.data.detections import Detection, are_detections, corners_of, read_detections
-from groundling.data.regions import MOST_PIXELS, inside
-from groundling.data.vcr_objects import class_names, metadata
-from groundling.errors import InputError, first_line
+from groundling.core.errors import InputError, first_line
+from groundling.data.regions.detections import (
+    Detection,
+    are_detections,
+    corners_of,
+    read_detections,
+)
+from groundling.data.regions.store import MOST_PIXELS, inside
+from groundling.data.regions.vcr_objects import class_names, metadata
 from groundling.models.loading import load_config, load_processor, load_weights
-from groundling.runs import read_json
+from groundling.runs.folder import read_json
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModel
 
-from groundling.config import RegionsConfig
-from groundling.data.image_files import PICTURES, is_picture, leads_out, stem, unread_images
-from groundling.data.pictures import Picture, read_picture
-from groundling.data.regions import Found, RegionWriter
+from groundling.commands.regions import RegionsConfig
+from groundling.core.errors import InputError
+from groundling.data.regions.pictures import Picture, read_picture
+from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.vcr_objects import metadata
 from groundling.data.shards import Part
-from groundling.data.vcr_objects import metadata
-from groundling.errors import InputError
+from groundling.data.tables.image_files import PICTURES, is_picture, leads_out, stem, unread_images
 from groundling.models.loading import load_config, load_processor, load_weights
-from groundling.models.roi_align import roi_align
 from groundling.models.weights import weights_sha256
-from groundling.progress import Progress
+from groundling.runs.progress import Progress
 from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
+from groundling.vision_language.roi_align import roi_align
 
 BINS = 7
 """RoIAlign: bins per side, averaged afterwards."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groundling.config import RegionsConfig
-from groundling.data.pictures import Picture
-from groundling.data.regions import Found, RegionsInMemory, storable
-from groundling.errors import InputError
+from groundling.commands.regions import RegionsConfig
+from groundling.core.errors import InputError
+from groundling.data.regions.pictures import Picture
+from groundling.data.regions.store import Found, RegionsInMemory, storable
 from groundling.vision.extract import Extractor
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from groundling.batch import RegionRow
-from groundling.data.image_files import Names, is_picture, stem
-from groundling.data.pictures import files_below, only, read_picture
-from groundling.data.regions import RegionStore
-from groundling.documented import documented
-from groundling.errors import InputError, as_keywords
-from groundling.runs import read_json
+from groundling.core.batch import RegionRow
+from groundling.core.documented import documented
+from groundling.core.errors import InputError, as_keywords
+from groundling.data.regions.pictures import files_below, only, read_picture
+from groundling.data.regions.store import RegionStore
+from groundling.data.tables.image_files import Names, is_picture, stem
+from groundling.runs.folder import read_json
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 """Told apart by colour-blind people, too (Okabe and Ito 2008)."""

@@ -13,13 +13,12 @@ import torch.nn.functional as F
 import toys
 from torch import Tensor
 
-from groundling.batch import IGNORE, Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.core.batch import IGNORE, Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.find import modules
+from groundling.core.forms import Classify
+from groundling.core.keyed import generator
 from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.errors import InputError
-from groundling.feed import Feed, Plan, Source
-from groundling.find import modules
-from groundling.forms import Classify
-from groundling.keyed import generator
 from groundling.models.sentence import pooled_by
 from groundling.models.text import TextEncoder
 from groundling.objectives import Objective, in_order
@@ -33,7 +32,8 @@ from groundling.teachers import said
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.itself import Itself
 from groundling.teachers.taught import Taught
-from groundling.training import Once, train
+from groundling.training.feed import Feed, Plan, Source
+from groundling.training.loop import Once, train
 
 KINDS = {
     name: cls
@@ -663,7 +663,7 @@ def test_a_corpus_of_one_text_has_no_negatives(cross, bert_tokenizer, clip_token
 
 def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp_path):
     """Features are of the sample's own text; a teacher that would see the swapped side must be refused instead."""
-    from groundling.config import TrainConfig
+    from groundling.settings.training import TrainConfig
 
     sizes = cross.sizes._replace(teacher=24)
     seen = []

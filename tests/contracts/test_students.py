@@ -13,22 +13,24 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 
-from groundling.batch import Batch, Example, collate
-from groundling.config import AdaptConfig, FinetuneConfig, configured
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune import run as tuning
+from groundling.commands.finetune.run import finetune
+from groundling.core.batch import Batch, Example, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.core.keyed import seed_of
 from groundling.data.samples import TextSamples
-from groundling.errors import InputError
-from groundling.forms import Classify
-from groundling.keyed import seed_of
 from groundling.models.attention import AttentionMap
 from groundling.models.clip import ClipEncoder, load_clip_text
 from groundling.models.crossmodal import LAYERS, CrossModal
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives.supervised import Supervised
-from groundling.recipes import finetune as tuning
-from groundling.recipes.adapt import adapt
-from groundling.recipes.finetune import finetune
-from groundling.students import load_student
-from groundling.training import train
+from groundling.settings.fields import configured
+from groundling.training.loop import train
+from groundling.vision_language.loading import load_student
 
 TWO = replace(STEPS, steps=2, save_every=10)
 SHORT, PAIR = Example("s", "a dog"), Example("p", "a red dog runs", "it is wet")

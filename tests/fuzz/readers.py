@@ -29,67 +29,76 @@ import wordnets
 from homes import put, table
 from PIL import Image
 
-from groundling.analysis import finished_runs, watched
-from groundling.analysis.grounded import Grounding, count_pieces, count_words, vocabulary_hash
-from groundling.analysis.retention import read_pairs
 from groundling.check.places import Flags
-from groundling.checkpoint import Checkpoints, Counters
 from groundling.cli import main
-from groundling.config import Adapting, FinetuneConfig, OwnFile
-from groundling.data.caption_samples import decode
-from groundling.data.captions import caption_lines, keep_listed, read_captions
-from groundling.data.conllu import read_parses
-from groundling.data.corpora import lines
-from groundling.data.corpus_samples import corpus_samples
-from groundling.data.detections import read_detections
-from groundling.data.minimal_pairs import read_minimal_pairs
-from groundling.data.own_rows import texts_in, whole_rows
-from groundling.data.region_imports import ImageNames, import_regions
-from groundling.data.regions import RegionStore, whole_store
+from groundling.commands.adapt.retention import read_pairs
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.result import summary
+from groundling.commands.push import run as push
+from groundling.commands.sweep.file import read_sweep
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.forms import Classify
+from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
+from groundling.data.captions.samples import decode
+from groundling.data.corpora.corpora import lines
+from groundling.data.corpora.samples import corpus_samples
+from groundling.data.regions.detections import read_detections
+from groundling.data.regions.imports import ImageNames, import_regions
+from groundling.data.regions.store import RegionStore, whole_store
+from groundling.data.regions.vcr_objects import metadata
 from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
-from groundling.data.vcr_objects import metadata
-from groundling.data.visual_facts import open_visual_facts
-from groundling.data.winoground import read_winoground
-from groundling.errors import InputError
-from groundling.find import named
-from groundling.forms import Classify
-from groundling.grounding.figures import figures_of
-from groundling.joins.uniter import uniter
-from groundling.joins.visualbert import visualbert
-from groundling.joins.vlbert import vlbert
-from groundling.looking.ranked import Ranked
+from groundling.data.tables.own_rows import texts_in, whole_rows
+from groundling.data.text.conllu import read_parses
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.clip import clip_text, load_two_towers
-from groundling.models.clip_looks import load_clip_looks
 from groundling.models.crossmodal import CrossModal
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_processor, load_tokenizer
-from groundling.models.released_weights import read_weights
 from groundling.models.saved_heads import LM_HEAD, load_head, save_heads
 from groundling.models.text import load_text_encoder
 from groundling.models.weights import weights_sha256
-from groundling.predicting.description import FILE as DESCRIPTION
-from groundling.predicting.description import Described, described
-from groundling.predicting.fitted import load
-from groundling.recipes import ensemble, judged_page, push, shift, vcr
-from groundling.recipes.finetuning.result import summary
-from groundling.recipes.lifecycle import ended
-from groundling.recipes.sweeping.file import read_sweep
-from groundling.runs import finished, open_run, read_json
-from groundling.shift.files import read_lines
-from groundling.shift.masks import read_losses
-from groundling.shift.partitions import manifest, read_manifest, write_manifest
-from groundling.shift.predictions import read_predictions
-from groundling.shift.wordnet import WordNet
-from groundling.students import load_student
+from groundling.prediction.description import FILE as DESCRIPTION
+from groundling.prediction.description import Described, described
+from groundling.prediction.fitted import load
+from groundling.prediction.predictions import read_predictions
+from groundling.runs.checkpoints import Checkpoints, Counters
+from groundling.runs.folder import finished, open_run, read_json
+from groundling.runs.run import ended
+from groundling.settings.inputs import Adapting, OwnFile
+from groundling.stats import finished_runs
+from groundling.stats import verdict_page as judged_page
+from groundling.studies.attention.figure_files import figures_of
+from groundling.studies.attention.models.clip_looks import load_clip_looks
+from groundling.studies.attention.page.ranked import Ranked
+from groundling.studies.clip_td import ensemble, shift, vcr
+from groundling.studies.clip_td.files import read_lines
+from groundling.studies.clip_td.masks import read_losses
+from groundling.studies.clip_td.wordnet import WordNet
+from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
+from groundling.studies.knowledge.visual_facts import open_visual_facts
+from groundling.studies.knowledge.winoground_data import read_winoground
+from groundling.studies.worlds.tasks.attribute import read_nouns
+from groundling.studies.worlds.tasks.probes import questions_in
+from groundling.studies.xdbert.word_counts import (
+    Grounding,
+    count_pieces,
+    count_words,
+    vocabulary_hash,
+)
 from groundling.tasks import Task
-from groundling.tasks.attribute import read_nouns
 from groundling.tasks.flickr_entities import captions as entity_captions
-from groundling.tasks.probes import questions_in
+from groundling.tasks.partitions import manifest, read_manifest, write_manifest
 from groundling.tasks.table import own_task
 from groundling.tasks.vcr import ANSWER
+from groundling.training import watched
 from groundling.vision.detect import annotated
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.released_weights import read_weights
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.visualbert import visualbert
+from groundling.vision_language.vlbert import vlbert
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from readers import Reader, Shelf, readers, told
 
 from groundling.check.folder import check
 from groundling.cli import READING, _unreadable
-from groundling.errors import InputError, in_one_line
+from groundling.core.errors import InputError, in_one_line
 
 PATIENCE = 5
 """Seconds of computing for one reading of files that take milliseconds."""

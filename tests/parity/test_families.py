@@ -11,12 +11,13 @@ import torch
 import transformers as hf
 from test_untied_heads import ALL
 
-from groundling.config import AdaptConfig, configured
-from groundling.errors import InputError
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import cross_layers
 from groundling.models.heads import LM_HEADS
-from groundling.recipes.adapt import adapt
+from groundling.settings.fields import configured
 
 SHORT = replace(homes.STEPS, steps=2)
 

@@ -17,17 +17,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.analysis.answers import fill_mask
-from groundling.batch import Batch, Tokens, collate
-from groundling.config import AdaptConfig, AskConfig, configured
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.core.batch import Batch, Tokens, collate
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.visual_facts import read_visual_facts
 from groundling.models.heads import LMHead
 from groundling.models.lm_folder import save_with_lm_head
 from groundling.models.saved_heads import HEADS, LM_HEAD, save_heads, start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.recipes.adapt import adapt
-from groundling.recipes.ask import ask
+from groundling.settings.fields import configured
+from groundling.studies.knowledge.answers import fill_mask
+from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.visual_facts import read_visual_facts
 
 
 class Family(NamedTuple):

@@ -20,9 +20,9 @@ from transformers import (
 )
 from transformers.models.bert.modeling_bert import BertAttention, BertLayer
 
-from groundling.batch import Example, collate
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
 from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.errors import InputError
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import Attention, CrossLayer, CrossModal
 from groundling.models.heads import LMHead
@@ -31,10 +31,10 @@ from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.presets import describe
+from groundling.studies.papers.presets import describe
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.training import Step
+from groundling.training.loop import Step
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
 LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs

@@ -11,20 +11,20 @@ import toys
 from torch import nn
 from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForPreTraining
 
-from groundling.batch import RegionRow, collate
-from groundling.errors import InputError
-from groundling.joins import uniter as uniter_file
-from groundling.joins import visualbert as visualbert_file
-from groundling.joins import vlbert as vlbert_file
-from groundling.joins.uniter import UniterJoin, uniter
-from groundling.joins.visualbert import VisualBertJoin, visualbert
-from groundling.joins.vlbert import VLBertJoin, sinusoids, vlbert
-from groundling.models import released_weights
+from groundling.core.batch import RegionRow, collate
+from groundling.core.errors import InputError
 from groundling.models.attention import Place
 from groundling.models.join import add_types
-from groundling.models.single_stream import JOIN
-from groundling.presets import describe
-from groundling.students import load_student
+from groundling.studies.papers.presets import describe
+from groundling.vision_language import released_weights
+from groundling.vision_language import uniter as uniter_file
+from groundling.vision_language import visualbert as visualbert_file
+from groundling.vision_language import vlbert as vlbert_file
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import JOIN
+from groundling.vision_language.uniter import UniterJoin, uniter
+from groundling.vision_language.visualbert import VisualBertJoin, visualbert
+from groundling.vision_language.vlbert import VLBertJoin, sinusoids, vlbert
 
 WIDTH = 12
 KINDS = {

@@ -12,13 +12,15 @@ import homes
 import pytest
 import torch
 
-from groundling.config import Examining, FinetuneConfig, TrainConfig, changed, configured
-from groundling.errors import InputError
-from groundling.exams import Exam
-from groundling.forms import Classify
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
 from groundling.objectives.supervised import Supervised
-from groundling.recipes.finetune import finetune
-from groundling.training import _Training, train
+from groundling.settings.fields import changed, configured
+from groundling.settings.training import Examining, TrainConfig
+from groundling.training.exams import Exam
+from groundling.training.loop import _Training, train
 
 STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
 
@@ -131,7 +133,7 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
         # Were the score at step 4 the best, its weights would be there now, beside those of step 2.
         later = iter([0.5, 0.9])
         exam = replace(scripted([], keep="best"), measure=lambda: {"accuracy": next(later)})
-        patch.setattr("groundling.training._Training._save", _third(killed))
+        patch.setattr("groundling.training.loop._Training._save", _third(killed))
         with pytest.raises(homes.Killed):
             Run(student, text_only, out, exam)
     there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))

@@ -13,26 +13,23 @@ import pytest
 import torch
 import toys
 
-from groundling.batch import collate
-from groundling.config import (
-    AdaptConfig,
-    PretrainConfig,
-    TeachConfig,
-    TrainConfig,
-    changed,
-    configured,
-)
-from groundling.data.regions import Found, RegionWriter
-from groundling.errors import InputError
-from groundling.feed import Corruption, Source
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import adapt
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.commands.teach import TeachConfig
+from groundling.commands.teach.run import teach
+from groundling.core.batch import collate
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionWriter
 from groundling.objectives import in_order
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.recipes.adapt import adapt
-from groundling.recipes.held_out import HeldOut
-from groundling.recipes.pretrain import pretrain
-from groundling.recipes.teach import teach
-from groundling.training import _Training
+from groundling.settings.fields import changed, configured
+from groundling.settings.training import TrainConfig
+from groundling.training.feed import Corruption, Source
+from groundling.training.held_out import HeldOut
+from groundling.training.loop import _Training
 
 STEPS = replace(homes.STEPS, steps=4, batch=4, lr=1e-2, save_every=9)
 

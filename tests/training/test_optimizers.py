@@ -13,15 +13,15 @@ import torch
 from homes import Killed, dying, log_of
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Sizes
 from groundling.cli import main
-from groundling.config import TrainConfig, check_training
-from groundling.errors import InputError
-from groundling.feed import Source
+from groundling.core.batch import Batch, Sizes
+from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.optimizers import BertAdam
-from groundling.training import Once, train
+from groundling.settings.training import TrainConfig, check_training
+from groundling.training.feed import Source
+from groundling.training.loop import Once, train
+from groundling.training.optimizers import BertAdam
 
 SIZES = Sizes(text=32)
 CPU = TrainConfig(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)

@@ -11,13 +11,13 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from groundling import checkpoint
-from groundling.config import TrainConfig
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.recipes.lifecycle import ended
-from groundling.training import MicroStep, Once, Step, train
+from groundling.runs import checkpoints as checkpoint
+from groundling.runs.run import ended
+from groundling.settings.training import TrainConfig
+from groundling.training.loop import MicroStep, Once, Step, train
 
 STEPS = 14
 KILLED = -signal.SIGKILL

@@ -16,19 +16,19 @@ import toys
 from homes import Killed, dying, log_of
 from torch import Tensor
 
-from groundling.batch import Batch, Example, collate
 from groundling.cli import main
-from groundling.config import TrainConfig
-from groundling.data.captions import Captioned
-from groundling.data.paired import CaptionTexts, RegionSamples, Seeing
+from groundling.core.batch import Batch, Example, collate
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import Captioned
+from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.data.unlabelled import Unlabelled
-from groundling.errors import InputError
-from groundling.feed import Feed, Source, TokenEpochs, planned
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.training import train
+from groundling.settings.training import TrainConfig
+from groundling.training.feed import Feed, Source, TokenEpochs, planned
+from groundling.training.loop import train
 
 TOKENS = 150
 CONFIG = TrainConfig(

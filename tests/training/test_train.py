@@ -9,10 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from groundling.config import TrainConfig
-from groundling.errors import InputError
-from groundling.feed import Feed, Plan, Source
-from groundling.forms import Classify
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
 from groundling.models.task_heads import FirstPosition, Reading
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
@@ -21,9 +19,11 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
+from groundling.settings.training import TrainConfig
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
-from groundling.training import InnerStep, MicroStep, Once, Step, train
+from groundling.training.feed import Feed, Plan, Source
+from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 

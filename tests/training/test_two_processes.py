@@ -16,29 +16,30 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import CLIPImageProcessorPil
 
-from groundling.batch import Example, collate
 from groundling.cli import main
-from groundling.config import Targeted, TrainConfig
-from groundling.data import prepared
-from groundling.data.corpus_samples import corpus_samples
-from groundling.data.prepared import write_shard
+from groundling.core.batch import Example, collate
+from groundling.core.keyed import generator
+from groundling.data.corpora import prepared
+from groundling.data.corpora.prepared import write_shard
+from groundling.data.corpora.samples import corpus_samples
 from groundling.data.samples import TextInput, TextSamples
-from groundling.feed import Source
-from groundling.keyed import generator
 from groundling.models.clip import ClipImage, TwoTowers, clip_text
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.recipes.held_out import HeldOut
-from groundling.recipes.teaching import Classroom
+from groundling.settings.objectives import Targeted
+from groundling.settings.training import TrainConfig
 from groundling.teachers import kept
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.teachers.towers import Towers
-from groundling.training import Step, train
+from groundling.training.feed import Source
+from groundling.training.held_out import HeldOut
+from groundling.training.loop import Step, train
+from groundling.training.teaching import Classroom
 
 STEPS = 4
 KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}

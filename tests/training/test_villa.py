@@ -16,21 +16,14 @@ import toys
 from homes import Killed, log_of
 from torch import Tensor, nn
 
-from groundling.batch import Batch, Example, Perturbation
 from groundling.cli import main
-from groundling.config import Adversarial, TrainConfig
-from groundling.data.paired import RegionSamples
+from groundling.core.batch import Batch, Example, Perturbation
+from groundling.core.errors import InputError
+from groundling.core.find import instances
+from groundling.core.forms import Choose, Classify, Pick
+from groundling.data.regions.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.unlabelled import Unlabelled
-from groundling.errors import InputError
-from groundling.feed import Feed, Plan, Source
-from groundling.find import instances
-from groundling.forms import Choose, Classify, Pick
-from groundling.inner_steps import InnerPart, InnerStep, MicroStep, Once
-from groundling.inner_steps.villa import Villa
-from groundling.joins.uniter import ChoiceRightOrWrong, uniter
-from groundling.joins.visualbert import visualbert
-from groundling.joins.vlbert import vlbert
 from groundling.models.task_heads import Reading
 from groundling.models.text import TextEncoder
 from groundling.objectives import Objective
@@ -38,7 +31,15 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
-from groundling.training import Step, train
+from groundling.settings.objectives import Adversarial
+from groundling.settings.training import TrainConfig
+from groundling.training.feed import Feed, Plan, Source
+from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, Once
+from groundling.training.inner_steps.villa import Villa
+from groundling.training.loop import Step, train
+from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
+from groundling.vision_language.visualbert import visualbert
+from groundling.vision_language.vlbert import vlbert
 
 ADAMW = TrainConfig(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
 SGD = replace(

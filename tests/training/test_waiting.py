@@ -23,18 +23,13 @@ from transformers import (
     ViltImageProcessorPil,
 )
 
-import groundling.training
-from groundling.batch import Batch, Encoded, Sample, needed
-from groundling.config import Adversarial, TrainConfig
-from groundling.data.paired import with_whole_image
+import groundling.training.loop
+from groundling.core.batch import Batch, Encoded, Sample, needed
+from groundling.core.forms import Classify
+from groundling.data.regions.paired import with_whole_image
 from groundling.data.samples import Changed, TextInput, TextSamples
-from groundling.forms import Classify
-from groundling.inner_steps.villa import Villa
-from groundling.joins.end_to_end import EndToEnd
-from groundling.joins.vlbert import vlbert
 from groundling.models.clip import clip_text
 from groundling.models.text import TextEncoder
-from groundling.models.vilt import Vilt
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.distill import Distill
@@ -43,10 +38,16 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.match import Match
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
+from groundling.settings.objectives import Adversarial
+from groundling.settings.training import TrainConfig
+from groundling.studies.attention.models.vilt import Vilt
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
+from groundling.training.inner_steps.villa import Villa
+from groundling.vision_language.end_to_end import EndToEnd
+from groundling.vision_language.vlbert import vlbert
 
-PACKAGE = Path(groundling.training.__file__).parent
+PACKAGE = Path(groundling.training.loop.__file__).parent
 META = torch.device("meta")
 ON_META: dict[str, Any] = {
     "batch": 4,
@@ -125,7 +126,7 @@ class Made(TorchFunctionMode):
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
     """What a run on the played accelerator waited for."""
-    usual = groundling.training._accelerator
+    usual = groundling.training.loop._accelerator
 
     def on_meta(config: TrainConfig, out: Path) -> Any:
         accelerator = usual(config, out)
@@ -133,17 +134,17 @@ def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
             monkeypatch.setitem(state._shared_state, "device", META)
         return accelerator
 
-    monkeypatch.setattr(groundling.training, "_accelerator", on_meta)
+    monkeypatch.setattr(groundling.training.loop, "_accelerator", on_meta)
     # What is saved is read, of course.
-    monkeypatch.setattr(groundling.training._Training, "_check_weights", lambda _: None)
-    monkeypatch.setattr(groundling.training.Checkpoints, "save", lambda *_: None)
+    monkeypatch.setattr(groundling.training.loop._Training, "_check_weights", lambda _: None)
+    monkeypatch.setattr(groundling.training.loop.Checkpoints, "save", lambda *_: None)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # knows no such device
 
     def run(steps: int, make: Callable[[], dict[str, Any]], **config: Any) -> list[str]:
         parts = make()
         given = TrainConfig(steps=steps, **{**ON_META, **config})
         with Watch() as watch:
-            groundling.training.train(config=given, out=tmp_path / str(steps), **parts)
+            groundling.training.loop.train(config=given, out=tmp_path / str(steps), **parts)
         return watch.waits
 
     return run
@@ -284,7 +285,7 @@ def test_a_mask_that_picks_rows_is_found(waits):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, looking, patches, finetuning])
 def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
-    learn = groundling.training._Training._learn
+    learn = groundling.training.loop._Training._learn
 
     def guarded(training: Any, step: int, batches: Any) -> Tensor:
         # The first step of a kind loads kernels, and the first backward pass makes its streams.
@@ -294,6 +295,6 @@ def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(groundling.training._Training, "_learn", guarded)
+    monkeypatch.setattr(groundling.training.loop._Training, "_learn", guarded)
     config = TrainConfig(steps=3, batch=8, log_every=100, save_every=100)
-    groundling.training.train(config=config, out=tmp_path, **make())
+    groundling.training.loop.train(config=config, out=tmp_path, **make())

@@ -1,1 +1,0 @@
-"""Measurements on finished models: no training in here."""

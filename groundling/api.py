@@ -1,0 +1,160 @@
+"""Commands as Python functions: the flags of `groundling adapt` are the keywords of `groundling.adapt`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any, NamedTuple, get_args
+
+from groundling.cli import COMMANDS, out_of
+from groundling.command import Command
+from groundling.core.documented import Told, fields_told, listed
+from groundling.core.errors import InputError, as_keywords
+from groundling.settings.fields import filled, flat, hints
+
+Text = str | os.PathLike[str]
+"""What a setting takes that is a text: a path does as well."""
+Texts = Text | Sequence[Text]
+"""What a setting takes that is a list of texts: a single one does as well."""
+
+
+def spelt(command: str) -> str:
+    """What a command's function is called."""
+    return command.replace("-", "_").replace(" ", "_")
+
+
+def command_of(name: str) -> str:
+    """The command whose function has this name."""
+    return {spelt(command): command for command in COMMANDS}[name]
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of keywords that is called so: a command.
+
+    It returns what the command prints, which is what `result.json` holds of a run, and raises InputError where the
+    command would name a mistake.
+    """
+    command = COMMANDS[command_of(name)]
+    settings = settings_of(name)
+    kinds = {one.told.name: one.kind for one in settings}
+    switches = [name for name, kind in kinds.items() if kind is bool]
+    where = f"groundling.{name}"
+
+    def call(**values: object) -> Any:
+        given = {key: _given(value, kinds.get(key)) for key, value in values.items()}
+        out = [given.pop("out", out_of(command_of(name))[0])] if command.out else []
+        if not all(isinstance(place, str) for place in out):
+            raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
+        with as_keywords(kinds, switches, given):
+            groups = {
+                prefix: _group(given.pop(prefix, {}), command.settings[prefix], prefix, where)
+                for prefix in _groups(name)
+            }
+            own = filled(list(_own(name).values()), given, where)
+            made = dict(zip(_own(name), own, strict=True))
+            for prefix, some in groups.items():
+                default = [command.settings[prefix]]
+                made |= {prefix: filled(default, some, f"{where}: {prefix}")[0]}
+            every = [*(made[prefix] for prefix in command.settings), *out]
+            command.check(command_of(name), every)
+            return command.call(every)
+
+    parameters = [
+        Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
+        for one in settings
+    ]
+    call.__dict__["__signature__"] = Signature(parameters)
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "groundling"
+    call.__doc__ = _explained(name, command, [one.told for one in settings])
+    return call
+
+
+def _own(name: str) -> dict[str, Any]:
+    """A command's settings that are keywords of its function, with their defaults."""
+    settings = COMMANDS[command_of(name)].settings
+    return {prefix: one for prefix, one in settings.items() if prefix.startswith("_")}
+
+
+def _groups(name: str) -> list[str]:
+    """A command's settings of other commands, each of which is one keyword, and takes a mapping."""
+    return [prefix for prefix in COMMANDS[command_of(name)].settings if not prefix.startswith("_")]
+
+
+def _group(value: object, default: Any, prefix: str, where: str) -> dict[str, object]:
+    """Settings of one group, which is `default` if nobody says; raises InputError if they are no mapping."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
+    kinds: dict[str, Any] = {}
+    for group, one in flat(default):
+        kind: Any = type(group)
+        kinds[one.name] = hints(kind)[one.name]
+    return {str(key): _given(one, kinds.get(str(key))) for key, one in value.items()}
+
+
+class Setting(NamedTuple):
+    """A keyword of a command's function."""
+
+    told: Told
+    """Its name, type and default as they are written, and its help."""
+    kind: Any
+    """Its type."""
+    default: object
+    """What it is if nobody says."""
+
+
+def settings_of(name: str) -> list[Setting]:
+    """The settings of a command's function; `out`, if it has one, is the last."""
+    command = COMMANDS[command_of(name)]
+    found: list[Setting] = []
+    for config in _own(name).values():
+        for group, one in flat(config):
+            kind: Any = type(group)
+            (told,) = (field for field in fields_told(kind) if field.name == one.name)
+            default = vars(group)[one.name]
+            found.append(
+                Setting(told._replace(default=repr(default)), hints(kind)[one.name], default)
+            )
+    for prefix in _groups(name):
+        names = ", ".join(one.name for _, one in flat(command.settings[prefix]))
+        about = f"Settings by name, as the flags `--{prefix}.` have them: {names}."
+        told = Told(prefix, "Mapping[str, Any]", "{}", about)
+        found.append(Setting(told, Mapping[str, Any], {}))
+    if command.out:
+        place, about = out_of(command_of(name))
+        found.append(Setting(Told("out", "str", repr(place), about), str, place))
+    return found
+
+
+def _given(value: object, kind: Any) -> object:
+    """A value as the command would have it of its flag: no paths, no lists, no lone text where several may stand."""
+    if kind == Mapping[str, Any]:
+        return value
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str) and get_args(kind) == (str, ...):
+        return (value,) if value else ()
+    if isinstance(value, (list, tuple)):
+        return tuple(_given(one, None) for one in value)
+    return value
+
+
+def _explained(name: str, command: Command, told: Sequence[Told]) -> str:
+    """The docstring of a command's function."""
+    lines = [
+        f"{command.summary[0].upper()}{command.summary[1:]}.",
+        "",
+        f"The command `groundling {command_of(name)}`, with its flags as keywords. A setting of several texts takes",
+        "a lone one, too, and a path stands for its text.",
+        "",
+        "Settings:",
+        *listed(told),
+        "",
+        "Returns:",
+        "    What the command prints: of a run, what `result.json` in its folder holds.",
+        "",
+        "Raises:",
+        "    InputError: A setting is unknown or does not fit, or what the command reads is not as it should be.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""What a command is: its settings, what is told of them before it begins, and the function behind it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groundling.runs.progress import is_first
+from groundling.settings.fields import check_lists, check_numbers, need
+from groundling.settings.training import Sharing, TrainConfig, check_training
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the table."""
+
+    name: str
+    """As it is typed."""
+    summary: str
+    """What it does, in one line."""
+    recipe: str
+    """MODULE:NAME of the function that takes the settings and the run folder, in this order."""
+    settings: Mapping[str, Any]
+    """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
+    positional: tuple[str, ...] = ()
+    """The flags that the first bare words mean, as in `groundling regions my_photos`."""
+    out: bool = True
+    """Whether it has a run folder, or writes a file."""
+    file: str = ""
+    """The file that it writes, if nobody says which; empty: a run folder."""
+    writes: str = ""
+    """What its `--out` is, in words, if neither a run folder nor a table."""
+    needs: tuple[str, ...] = ()
+    """Settings that must be given, where its rules do not say so."""
+    rules: str = ""
+    """MODULE:NAME of a function that loads no torch and raises InputError for settings that do not go together; it \
+takes what the recipe takes, and the recipe calls it, too, whoever calls that; empty: there are none."""
+    speaks: bool = False
+    """It prints for itself, and may return an exit status; of other commands the result is printed."""
+
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
+
+        Raises InputError for settings that are missing, out of their range, or do not go together, and for files,
+        folders, models and columns that are not there.
+        """
+        from groundling.recipes.checks.inputs import check_inputs
+
+        # An `out` comes last.
+        every = [
+            ("" if prefix.startswith("_") else f"{prefix}.", settings)
+            for prefix, settings in zip(self.settings, values, strict=False)
+        ]
+        for prefix, settings in every:
+            check_numbers(settings, prefix)
+            check_lists(settings, prefix)
+            if isinstance(settings, TrainConfig):
+                check_training(settings, prefix)
+        if self.needs:
+            need(values[0], name, *self.needs)
+        if self.rules:
+            _imported(self.rules)(*_own(values))
+        for sharing in _shared(values):
+            from groundling.recipes.checks.sharing import check_sharing
+
+            check_sharing(sharing, _own(values))
+        for prefix, settings in every:
+            check_inputs(settings, prefix)
+
+    def function(self) -> Callable[..., Any]:
+        """The recipe itself; only now is what it needs imported."""
+        return _imported(self.recipe)
+
+    def call(self, values: Sequence[Any]) -> Any:
+        """What the recipe returns for its settings and its `out`; what it saved goes to the hub, if it is to.
+
+        Raises InputError where the recipe does, or if what it saved cannot go there.
+        """
+        own = _own(values)
+        result = self.function()(*own)
+        for sharing in _shared(values):
+            from groundling.recipes.push import share
+
+            share(own[-1], sharing)
+        return result
+
+
+def _imported(place: str) -> Callable[..., Any]:
+    """The function of MODULE:NAME."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = vars(importlib.import_module(module))[name]
+    return function
+
+
+def _own(values: Sequence[Any]) -> list[Any]:
+    """What a recipe takes: what is done with a saved model is no affair of its."""
+    return [value for value in values if not isinstance(value, Sharing)]
+
+
+def _shared(values: Sequence[Any]) -> list[Sharing]:
+    """Where the model goes, if it is to go anywhere and this process is the one that sends it."""
+    shared = [one for one in values if isinstance(one, Sharing) and one.push_to_hub]
+    return shared if is_first() else []
+
+
+SHARED = {"_share": Sharing()}
+"""Settings of commands that save a model."""

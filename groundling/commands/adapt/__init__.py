@@ -1,0 +1,122 @@
+"""`groundling adapt`: adapt a text encoder with a CLIP-like teacher (or without: the control)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from groundling.checks.names import Arm, arm_of, check_inner
+from groundling.command import SHARED, Command
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.data.corpora.weighted_files import weighted_files
+from groundling.settings.fields import _list_lone_texts, check_numbers
+from groundling.settings.inputs import CaptionColumns
+from groundling.settings.objectives import (
+    Adversarial,
+    CrossModalOptions,
+    Distilling,
+    Masking,
+    Targeted,
+)
+from groundling.settings.training import Examining, TrainConfig, check_held, check_training
+
+
+@documented
+@dataclass(frozen=True)
+class AdaptConfig:
+    """How a text encoder is adapted; the arms and the options of their objectives."""
+
+    student: str = ""
+    """Text encoder: hub id or folder, with its tokenizer."""
+    teacher: str = ""
+    """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
+    text: tuple[str, ...] = ()
+    """Files to adapt on, each FILE or FILE=WEIGHT: plain text, also packed (.gz, .zst) or in the column `text` of a \
+.parquet file (or its only one), or captions in any file or folder that `teach` reads. They are tokenised once, for \
+all runs (docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are \
+read."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
+    arm: str = "contrastive"
+    """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
+contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""
+    masked_lm: bool = True
+    """l1 and contrastive: train masked LM, too, as the control does; turn off to leave it out."""
+    form: Literal["auto", "lines", "blocks"] = "auto"
+    """One text per line, or documents cut into blocks of exactly --max-length pieces; auto: blocks for xdbert and its \
+parts, as in its paper, since lines can be matched by their lengths; lines for the rest."""
+    max_length: int = 0
+    """Pieces per text for the student; longer ones become several texts; 0: 128, of blocks 512, and never more than \
+the student reads."""
+    max_texts: int = 0
+    """Use at most so many texts, evenly spaced; 0: all."""
+    held: tuple[str, ...] = ()
+    """Files of text that is not learned from: the report has the loss on them, and, of xdbert, what its parts have \
+learned (without this: on some of the texts that were learned from, with new masks and pairs)."""
+    examining: Examining = field(default_factory=Examining)
+    masking: Masking = field(default_factory=Masking)
+    crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
+    distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
+    inner: str = ""
+    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
+    keep_projection: bool = False
+    """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
+with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
+teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
+    retain: float = 10.0
+    """A sentence encoder (a folder of sentence-transformers): weight of staying close to the vectors that it gave \
+before; 0: they may move. No part in xdbert."""
+    retention: str = ""
+    """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
+or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
+
+    def __post_init__(self) -> None:
+        _list_lone_texts(self, "text", "held")
+
+
+ADAPTING = TrainConfig(lr=2e-5, head_share=0.2, head_lr=20.0)
+"""Adaptation that keeps what an encoder knows: new heads learn fast and first, the encoder slowly (docs/results.md).
+
+XDBERT's paper trains everything at 1e-4 from the first step (Appendix C.1).
+"""
+
+
+def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
+    """What the arm is made of; raises InputError for settings that are missing, or do not go together."""
+    arm = arm_of(config.arm, config.masked_lm)
+    if not config.student:
+        raise InputError(f"--arm {config.arm} needs --student FOLDER_OR_HUB_ID")
+    if not config.teacher and (arm.joint or arm.taught):
+        raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
+    check_held(config.examining, bool(config.held), "--held FILES, texts that are not learned from")
+    learned_from = {each.file for each in weighted_files(config.text, "--text")}
+    for path in config.held:
+        if path in learned_from:
+            raise InputError(f"--held {path}: --text has it, too, so that it is learned from")
+    if config.crossing.save_joint and not arm.joint:
+        raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
+    if config.keep_projection:
+        projects = {"l1", "contrastive"} & set(arm.names) and config.distilling.sentence
+        if not projects:
+            raise InputError(
+                f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1, with a "
+                "--sentence share above 0"
+            )
+    check_numbers(config)
+    check_training(training)
+    check_inner(config.inner, config.adversarial)
+    return arm
+
+
+COMMAND = Command(
+    "adapt",
+    "adapt a text encoder with a CLIP-like teacher (or without: the control)",
+    "groundling.commands.adapt.run:adapt",
+    {"_own": AdaptConfig(), "_train": ADAPTING, **SHARED},
+    rules="groundling.commands.adapt:check",
+)

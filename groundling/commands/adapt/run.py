@@ -1,0 +1,450 @@
+"""Adapt a text encoder: XDBERT's objectives, distillation, or the control that reads text without a teacher."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from groundling.checks.names import Arm
+from groundling.commands.adapt import AdaptConfig, check
+from groundling.commands.adapt.parts import learned, length_note, match_by_length
+from groundling.commands.adapt.reading import Reading, reading_of
+from groundling.commands.adapt.retention import Pairs, Retention, read_pairs
+from groundling.core.keyed import seed_of
+from groundling.data.captions.captions import Wanted
+from groundling.data.corpora.prepared import place_of_stores
+from groundling.data.corpora.samples import CorpusSamples, corpus_samples
+from groundling.data.corpora.weighted_files import Weighted, weighted_files
+from groundling.data.samples import Samples, TextInput, WindowInput
+from groundling.models.clip import load_clip_text
+from groundling.models.crossmodal import CrossModal
+from groundling.models.heads import LMHead
+from groundling.models.lm_folder import save_with_lm_head
+from groundling.models.loading import precision_note
+from groundling.models.saved_heads import start_lm_head
+from groundling.models.sentence import Sentence, pooled_by
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.objectives import Given, Objective
+from groundling.objectives.distill import Distill
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.retain import Retain
+from groundling.runs.cards import FILLS_MASKS, library_of
+from groundling.runs.run import Run, say_notes
+from groundling.settings.objectives import Distilling
+from groundling.settings.training import TrainConfig
+from groundling.teachers.itself import Itself
+from groundling.training.feed import Source, sectioned
+from groundling.training.held_out import HeldOut, flattery, held_report
+from groundling.training.inner_steps import InnerStep
+from groundling.training.loop import train
+from groundling.training.teaching import (
+    Classroom,
+    classroom,
+    fewer_negatives,
+    inner_step,
+    make_objectives,
+    save_objectives,
+    teacher_inputs,
+    unread,
+    vocabulary,
+    with_teachers,
+)
+
+
+def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
+    """Adapt the student and write `out/model`, a stock HF folder, and `out/result.json`; returns the result.
+
+    With `save_joint`, the whole cross-modal model goes to `out/joint`. Raises InputError for settings that do not fit.
+    """
+    arm = check(config, training, out)
+    inner = inner_step(config.inner, config.adversarial)
+    inputs: dict[str, str | Path] = {f"text:{n}": f.file for n, f in enumerate(_files(config))}
+    inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
+    inputs |= {"retention": config.retention}
+    inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
+    pairs = read_pairs(config.retention) if config.retention else None
+    settings = {**asdict(config), "train": asdict(training)}
+    makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
+    run = Run(out, "adapt", settings, inputs, training.cpu, makes)
+    if run.result is not None:
+        return run.result
+    return _adapted(run, config, training, arm, inner, pairs)
+
+
+def _adapted(
+    run: Run,
+    config: AdaptConfig,
+    training: TrainConfig,
+    arm: Arm,
+    inner: InnerStep | None,
+    pairs: Pairs | None,
+) -> dict[str, Any]:
+    """Train, export and report a run that has no result yet."""
+    text = load_text_encoder(config.student)
+    retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
+    notes = [
+        *precision_note(config.student),
+        *_unread(config, arm),
+        *_pool_notes(config, arm, text),
+    ]
+    retains = _retains(config, arm, text)
+    distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
+    reading = reading_of(config, arm.joint, text.max_length)
+    model, windows = _model(config, arm, text, reading, training.seed)
+    notes += [reading.note(config.arm, windows.max_windows)] if windows else []
+    texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
+    given = replace(_given(config, model, text), distilling=distilling)
+    room = _room(run, config, arm, given, training.seed, [Itself(text)] if retains else [])
+    samples, teachers = room.wrap(texts)
+    given = with_teachers(given, room)
+    objectives = make_objectives(arm.names, given, training.seed)
+    heads = _start_heads(arm.names, objectives, config.student, text)
+    notes += _notes(config, arm, training, heads, text)
+    if retains:
+        objectives.append(Retain(given.sizes, weight=config.retain))
+        notes.append(_retain_note(config))
+    notes += fewer_negatives(objectives, training)
+    by_length = match_by_length(objectives, texts, training.seed)
+    notes += length_note(by_length, reading.form)
+    say_notes(notes)
+    held_out = _held_out(held, room, model, objectives, training)
+    exam = held_out.exam(config.examining) if held_out else None
+    sources = _sources(config, texts, samples)
+    result = train(
+        model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
+    )
+    remarks = flattery(result)
+    say_notes(remarks)
+    notes += remarks
+    result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
+    result |= {"texts": len(texts), "parameters": _count(text.encoder)}
+    result |= {"form": reading.form, "max_length": reading.max_length}
+    result |= held_report(held_out)
+    if isinstance(model, CrossModal) and windows:
+        result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
+        result["learned"] = _learned(model, objectives, texts, held, training.seed)
+    if config.keep_projection:
+        text.speaks(_projected(text, objectives))
+    result |= _retained(retention, text)
+    result |= {"notes": notes} if notes else {}
+
+    def save(folder: Path) -> None:
+        result["fills_masks"] = _export(folder, text, model, objectives, config)
+        card = _card(config, training, result, library_of(folder / "model"))
+        (folder / "model" / "README.md").write_text(card, encoding="utf-8")
+
+    return run.finish(result, save)
+
+
+def _texts(
+    config: AdaptConfig,
+    reading: Reading,
+    text: TextEncoder,
+    windows: WindowInput | None,
+    place: Path,
+) -> tuple[CorpusSamples, CorpusSamples | None]:
+    """What is learned from, and what is held out; None without such. Tokenised texts are kept below `place`."""
+    pieces = TextInput(text.tokenizer, reading.max_length)
+    wanted = Wanted(config.caption_splits, config.columns)
+
+    def cut(paths: Sequence[str], limit: int = 0) -> CorpusSamples:
+        return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
+
+    held = cut(config.held) if config.held else None
+    return cut([each.file for each in _files(config)], config.max_texts), held
+
+
+def _sources(config: AdaptConfig, texts: CorpusSamples, samples: Samples) -> list[Source]:
+    """What is learned from, `samples` being `texts` beside which teachers may stand; by file, if files have weights."""
+    return sectioned(Source(samples, name="--text"), texts.bounds, _files(config))
+
+
+def _files(config: AdaptConfig) -> list[Weighted]:
+    return weighted_files(config.text, "--text")
+
+
+def _room(
+    run: Run, config: AdaptConfig, arm: Arm, given: Given, seed: int, also: Sequence[Itself]
+) -> Classroom:
+    """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
+    source = config.teacher if arm.taught else ""
+    return classroom(source, arm.names, given, run.state.device, run.folder, seed, also)
+
+
+def _held_out(
+    texts: CorpusSamples | None,
+    room: Classroom,
+    model: TextEncoder | CrossModal,
+    objectives: Sequence[Objective],
+    training: TrainConfig,
+) -> HeldOut | None:
+    """What measures the loss on held-out texts, beside which the teachers stand as beside those learned from."""
+    if texts is None:
+        return None
+    samples, teachers = room.wrap(texts)
+    sources = [Source(samples, name="--held")]
+    return HeldOut("texts", sources, model, objectives, teachers, training)
+
+
+def _learned(
+    model: CrossModal,
+    objectives: Sequence[Objective],
+    texts: CorpusSamples,
+    held: CorpusSamples | None,
+    seed: int,
+) -> dict[str, Any]:
+    """What the parts of a cross-modal model have learned, which is said, too."""
+    found = learned(model, objectives, held or texts, seed, held is not None)
+    say_notes([found.line()])
+    return asdict(found)
+
+
+def _export(
+    folder: Path,
+    text: TextEncoder,
+    model: TextEncoder | CrossModal,
+    objectives: Sequence[Objective],
+    config: AdaptConfig,
+) -> str:
+    """Write the encoder, and with --save-joint the whole cross-modal model, each with the objectives' heads.
+
+    Returns with whose head `AutoModelForMaskedLM` of the encoder's folder fills masks.
+    """
+    text.export(folder / "model")
+    fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
+    save_objectives(folder / "model", objectives)
+    if config.crossing.save_joint and isinstance(model, CrossModal):
+        model.export(folder / "joint")
+        save_objectives(folder / "joint", objectives)
+    return fills_masks
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def _pooled(text: TextEncoder, config: AdaptConfig) -> Sentence:
+    """How a plain encoder's states become a sentence vector: by --pool, of which `own` is the first position here."""
+    mode = "mean" if config.distilling.pool == "mean" else "cls"
+    return pooled_by(mode, text.sizes.text, text.max_length)
+
+
+def _into_teachers_space(text: TextEncoder, config: AdaptConfig) -> Distilling:
+    """Options with which the sentence projection ends in the teacher's own space, from what the folder can pool."""
+    if text.sentence is None or config.distilling.pool != "own":
+        text.speaks(_pooled(text, config))
+    return replace(
+        config.distilling,
+        pool="own",
+        l1_targets="unit",
+        max_windows=config.distilling.max_windows or 1,
+    )
+
+
+def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
+    """What was given and has no reader in this arm."""
+    notes = []
+    if config.teacher and not (arm.joint or arm.taught):
+        notes.append(
+            f"--teacher {config.teacher} is not read: --arm {config.arm} has none, and is what others are compared with"
+        )
+    plain = config
+    if config.retention:  # which pools as --pool says
+        plain = replace(config, distilling=replace(config.distilling, pool=Distilling().pool))
+    return notes + unread(plain, arm.names, config.inner)
+
+
+def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:
+    """Whether the student is a sentence encoder whose vectors are to stay where they are."""
+    return bool(config.retain) and text.sentence is not None and not arm.joint
+
+
+def _retained(retention: Retention | None, text: TextEncoder) -> dict[str, Any]:
+    """`retention` of a result, which is said, too; nothing where nobody asked for it."""
+    if retention is None:
+        return {}
+    report = retention.report(text)
+    say_notes([retention.line(report)])
+    return {"retention": report}
+
+
+def _retain_note(config: AdaptConfig) -> str:
+    return (
+        f"--retain {config.retain:g}: {config.student} is a sentence encoder, whose vectors are held where they were; "
+        "--retain 0 lets them go"
+    )
+
+
+def _projected(text: TextEncoder, objectives: Sequence[Objective]) -> Sentence:
+    """The student's pooling, and the projection that was trained behind it: contrastive's, where there are two."""
+    found = [one for one in objectives if isinstance(one, Distill)]
+    best = min(found, key=lambda one: one.name)
+    projection = best.project["sentence"]
+    if text.sentence is None or not isinstance(projection, nn.Linear):
+        raise AssertionError(
+            "--keep-projection gave the student a pooling and its objective a Linear"
+        )
+    return text.sentence.projected(projection)
+
+
+PUBLISHED = TrainConfig(lr=1e-4)
+"""XDBERT's rate, at which everything trains from the first step (Appendix C.1)."""
+
+
+def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
+    """What is to be said of how sentences are pooled, and of what their vectors are compared with."""
+    notes = []
+    pool = config.distilling.pool
+    if arm.taught and text.sentence is not None and pool != "own":
+        own = "+".join(text.sentence.pooling.modes)
+        notes.append(f"--pool {pool} is taken, although {config.student} pools by {own}")
+    if config.keep_projection:
+        windows = config.distilling.max_windows or 1
+        notes.append(
+            "--keep-projection: targets are the teacher's own text embeddings, not standardised; of a text longer than "
+            f"its window, {windows} x window is read, and the pieces cut off are counted (--max-windows)"
+        )
+    return notes
+
+
+def _notes(
+    config: AdaptConfig,
+    arm: Arm,
+    training: TrainConfig,
+    heads: Mapping[str, str],
+    text: TextEncoder,
+) -> list[str]:
+    """What a new masked-LM head costs, and what was taken where paper and user may want different things."""
+    notes = []
+    pace = _pace(training)
+    if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
+        chance = math.log(text.sizes.word_table[0])
+        notes.append(
+            f"masked LM: {config.student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
+            f"while it learns, the encoder unlearns; taken: {pace}; --no-masked-lm does without, beside l1 or "
+            "contrastive; --retention measures what is lost"
+        )
+    if arm.joint and pace != _pace(PUBLISHED):
+        notes.append(
+            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --head-share 0 --head-lr 1); taken: {pace}"
+        )
+    return notes
+
+
+def _pace(training: TrainConfig) -> str:
+    """Rates and head start of a training, in words."""
+    start = f"{training.head_start} steps"
+    if not training.head_start:
+        start = f"{training.head_share:.0%} of the steps"
+    alone = training.head_start or training.head_share
+    words = f"a rate of {training.lr:g}"
+    words += f", heads {training.head_lr:g} times that" if training.head_lr != 1 else ""
+    return words + (f" and {start} with heads alone" if alone else " from the first step")
+
+
+# -- what is trained ---------------------------------------------------------------------------------------------------
+
+
+def _model(
+    config: AdaptConfig, arm: Arm, text: TextEncoder, reading: Reading, seed: int
+) -> tuple[TextEncoder | CrossModal, WindowInput | None]:
+    """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
+    if not arm.joint:
+        return text, None
+    clip, tokenizer = load_clip_text(config.teacher)
+    windows = WindowInput(tokenizer, clip.window, reading.windows(clip.window))
+    torch.manual_seed(seed_of(seed, "init", "cross"))
+    clip.requires_grad_(not config.crossing.freeze_clip)
+    clip.logit_scale.requires_grad_(False)
+    return CrossModal(text, clip, config.crossing.cross_layers, tokenizer), windows
+
+
+def _given(config: AdaptConfig, model: TextEncoder | CrossModal, text: TextEncoder) -> Given:
+    """What objectives are made from, before any teacher is known."""
+    return Given(
+        model.sizes,
+        vocabulary(text),
+        config.masking,
+        config.crossing,
+        config.distilling,
+        config.targeted,
+    )
+
+
+def _start_heads(
+    names: Sequence[str], objectives: Sequence[Objective], student: str, text: TextEncoder
+) -> dict[str, str]:
+    """Masked-LM heads start from the student's own, where it has one; whose each objective's head is."""
+    origins = {}
+    for name, objective in zip(names, objectives, strict=True):
+        origins[name] = "new"
+        if isinstance(objective, MaskedLM):
+            family = text.encoder.config.model_type
+            origins[name] = start_lm_head(objective.head, student, family, objective.starts_from)
+    return origins
+
+
+def _save_lm_head(
+    folder: Path, objectives: Sequence[Objective], student: str, text: TextEncoder
+) -> str:
+    """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
+
+    Without masked LM of the encoder alone, which a joint one says nothing of, the student's own head is handed on.
+    """
+    origin = "this run's"
+    heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
+    if not heads:
+        origin = "the student's"
+        heads = _own_head(student, text)
+    written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
+    return origin if any(written) else "none"
+
+
+def _own_head(student: str, text: TextEncoder) -> list[LMHead]:
+    """The student's masked-LM head, if it has one."""
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+    origin = start_lm_head(head, student, text.encoder.config.model_type)
+    return [] if origin == "new" else [head]
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any], library: str) -> str:
+    texts = "\n".join(f"- `{Path(each.file).name}`" for each in _files(config))
+    weights = result["loss_weights"]
+    terms = ", ".join(
+        f"{term} {value:.3f}"
+        + (f" (times {weights[term]:.3g})" if weights.get(term, 1) != 1 else "")
+        for term, value in result["last"].items()
+    )
+    loading = "`AutoModel.from_pretrained`"
+    if library == "sentence-transformers":
+        loading = "`SentenceTransformer`, or its encoder alone with `AutoModel.from_pretrained`"
+    return f"""---
+library_name: {library}
+tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
+---
+# {Path(config.student).name}, adapted with groundling ({config.arm})
+
+A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
+{FILLS_MASKS[result["fills_masks"]]}
+
+- student: `{config.student}`
+- teacher: `{config.teacher or "none (control)"}`
+- objectives: {", ".join(result["objectives"])}
+- text ({result["texts"]} texts, {result["dropped_pieces"]} pieces cut off):
+{texts}
+- {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
+- last losses: {terms}
+
+Heads used in training are in `groundling_heads.safetensors`; transformers ignores that file. The licences of the
+student, the teacher and the text apply.
+"""

@@ -1,0 +1,33 @@
+"""`groundling data check`: what is wrong with a folder of data, before any training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from groundling.command import Command
+from groundling.core.documented import documented
+from groundling.settings.inputs import CaptionColumns, OwnFile
+
+
+@documented
+@dataclass(frozen=True)
+class CheckConfig:
+    """Which folder is looked through."""
+
+    folder: str = ""
+    """Folder of data in any layout that the library reads; nothing in it is changed. Exit status 1 if anything is \
+wrong with it."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    own: OwnFile = field(default_factory=OwnFile)
+
+
+COMMAND = Command(
+    "data check",
+    "what is wrong with a folder of data, before any training",
+    "groundling.commands.data_check.run:data_check",
+    {"_own": CheckConfig()},
+    positional=("--folder",),
+    out=False,
+    speaks=True,
+    needs=("folder",),
+)

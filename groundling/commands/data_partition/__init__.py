@@ -1,0 +1,50 @@
+"""`groundling data partition`: a few training examples of every stratum, as a hashed list that others reproduce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from groundling.checks.names import check_name
+from groundling.command import Command
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.settings.fields import need
+
+
+@documented
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Which training examples a few-shot partition takes."""
+
+    task: str = ""
+    """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
+    data: str = ""
+    """Folder with the task's official files."""
+    per: int = 0
+    """Examples of each stratum."""
+    by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
+    """Strata. auto: VCR's question category, a classification's label, otherwise the whole split as one (total); \
+question-type and answer are VQA's."""
+    seed: int = 0
+    """Draws another partition; more examples of the same seed include the fewer."""
+    allow_fewer: bool = False
+    """Take all of a stratum that has fewer."""
+
+
+def check(config: PartitionConfig, out: str | Path) -> None:
+    """Raises InputError without a task, data or a number, for a task that there is not, and a folder in the way."""
+    need(config, "data partition", "task", "data", "per")
+    check_name("tasks", "Task", config.task)
+    if Path(out).is_dir():
+        raise InputError(f"{out}: is a folder; --out names the file of the partition")
+
+
+COMMAND = Command(
+    "data partition",
+    "a few training examples of every stratum, as a hashed list that others reproduce",
+    "groundling.commands.data_partition.run:partition",
+    {"_own": PartitionConfig()},
+    rules="groundling.commands.data_partition:check",
+)

@@ -1,0 +1,31 @@
+"""Draw a few-shot partition and say how the training split falls into strata."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from groundling.commands.data_partition import PartitionConfig, check
+from groundling.core.find import named
+from groundling.tasks import Task
+from groundling.tasks.partitions import NEVER, manifest, write_manifest
+
+
+def partition(config: PartitionConfig, out: str | Path) -> str:
+    """Write the partition's manifest to the file `out`; returns a line for every stratum.
+
+    Raises:
+        InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
+    """
+    check(config, out)
+    path = Path(out)
+    folder = Path(config.data)
+    task = named("tasks", Task, config.task).at(folder)
+    content = manifest(task, folder, config.per, config.seed, config.by, config.allow_fewer)
+    write_manifest(path, content)
+    total = content["examples"]
+    lines = [f"{out}: {len(content['ids']):,} of {total:,} examples by {content['by']}"]
+    for name, sizes in sorted(content["strata"].items()):
+        share = sizes["examples"] / total
+        drawn = "never drawn" if name in NEVER else f"{sizes['drawn']:,} drawn"
+        lines.append(f"  {name}: {sizes['examples']:,} ({share:.1%}), {drawn}")
+    return "\n".join(lines)

@@ -1,0 +1,33 @@
+"""`groundling data show`: a photo with the boxes that a region store has of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from groundling.command import Command
+from groundling.core.documented import documented
+
+
+@documented
+@dataclass(frozen=True)
+class ShowConfig:
+    """Which image of a region store is shown."""
+
+    store: str = ""
+    """Region store: the folder that `groundling regions` wrote."""
+    image: str = ""
+    """The image's id in the store, its file name, or its file."""
+    images: str = ""
+    """Folder of the photos; empty: the one that the store was made of."""
+
+
+COMMAND = Command(
+    "data show",
+    "a photo with the boxes that a region store has of it",
+    "groundling.commands.data_show.run:data_show",
+    {"_own": ShowConfig()},
+    positional=("--store", "--image"),
+    file="regions.png",
+    writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
+    needs=("store", "image"),
+)

@@ -1,0 +1,223 @@
+"""`groundling finetune`: fine-tune an encoder on a task, over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from groundling.checks.names import check_inner, check_name, check_parts, check_teacher
+from groundling.command import SHARED, Command
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.models.folders import is_adapter
+from groundling.settings.fields import check_numbers, need
+from groundling.settings.inputs import (
+    Adapting,
+    Joining,
+    OwnFile,
+    Pixels,
+    RegionInput,
+    check_adapter,
+)
+from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
+from groundling.settings.training import Examining, TrainConfig, check_training
+
+
+@documented
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """How an encoder is fine-tuned on a task."""
+
+    model: str = ""
+    """Text encoder, CLIP-like text tower, or what `adapt`, `pretrain` or `finetune` wrote: hub id or folder."""
+    task: str = ""
+    """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
+    data: str = ""
+    """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
+    seeds: int = 1
+    """Runs, with seeds counted up from --seed."""
+    max_length: int = 128
+    """Pieces per input; longer ones are cut and counted."""
+    train_splits: tuple[str, ...] = ()
+    """Splits to learn from, e.g. `train val` before --submit; none: the task's own. Scores on a split that was \
+learned from are marked."""
+    max_train: int = 0
+    """Use at most so many training examples, evenly spaced; 0: all."""
+    partition: str = ""
+    """Train on the examples of this file of `data partition` alone."""
+    unlabelled: int = 0
+    """--partition: so many of the other training examples, without their labels, beside each labelled one in every \
+step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
+    also: tuple[str, ...] = ()
+    """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
+    submit: bool = False
+    """Also predict the unlabelled test split, in the server's format."""
+    save_model: bool = True
+    """Keep each seed's fine-tuned encoder and head, for `predict` and `evaluate`; a sweep keeps none unless told to."""
+    called: str = ""
+    """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
+    freeze_words: bool = False
+    """Keep the word embeddings as they are, so that words outside the training examples stay where they belong."""
+    regions: RegionInput = field(default_factory=RegionInput)
+    pixels: Pixels = field(default_factory=Pixels)
+    blind: bool = False
+    """Set the regions' features to zero and keep their boxes: the control of tasks that pick a region."""
+    baselines: bool = False
+    """Also train the same model without the images, with the same seeds and settings and the task's own loss, in \
+`text-alone` of the run's folder (a task that picks a region: with --blind): what the texts alone reach."""
+    join: str = ""
+    """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
+MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
+    joining: Joining = field(default_factory=Joining)
+    kind: str = ""
+    """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
+    plain_head: bool = False
+    """Read every task by the pooler and one Linear, in place of the paper's head and losses."""
+    raw_first: bool = False
+    """Read a text encoder's task by one Linear on its first position, without pooler or dropout (XDBERT's code)."""
+    head_loss: Literal["paper", "bce", "ce", "kl"] = "paper"
+    """The task's loss: the paper's of the head; each answer, choice or region by itself (bce); one softmax over them \
+(ce; the first version of VL-BERT's paper, on VCR and VQA); divergence from it (kl)."""
+    beside: bool = True
+    """Train what the model's paper trains beside a task's own loss: VL-BERT on VCR, the classes of regions."""
+    own: OwnFile = field(default_factory=OwnFile)
+    adapting: Adapting = field(default_factory=Adapting)
+    examining: Examining = field(default_factory=Examining)
+    objectives: tuple[str, ...] = ()
+    """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
+    teacher: str = ""
+    """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
+    masking: Masking = field(default_factory=Masking)
+    distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
+    inner: str = ""
+    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
+
+
+TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
+"""Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
+
+
+def check(
+    config: FinetuneConfig, training: TrainConfig, out: str | Path, task: object | None = None
+) -> None:
+    """Raises InputError for settings that are missing, or do not go together; `task`: an object in place of a name."""
+    need(config, "finetune", "model", "data")
+    if not (config.task or config.own.label or task):
+        raise InputError("finetune needs --task (or --text and --label for your own file)")
+    if config.own.label and (config.task or task):
+        raise InputError(
+            f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
+        )
+    _check_regions_given(config)
+    if config.seeds < 1:
+        raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
+    if config.max_train < 0:
+        raise InputError(f"--max-train {config.max_train}, expected at least 0; 0 means all")
+    _check_baselines(config)
+    _check_unlabelled(config)
+    _check_adapter(config, training)
+    check_name("tasks", "Task", config.task)
+    check_name("joins", "Design", config.join)
+    check_parts(config.objectives, config.teacher, "finetune")
+    check_teacher(config.objectives, config.teacher, config.inner, "finetune")
+    check_numbers(config)
+    check_training(training)
+    check_inner(config.inner, config.adversarial)
+
+
+def _check_baselines(config: FinetuneConfig) -> None:
+    """Raises InputError for --baselines of a model that sees no images, or nothing but them."""
+    if not config.baselines:
+        return
+    if config.adapting.adapter != "none" or is_adapter(config.model):
+        raise InputError(
+            "--baselines is for models that read regions; of an adapter the baseline is the same command without "
+            "--adapter, its settings and --teacher-images, which reads the texts alone"
+        )
+    if not config.regions.regions or config.blind:
+        raise InputError(
+            "--baselines trains the same model without the images, but this one sees none; pass --regions STORE, or "
+            "leave it out"
+        )
+
+
+def _check_unlabelled(config: FinetuneConfig) -> None:
+    """Raises InputError if nothing is without a label, or no objective could score it."""
+    flag = f"--unlabelled {config.unlabelled}"
+    if config.unlabelled < 0:
+        raise InputError(f"{flag}: expected at least 0")
+    if not config.unlabelled:
+        return
+    if not config.partition:
+        raise InputError(
+            f"{flag} is about training examples outside a partition; pass --partition FILE, too"
+        )
+    if not config.objectives:
+        raise InputError(
+            f"{flag}: no objective scores what has no label; name one that does, such as --objectives td_text"
+        )
+    if config.targeted.td_choices == "right":
+        raise InputError(
+            f"{flag}: nobody knows the right choice of what has no label; leave --td-choices out"
+        )
+
+
+def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
+    """Raises InputError for settings that say something of what an adapter over CLIP has not."""
+    check_adapter(config.adapting)
+    is_new = config.adapting.adapter != "none"
+    there = is_adapter(config.model)
+    if not (is_new or there):
+        return
+    if is_new and there:
+        raise InputError(f"{config.model}: an adapter over CLIP already; leave --adapter out")
+    flag = f"--adapter {config.adapting.adapter}" if is_new else f"--model {config.model}"
+    if not config.targeted.teacher_images:
+        raise InputError(f"{flag} needs --teacher-images FOLDER, the pictures that CLIP sees")
+    without = {
+        "--regions": config.regions.regions,
+        "--join": config.join,
+        "--kind": config.kind,
+        "--teacher": config.teacher,
+        "--objectives": config.objectives,
+        "--inner": config.inner,
+        "--batch-tokens": training.batch_tokens,
+    }
+    for other, given in without.items():
+        if given:
+            raise InputError(
+                f"{flag} reads CLIP's features of whole pictures and texts alone; leave {other} out"
+            )
+    kept = Targeted(
+        teacher_images=config.targeted.teacher_images, teacher_cache=config.targeted.teacher_cache
+    )
+    if config.targeted != kept:
+        raise InputError(
+            f"{flag}: nothing is distilled, so CLIP-TD's other settings say nothing; leave them out"
+        )
+
+
+def _check_regions_given(config: FinetuneConfig) -> None:
+    """Raises InputError for settings that say something of regions where there are none."""
+    if config.regions.regions:
+        return
+    if config.regions.images:
+        raise InputError(
+            f"--images {config.regions.images}: a model that reads pixels needs --regions STORE, too, which says where "
+            "to look; a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
+        )
+    for flag, given in (("--blind", config.blind), ("--most-regions", config.regions.most_regions)):
+        if given:
+            raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
+
+
+COMMAND = Command(
+    "finetune",
+    "fine-tune an encoder on a task, over seeds",
+    "groundling.commands.finetune.run:finetune",
+    {"_own": FinetuneConfig(), "_train": TUNING, **SHARED},
+    rules="groundling.commands.finetune:check",
+)

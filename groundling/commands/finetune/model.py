@@ -1,0 +1,103 @@
+"""The model that is fine-tuned, with a new join or adapter if one is asked for, and the head of its task."""
+
+from __future__ import annotations
+
+import torch
+
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.samples import learned_from, refuse_images
+from groundling.core.errors import InputError
+from groundling.core.find import is_outside, named
+from groundling.core.keyed import seed_of
+from groundling.data.regions.shelf import Shelf, made_by
+from groundling.data.regions.stores import SeveralStores
+from groundling.models.adapters import ClipAdapter, load_base
+from groundling.models.kinds import Student
+from groundling.models.task_heads import TaskHead
+from groundling.settings.inputs import Joining
+from groundling.tasks import Task
+from groundling.tasks.examples import Splits
+from groundling.vision_language import Design
+from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
+from groundling.vision_language.loading import (
+    ADAPTER,
+    PLAIN,
+    RAW,
+    design_of,
+    join_options,
+    join_to,
+    load_student,
+    new_head,
+)
+from groundling.vision_language.single_stream import SingleStream
+
+
+def student_of(config: FinetuneConfig, seed: int, task: Task, shelf: Shelf) -> Student:
+    """The model, whose new join is as wide as the features of the stores; raises InputError if they do not fit."""
+    if config.adapting.adapter != "none":
+        torch.manual_seed(seed_of(seed, "init", "adapter"))
+        return ClipAdapter(load_base(config.model), config.adapting)
+    student = load_student(config.model, config.kind, config.join)
+    if not config.join:
+        if config.joining != Joining():
+            raise InputError(
+                "--no-early-fusion, --region-boxes and --object-classes are about a new VisualBERT: pass --join "
+                "visualbert with a BERT as --model, or leave them out"
+            )
+        looks = isinstance(student, EndToEnd)
+        return reading_pixels(student, config.pixels) if looks else student
+    if isinstance(student, SingleStream):
+        kind = student.join.kind
+        # A design of one's own is named again in order to load its model.
+        if not is_outside(config.join) or named("joins", Design, config.join).name != kind:
+            raise InputError(
+                f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
+            )
+        return student
+    torch.manual_seed(seed_of(seed, "init", "join"))
+    if not config.regions.regions:
+        return join_to(student, config.join, 1)
+    return _joined(student, config, learned_from(shelf, task, config))
+
+
+def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> SingleStream:
+    """A new join of a text encoder with regions: stored ones, or such as VL-BERT's own backbone sees."""
+    options = join_options(student, config.join, config.joining, store)
+    if not config.regions.images:
+        model = join_to(student, config.join, store.width, **options)
+    elif config.join in BUILDS:
+        model = reading_pixels(student, config.pixels, config.join, options)
+    else:
+        refuse_images(config)
+    model.regions_from = made_by(store)
+    return model
+
+
+def head_of(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
+    """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
+    name = head_name(student, task, config)
+    if isinstance(student, SingleStream):
+        student.see(most_images(splits))
+        if not config.plain_head:
+            design_of(student, config.join).ready(student, splits[task.train], False)
+    return new_head(student, task.form, name, config.join)
+
+
+def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
+    """Which head answers, as `groundling.vision_language.loading.new_head` calls it."""
+    if isinstance(student, ClipAdapter):
+        return ADAPTER
+    if config.raw_first:
+        return RAW
+    if config.plain_head or not isinstance(student, SingleStream):
+        return PLAIN
+    name = task.like or task.name
+    kind = design_of(student, config.join).heads.get(name)
+    if kind is None or (kind.apart and not config.regions.regions):
+        return PLAIN
+    return name
+
+
+def most_images(splits: Splits) -> int:
+    """Images of the example that has most."""
+    return max(len(example.images) for some in splits.values() for example in some)

@@ -1,0 +1,138 @@
+"""What a fine-tuned model answers to new data, as a file beside the questions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from groundling.commands.predict import PredictConfig, check
+from groundling.core.errors import InputError
+from groundling.prediction.answers import Prediction, Wording, cells_of, columns_of
+from groundling.prediction.data import data_lines
+from groundling.prediction.examples import Line
+from groundling.prediction.fitted import opened, sight_of
+from groundling.prediction.loaded import Loaded, such
+from groundling.prediction.sight import Sight
+from groundling.runs.folder import json_text, plain, write_new
+from groundling.runs.run import say_notes
+from groundling.tasks import Task
+
+BREAKS = re.compile(r"[\t\r\n]+")
+"""What no cell of a tab-separated file can hold; a space stands for it there."""
+FIRST = 5
+"""So many of the rows that could not be asked are named in the result."""
+
+
+def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
+    """Write `config.data` with the model's answers beside it to the file `out`; returns how many there are.
+
+    Rows keep their order and number, whatever cannot be asked. Columns are the data's own, then `answer`, `choice` (its
+    text, of a multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the same with
+    `_2`, `_3` for the next best; all of these begin with `predicted_` if the data has a column of such a name, and with
+    that twice if the data has these, too.
+
+    Raises:
+        InputError: A setting or a row does not fit the model, or `out` exists already.
+    """
+    check(config, out)
+    out = Path(out)
+    model = opened(config.saved)
+    sight = sight_of(model, config.saved, decode=config.skip_bad)
+    task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
+    wording = Wording(model.form, config.best)
+    if not config.skip_bad:
+        _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
+    answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
+    names = columns_of(model.form, wording.best)
+    text = _written(out.suffix, header, lines, names, answers)
+    if PartialState().is_main_process:
+        write_new(out, text)
+    say_notes(model.notes)
+    return {
+        "answers": str(out),
+        "model": str(model.folder),
+        "rows": len(lines),
+        "answered": len(lines) - len(faults),
+        "skipped": len(faults),
+        "skipped_first": [f"{lines[number].where}: {faults[number]}" for number in sorted(faults)][
+            :FIRST
+        ],
+        "dropped_pieces": dropped,
+        **({"notes": model.notes} if model.notes else {}),
+    }
+
+
+def _refuse(faults: Sequence[str]) -> None:
+    """Raises InputError for the first row that cannot be asked."""
+    if faults:
+        raise InputError(
+            f"{faults[0]}{such(len(faults))}; mend it, or pass --skip-bad to leave its answer empty"
+        )
+
+
+def _asked(
+    model: Loaded,
+    task: Task,
+    lines: Sequence[Line],
+    wording: Wording,
+    sight: Sight,
+    skip_bad: bool,
+) -> tuple[dict[int, Prediction], dict[int, str], int]:
+    """The answers by line, why the other lines have none, and how many pieces of texts were cut off."""
+    faults = {number: line.fault for number, line in enumerate(lines) if line.example is None}
+    examples = {n: line.example for n, line in enumerate(lines) if line.example is not None}
+    numbers = list(examples)
+    answers: dict[int, Prediction] = {}
+    dropped = 0
+    for part in model.ask(list(examples.values()), sight, task):
+        new = {numbers[place]: fault for place, fault in part.faults.items()}
+        if not skip_bad:
+            _refuse([f"{lines[number].where}: {fault}" for number, fault in new.items()])
+        faults |= new
+        if part.scores is None:
+            continue
+        some = [examples[numbers[place]] for place in part.kept]
+        said = wording.predictions(part.scores, some, part.boxes)
+        answers |= {numbers[place]: one for place, one in zip(part.kept, said, strict=True)}
+        dropped += part.scores.dropped
+    return answers, faults, dropped
+
+
+def _written(
+    ending: str,
+    header: Sequence[str],
+    lines: Sequence[Line],
+    names: Sequence[str],
+    answers: Mapping[int, Prediction],
+) -> str:
+    """The text of the file: every line's own columns, and its answer's."""
+    prefix = ""
+    while any(f"{prefix}{name}" in header for name in names):
+        prefix += "predicted_"
+    rows = []
+    for number, line in enumerate(lines):
+        cells = cells_of(answers.get(number), names)
+        own = {f"{prefix}{name}": value for name, value in cells.items()}
+        rows.append(plain({**line.cells, **own}))
+    if ending == ".jsonl":
+        return "".join(json_text(row, ensure_ascii=False) + "\n" for row in rows)
+    every = [*header, *(f"{prefix}{name}" for name in names)]
+    table = [every, *([_cell(row.get(name)) for name in every] for row in rows)]
+    if ending == ".tsv":
+        return "".join("\t".join(BREAKS.sub(" ", cell) for cell in row) + "\n" for row in table)
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(table)
+    return buffer.getvalue()
+
+
+def _cell(value: object) -> str:
+    """A value as a table has it: nothing for none, JSON for what is neither text nor number."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

@@ -1,0 +1,709 @@
+"""Pre-train VisualBERT, VL-BERT or UNITER on captioned images, or on the texts and images of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from groundling.commands.pretrain import PretrainConfig, check
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.find import is_outside, named
+from groundling.core.forms import Answer, Choose, Classify
+from groundling.core.keyed import seed_of
+from groundling.data.captions.captions import Captioned, Captions, Wanted, has_splits, keep_listed
+from groundling.data.captions.images import in_store
+from groundling.data.corpora.prepared import place_of_stores
+from groundling.data.corpora.samples import corpus_samples
+from groundling.data.corpora.weighted_files import weighted, weighted_files
+from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing
+from groundling.data.regions.pictures import Mirrored, Pictured
+from groundling.data.regions.shelf import Shelf, check_regions, made_by, manifests
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import DrawnTexts, Samples, TextSamples, thinned, together, with_choice
+from groundling.data.unlabelled import Chosen
+from groundling.models.kinds import Student
+from groundling.models.loading import precision_note
+from groundling.models.saved_heads import load_head, start_lm_head
+from groundling.models.text import TextEncoder
+from groundling.objectives import Given, Objective
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.runs.run import Run, say_notes
+from groundling.settings.fields import changed
+from groundling.settings.training import TrainConfig
+from groundling.tasks import Task
+from groundling.tasks.examples import check_mentioned
+from groundling.tasks.partitions import hidden_versions, taken
+from groundling.teachers import Teacher
+from groundling.training.feed import Source, sectioned
+from groundling.training.held_out import HeldOut, flattery, held_report, learned_too, still_guessing
+from groundling.training.loop import train
+from groundling.training.teaching import (
+    Classroom,
+    check_saved,
+    classroom,
+    fewer_negatives,
+    inner_step,
+    make_objectives,
+    save_objectives,
+    teacher_inputs,
+    unread,
+    vocabulary,
+    watched_terms,
+    with_teachers,
+)
+from groundling.vision_language import Design, Phase
+from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
+from groundling.vision_language.loading import design_of, join_options, join_to, load_student
+from groundling.vision_language.single_stream import SingleStream
+
+ASKED = 256
+"""Samples of every source by which a trained model's parts are told from guessing."""
+ASKED_PIXELS = 32
+"""The same of a model that reads pixels, which takes a hundred times as long."""
+
+
+def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
+    """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`.
+
+    Raises InputError for settings that do not fit.
+    """
+    check(config, training, out)
+    inner = inner_step(config.inner, config.adversarial)
+    settings = {**asdict(config), "train": asdict(training)}
+    run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
+    if run.result is not None:
+        return run.result
+
+    corpora = _corpora(config)
+    shelf, store = _stores(config, corpora)
+    torch.manual_seed(seed_of(training.seed, "init", "join"))
+    model = _model(config, store)
+    design = design_of(model, config.model)
+    phase = _phase(design, config)
+    task = _task(config)
+    versions = [] if task is None else _versions(task, config, phase)
+    if task is not None and config.regions.mentioned:
+        check_mentioned([examples[0] for examples in versions], task, config.regions)
+    design.ready(model, [examples[0] for examples in versions], True)
+    given = _given(model, store, config)
+    asked = config.objectives
+    room = classroom(config.teacher, asked, given, run.state.device, run.folder, training.seed)
+    data = _data(config, phase, versions, model, corpora, shelf, room)
+    own = _own_objectives(phase, given, config, training.seed)
+    _check_grounded(own, config)
+    beside = make_objectives(asked, with_teachers(given, room), training.seed)
+    sources = _sources(data, phase, own, beside)
+    sources += _text_alone(config, model, sources, place_of_stores(run.folder))
+    every = [*own, *beside]
+    notes = [
+        *precision_note(config.student),
+        *data.notes,
+        *_notes(phase, own, task, config),
+        *fewer_negatives(every, training),
+    ]
+    held = _held_data(config, phase, task, model, shelf, room)
+    held_out = None
+    if held is not None:
+        seen = _sources(held, phase, own, beside)
+        held_out = HeldOut("texts", seen, model, every, held.teachers, training)
+        notes += [*held.notes, *learned_too(held.places(), data.places(), "images")]
+    exam = None if held_out is None else held_out.exam(config.examining)
+    trained = train(
+        model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
+    )
+    parts, left = still_guessing(
+        # Only the design's own parts can be told from guessing, and none of them asks a teacher.
+        HeldOut("samples", _some(sources, config), model, own, (), training),
+        "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there",
+    )
+    result = _result(trained, model, every, run.folder, data.left_out, [*notes, *left], config)
+    result["guessing"] = parts
+    result |= held_report(held_out)
+
+    def save(folder: Path) -> None:
+        model.export(folder / "model")
+        save_objectives(folder / "model", every)
+
+    return run.finish(result, save)
+
+
+def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:
+    """What objectives are made from, but for the teachers' widths."""
+    return Given(
+        model.sizes._replace(classes=store.classes, background=store.background),
+        vocabulary(model.text),
+        config.masking,
+        distilling=config.distilling,
+        targeted=config.targeted,
+    )
+
+
+def _result(
+    trained: dict[str, Any],
+    model: SingleStream,
+    objectives: Sequence[Objective],
+    folder: Path,
+    left_out: int,
+    notes: Sequence[str],
+    config: PretrainConfig,
+) -> dict[str, Any]:
+    """What is reported of a finished training, whose log is in `folder`; its notes are said, too."""
+    watched, remarks = watched_terms(objectives, folder, trained)
+    notes = [*notes, *remarks, *flattery(trained)]
+    say_notes(notes)
+    names = sorted(one.name for one in objectives)
+    result = trained | {"model": model.join.kind, "objectives": names}
+    result |= {"left_out": left_out, "notes": notes}
+    if config.captions:
+        result["epoch_of"] = config.epoch_of
+    if watched:
+        result["watched"] = watched
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    return result
+
+
+def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
+    inputs: dict[str, str | Path] = {
+        "student": config.student,
+        **manifests(config.regions.regions),
+        "data": config.data,
+        "partition": config.partition,
+        "eval_listing": config.eval_listing,
+        "images": config.regions.images,
+        "backbone": config.pixels.backbone if config.regions.images else "",
+        **teacher_inputs(config.teacher, config.targeted),
+    }
+    for number, each in enumerate(_corpora(config)):
+        inputs[f"captions:{number}" if number else "captions"] = each.file
+    held = _held_files(config.eval_captions)
+    inputs |= {f"eval_captions:{number}": path for number, path in enumerate(held)}
+    texts = weighted_files(config.text, "--text")
+    return inputs | {f"text:{number}": each.file for number, each in enumerate(texts)}
+
+
+def _stores(config: PretrainConfig, corpora: Sequence[_Corpus]) -> tuple[Shelf, SeveralStores]:
+    """The stores of all captions, and of those that are learned from; raises InputError if they do not go together."""
+    names = [each.name for each in corpora]
+    held = _held_config(config)
+    every = dict.fromkeys([*names, *(each.name for each in _corpora(held or config))])
+    pixels = bool(config.regions.images)
+    shelf = Shelf(config.regions.regions, every, "file of captions", features=not pixels)
+    shelf.of(*every)
+    return shelf, shelf.of(*names)
+
+
+def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
+    """The model, which knows what made the regions that it is trained with."""
+    model = _started(config, store)
+    model.regions_from = made_by(store)
+    return model
+
+
+def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
+    """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
+    start: Student = load_student(config.student, design=config.model)
+    if config.random_start and isinstance(start, TextEncoder):
+        start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
+    images = config.regions.images
+    if isinstance(start, EndToEnd) and not images:
+        raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
+    is_new = config.model in BUILDS and isinstance(start, TextEncoder)
+    options = join_options(start, config.model, config.joining, store)
+    if images and (is_new or isinstance(start, EndToEnd)):
+        return reading_pixels(start, config.pixels, config.model, options)
+    if images:
+        raise InputError(
+            f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or visualbert with "
+            "a BERT, or an end-to-end model as --student, or leave --images out"
+        )
+    model = join_to(start, config.model, store.width, **options)
+    check_regions(store, model, config.regions.other_regions)
+    return model
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """One file of captions and how often it is drawn."""
+
+    name: str
+    """What `--regions NAME=STORE` and messages call it: the file without its ending."""
+    file: str
+    """Empty for a task's own texts."""
+    weight: float = 0.0
+    """Of its steps among those of all files; 0: its number of samples."""
+
+
+def _corpora(config: PretrainConfig) -> list[_Corpus]:
+    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
+
+    Raises InputError for a weight that is none, or if some files have one and others have not.
+    """
+    if not config.captions:
+        return [_Corpus(config.task, "")]
+    parts = weighted_files(config.captions, "--captions")
+    files = [file for file, _ in parts]
+    every = dict.fromkeys([*files, *_held_files(config.eval_captions)])
+    alike = len({Path(file).stem for file in every}) < len(every)
+    names = files if alike else [Path(file).stem for file in files]
+    if len(set(files)) < len(files):
+        raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
+    return [_Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
+
+
+def _held_files(captions: Sequence[str]) -> list[str]:
+    """Files of captions that are measured on, of which weights say nothing."""
+    return [weighted(word, "--eval-captions").file for word in captions]
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a model is pre-trained on, or what is held out."""
+
+    corpora: Sequence[_Corpus]
+    samples: list[Samples]
+    """Of every corpus."""
+    stores: list[SeveralStores]
+    """Of every corpus."""
+    left_out: int
+    """Captioned images that the stores lack."""
+    notes: list[str]
+    """What a reader must know of them."""
+    teachers: Sequence[Teacher] = ()
+    """Those that the loop must ask."""
+
+    def places(self) -> list[str]:
+        """Where the regions of all images are: two data sets may call different images alike."""
+        pairs = zip(self.samples, self.stores, strict=True)
+        places = (
+            f"{store.holder(image).folder}: {image}"
+            for samples, store in pairs
+            for images in samples.images
+            for image in images
+        )
+        return list(dict.fromkeys(places))
+
+
+def _phase(design: Design, config: PretrainConfig) -> Phase:
+    """The model's phase on captions or on a task's texts, its steps mixed as asked.
+
+    Raises InputError for ratios that do not fit its kinds of steps.
+    """
+    phase = design.phase
+    if config.task and design.task_phase is not None:
+        phase = design.task_phase
+    if not config.step_mix:
+        return phase
+    kinds = [names for _, names in phase.mix]
+    if len(config.step_mix) != len(kinds) or not all(
+        0 < ratio < float("inf") for ratio in config.step_mix
+    ):
+        told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
+        given = " ".join(f"{ratio:g}" for ratio in config.step_mix)
+        raise InputError(
+            f"--step-mix {given}: expected a number above 0 for each of {design.name}'s kinds of steps here: {told}"
+        )
+    return replace(phase, mix=tuple(zip(config.step_mix, kinds, strict=True)))
+
+
+def _task(config: PretrainConfig) -> Task | None:
+    """The task whose texts are trained on; None for captions."""
+    return named("tasks", Task, config.task).at(Path(config.data)) if config.task else None
+
+
+def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
+    """What a task's training texts are, one version each or all that may be drawn."""
+    folder = Path(config.data)
+    tags = phase.tags and config.regions.tags
+    splits = task.learned(config.train_splits)
+    if config.task_answers == "any":
+        return unlabelled_texts(task, folder, tags, config.partition, splits)
+    if config.task_answers == "judged":
+        if not phase.judged:
+            raise InputError(
+                f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
+            )
+        return [(text,) for text in judged_texts(task, folder, tags, config.partition, splits)]
+    return [(text,) for text in task_texts(task, folder, tags, config.partition, splits)]
+
+
+def _own_objectives(
+    phase: Phase, given: Given, config: PretrainConfig, seed: int
+) -> list[Objective]:
+    """The objectives of the model's phase, with the heads of what it starts from."""
+    torch.manual_seed(seed_of(seed, "init", "heads"))
+    objectives = phase.objectives(given, config)
+    if not all(isinstance(one, Objective) for one in objectives):
+        raise InputError(f"{config.model}: its phase makes something else than objectives")
+    for objective in objectives:
+        check_saved(objective)
+    if not config.random_start:
+        _start_heads(objectives, config)
+    return objectives
+
+
+def _check_grounded(objectives: Sequence[Objective], config: PretrainConfig) -> None:
+    """Raises InputError if captions are to be read without images by an objective that scores these."""
+    blind = [one.name for one in objectives if "regions" in one.needs]
+    if blind and not config.grounded:
+        raise InputError(
+            f"--no-grounded: {blind[0]} of {config.model} reads the image; VisualBERT alone learns from captions"
+        )
+
+
+def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
+    """Heads from the checkpoint or the earlier run: masked LM's, and on a task's texts those of regions, too."""
+    for objective in objectives:
+        if isinstance(objective, MaskedLM):
+            start_lm_head(objective.head, config.student, "bert", objective.starts_from)
+        elif config.task:
+            for name, head in objective.saved().items():
+                load_head(Path(config.student), head, name)
+
+
+def _data(
+    config: PretrainConfig,
+    phase: Phase,
+    versions: Sequence[Sequence[Example]],
+    model: SingleStream,
+    corpora: Sequence[_Corpus],
+    shelf: Shelf,
+    room: Classroom,
+) -> _Data:
+    """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
+    text, _ = model.inputs(config.max_length)
+    stores = [shelf.of(each.name) for each in corpora]
+    texts: list[Samples] = []
+    left_out = 0
+    notes: list[str] = []
+    if config.task_answers != "right":
+        texts.append(DrawnTexts(versions, text, judged=config.task_answers == "judged"))
+    elif config.task:
+        texts.append(TextSamples([examples[0] for examples in versions], text))
+    else:
+        every_caption = config.epoch_of == "captions"
+        for images, lacking, remarks in _captioned(config, corpora, stores):
+            texts.append(CaptionTexts(images, text, phase.pairs, every_caption))
+            left_out += lacking
+            notes += remarks
+    notes += _shared_images(corpora, texts, stores)
+    seeing = Seeing(
+        whole=model.join.whole,
+        tied=model.join.tied,
+        last_pixel=model.join.last_pixel,
+        most=config.regions.most_regions,
+        budget=config.regions.budget,
+        mentioned=config.regions.mentioned,
+    )
+    seen: list[Samples] = []
+    teachers: list[Teacher] = []
+    for samples, store in zip(texts, stores, strict=True):
+        # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+        samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
+        if config.grounded:
+            samples = RegionSamples(samples, store, seeing)
+        if config.grounded and isinstance(model, EndToEnd):
+            samples = Pictured(samples, config.regions.images, model.side, model.long_side)
+            if config.pixels.flip:
+                samples = Mirrored(samples, samples)  # the release leaves captions as they are
+        seen.append(samples)
+    return _Data(corpora, seen, stores, left_out, notes, teachers)
+
+
+def _held_config(config: PretrainConfig) -> PretrainConfig | None:
+    """The run with what is held out in place of what is learned from, so that both are read alike; None without."""
+    if not (config.eval_captions or config.eval_listing or config.eval_splits):
+        return None
+    if config.task:
+        return changed(config, train_splits=config.eval_splits, partition="", flip=False)
+    captions = config.eval_captions or config.captions
+    files = _held_files(captions)
+    splits = config.caption_splits if any(map(has_splits, files)) else ()
+    return changed(
+        config,
+        captions=captions,
+        eval_captions=config.captions,  # files are called as they are in the run
+        caption_splits=config.eval_splits or splits,
+        listing=config.eval_listing,
+        flip=False,
+    )
+
+
+def _held_data(
+    config: PretrainConfig,
+    phase: Phase,
+    task: Task | None,
+    model: SingleStream,
+    shelf: Shelf,
+    room: Classroom,
+) -> _Data | None:
+    """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
+    held = _held_config(config)
+    if held is None:
+        return None
+    versions = []
+    if task is not None:
+        _check_held_splits(task, config)
+        versions = _versions(task, held, phase)
+    return _data(held, phase, versions, model, _corpora(held), shelf, room)
+
+
+def _check_held_splits(task: Task, config: PretrainConfig) -> None:
+    offered = (task.train, *task.dev)
+    for split in config.eval_splits:
+        if split not in offered:
+            raise InputError(
+                f"--eval-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
+            )
+        if split in task.learned(config.train_splits):
+            raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
+
+
+def _captioned(
+    config: PretrainConfig, corpora: Sequence[_Corpus], stores: Sequence[SeveralStores]
+) -> Iterator[tuple[list[Captioned], int, list[str]]]:
+    """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
+    files = [each.file for each in corpora]
+    wanted = Wanted(config.caption_splits, config.columns).of(files)
+    for file, own, store in zip(files, wanted, stores, strict=True):
+        told = Captions(file, own.splits, own.columns).sound()
+        images = keep_listed(told.images, config.listing) if config.listing else told.images
+        found = in_store(images, store, store.name, told.path)
+        if found.missing and not (config.skip_missing and found.images):
+            raise InputError(found.fault)
+        yield found.images, len(found.missing), [*told.guess, *told.notes]
+
+
+def _shared_images(
+    corpora: Sequence[_Corpus], texts: Sequence[Samples], stores: Sequence[SeveralStores]
+) -> list[str]:
+    """Notes on images that several stores hold, or that several corpora name.
+
+    Raises InputError if two corpora name an image that two stores hold: whose regions are whose is not known.
+    """
+    notes = []
+    first: dict[str, int] = {}
+    for number, (each, samples) in enumerate(zip(corpora, texts, strict=True)):
+        store = stores[number]
+        images = list(dict.fromkeys(image for some in samples.images for image in some))
+        # Corpora with stores of their own read their own regions, whatever their images are called.
+        shared = [
+            image
+            for image in images
+            if image in first and stores[first[image]].holder(image) is store.holder(image)
+        ]
+        repeated = store.repeated(images)
+        mixed = sorted(set(repeated) & set(shared))
+        if mixed:
+            other = corpora[first[mixed[0]]]
+            raise InputError(
+                f"--regions: image {mixed[0]!r} is in several stores, and both {other.file} and {each.file} name it "
+                f"({len(mixed):,} such); say whose store is whose: --regions {other.name}=STORE {each.name}=STORE"
+            )
+        if repeated:
+            notes.append(
+                f"{len(repeated):,} images of {each.name} are in several stores, of which the first counts, such as "
+                f"{repeated[0]!r}"
+            )
+        if shared:
+            notes.append(
+                f"{len(shared):,} images of {each.name} are named by an earlier file, too, and share its regions, "
+                f"such as {shared[0]!r}"
+            )
+        for image in images:
+            first.setdefault(image, number)
+    return notes
+
+
+def _sources(
+    data: _Data,
+    phase: Phase,
+    objectives: Sequence[Objective],
+    beside: Sequence[Objective],
+) -> list[Source]:
+    """Every corpus once for each kind of step; objectives beside the model's own score every step.
+
+    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
+    """
+    names = {objective.name for objective in objectives}
+    always = tuple(objective.name for objective in beside)
+    mix = phase.mix or [(1.0, tuple(sorted(names)))]
+    sources = []
+    for each, samples in zip(data.corpora, data.samples, strict=True):
+        weight = each.weight or float(len(samples))
+        for ratio, mixed in mix:
+            present = tuple(name for name in mixed if name in names)
+            if present:
+                name = f"{each.name}: {'+'.join(present)}"
+                sources.append(Source(samples, ratio * weight, (*present, *always), name))
+    return sources
+
+
+def _some(sources: Sequence[Source], config: PretrainConfig) -> list[Source]:
+    """A few samples of every source, evenly spaced."""
+    most = ASKED_PIXELS if config.regions.images else ASKED
+    world = PartialState().num_processes  # each of which has a share
+    return [
+        replace(one, samples=Chosen(one.samples, thinned(range(len(one.samples)), most)))
+        for one in sources
+        if len(one.samples) >= world
+    ]
+
+
+def _text_alone(
+    config: PretrainConfig, model: SingleStream, sources: Sequence[Source], place: Path
+) -> list[Source]:
+    """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
+
+    They are kept tokenised below the folder `place`.
+    """
+    if not config.text:
+        return []
+    text, _ = model.inputs(config.max_length)
+    share = sum(source.ratio for source in sources)
+    files = weighted_files(config.text, "--text")
+    alone = corpus_samples([each.file for each in files], "blocks", text, place)
+    source = Source(alone, share, ("masked_lm",), "text alone", counts=False)
+    return sectioned(source, alone.bounds, files)
+
+
+def _notes(
+    phase: Phase, objectives: Sequence[Objective], task: Task | None, config: PretrainConfig
+) -> list[str]:
+    """What a reader must know of this run: labels that were told, and kinds of steps that it has none of."""
+    names = {objective.name for objective in objectives}
+    reason = "the store's regions have no classes"
+    if config.region_classes == "none":
+        reason = "--region-classes none"
+    notes = []
+    if not is_outside(config.model):  # every design of ours hides words
+        notes += unread(config, ("mlm", *config.objectives), config.inner)
+    if task is not None:
+        notes += _told(task, config)
+    for _, mixed in phase.mix:
+        if not names & set(mixed):
+            notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
+    return notes
+
+
+def _told(task: Task, config: PretrainConfig) -> list[str]:
+    """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
+    is_told = isinstance(task.form, Answer | Choose) or config.task_answers == "judged"
+    if config.task_answers == "any" or not is_told:
+        return []
+    held = [split for split in task.dev if split in config.train_splits]
+    if held:
+        return [
+            f"this model has read the right answers of {' and '.join(held)} of {task.name}: scores there after it are "
+            "of examples that it knows"
+        ]
+    if config.partition:
+        return []
+    return [
+        f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
+        "few-shot fine-tuning after it do not count as few-shot; --task-answers any or --partition FILE tells none"
+    ]
+
+
+def task_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[Example]:
+    """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
+
+    A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
+    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
+    `partition` they are those of that file's examples; `splits` are those of the task, if not its training split alone.
+    Raises InputError if a multiple choice has no label.
+    """
+    texts = []
+    for example in _within(task, folder, partition, _read(task, folder, splits)):
+        if example.choices and not isinstance(example.label, int):
+            raise InputError(
+                f"{example.id}: a multiple choice without a label cannot be pre-trained on"
+            )
+        if isinstance(example.label, int) and example.choices:
+            example = with_choice(example, example.label)
+        elif isinstance(task.form, Answer):
+            example = replace(example, pair=task.form.best(example.label) or None)
+        texts.append(_as_text(example, tags))
+    return _once(texts, task)
+
+
+def _once(texts: Sequence[Example], task: Task) -> list[Example]:
+    """The texts; where examples are phrases of captions, every caption stands there once (release: Flickr30k)."""
+    if task.form.reads != "phrase":
+        return list(texts)
+    return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
+
+
+def judged_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[Example]:
+    """A task's training texts with labels that say whether they are right: choices, or statements, true or false.
+
+    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for a task of another form.
+    """
+    form = task.form
+    says_it = isinstance(form, Choose) or (isinstance(form, Classify) and len(form.labels) == 2)
+    if not says_it or task.mark is not None:
+        raise InputError(
+            f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
+            "(vcr) or statements that are true or false (nlvr2)"
+        )
+    examples = _within(task, folder, partition, _read(task, folder, splits))
+    without = [example.id for example in examples if example.label is None]
+    if without:
+        raise InputError(f"{without[0]}: nobody says whether it is right ({len(without)} such)")
+    return [replace(_as_text(example, tags), label=example.label) for example in examples]
+
+
+def unlabelled_texts(
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: Sequence[str] = (),
+) -> list[tuple[Example, ...]]:
+    """All versions of each of a task's training texts that somebody could write who has not seen the labels.
+
+    A question with choices is an example with all of them; a question without stands alone. With `partition` they are
+    those of that file's examples; `splits` as for `task_texts`.
+    """
+    examples = _read(task, folder, splits)
+    inside = {example.id for example in _within(task, folder, partition, examples)}
+    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
+    kept = [versions for example, versions in pairs if example.id in inside]
+    texts = [tuple(_as_text(example, tags) for example in versions) for versions in kept]
+    first = {text.id for text in _once([versions[0] for versions in texts], task)}
+    return [versions for versions in texts if versions[0].id in first]
+
+
+def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
+    return together({split: task.read(folder, split) for split in splits or (task.train,)})
+
+
+def _within(
+    task: Task, folder: Path, partition: str, examples: Sequence[Example]
+) -> Sequence[Example]:
+    return taken(examples, Path(partition), task, folder) if partition else examples
+
+
+def _as_text(example: Example, tags: bool) -> Example:
+    """The example without its label, and, but with `tags`, without the places that name objects or phrases."""
+    text = replace(example, label=None, gold=None, official="")
+    if tags and example.objects:
+        return text
+    return replace(text, tags=(), choice_tags=(), objects=0, names=(), mentioned=())

@@ -1,0 +1,92 @@
+"""Put what a run saved on Hugging Face's hub, with a card that says how it was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+
+from groundling.checks.sharing import check_repository
+from groundling.commands.push import PushConfig
+from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.prediction.seeds import chosen
+from groundling.runs.cards import DEFAULTS, card
+from groundling.runs.folder import finished, read_json
+from groundling.settings.training import Sharing
+
+
+def push(config: PushConfig) -> dict[str, Any]:
+    """Upload a finished run's model to `config.to`; returns where it is.
+
+    Raises InputError if the run has not finished, saved no model, or the hub refuses it.
+    """
+    check_repository(config.to)
+    seed = None if config.seed < 0 else config.seed
+    folder = Path(config.run)
+    model = chosen(folder, seed).folder
+    run = _described(folder)
+    result = finished(folder)
+    if result is None:
+        raise InputError(
+            f"{folder}: has not finished, there is no result.json; run its command to the end"
+        )
+    text = _card(config.to, folder, model, run, result)
+    url = _uploaded(model, text, config)
+    return {"pushed": str(model), "to": url}
+
+
+def share(out: str, sharing: Sharing) -> None:
+    """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
+    config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
+    try:
+        push(config)
+    except InputError as error:
+        raise InputError(
+            f"{out}: the run is finished and saved, but not pushed ({error}); try again with "
+            f"`groundling push {out} --to {sharing.push_to_hub}`"
+        ) from None
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """What a run folder says of its run; raises InputError if that is none that saves a model."""
+    run = read_json(folder / "config.json")
+    is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
+    if not is_run or run["kind"] not in list(DEFAULTS):
+        raise InputError(f"{folder}: expected the run folder of {', '.join(DEFAULTS)}")
+    return {"commit": "unknown", **run}
+
+
+def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
+    """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
+    try:
+        return card(name, model, run, result)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{folder}: config.json or result.json is not as a run writes them "
+            f"({type(error).__name__}: {in_one_line(error)})"
+        ) from None
+
+
+def _uploaded(model: Path, text: str, config: PushConfig) -> str:
+    """The address of the model after its upload."""
+    api = HfApi()
+    try:
+        # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
+        private = True if config.private else None
+        url = api.create_repo(config.to, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=config.to,
+            folder_path=model,
+            ignore_patterns=["README.md"],
+            commit_message="Upload with groundling",
+        )
+        api.upload_file(
+            repo_id=config.to,
+            path_or_fileobj=text.encode(),
+            path_in_repo="README.md",
+            commit_message="How it was made",
+        )
+    except Exception as error:  # of the HTTP client, which is another one from version to version
+        raise InputError(f"{config.to}: the hub did not take it ({first_line(error)})") from None
+    return str(url)

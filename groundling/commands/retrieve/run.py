@@ -1,0 +1,318 @@
+"""Image-text retrieval of a CLIP, and of a sentence encoder that speaks its space, as a command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from groundling.commands.retrieve import RetrieveConfig, check
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import Captioned, Captions, joined, keep_listed
+from groundling.data.captions.images import find_images, with_store_ids
+from groundling.data.regions.pictures import decodable
+from groundling.data.samples import Samples, TextSamples
+from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.sentence import Sentence
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.prediction.sentences import reads, sentence_vectors
+from groundling.runs.report import table
+from groundling.runs.run import Run, say_notes
+from groundling.settings.objectives import Targeted
+from groundling.stats.retrieval import (
+    RANKS,
+    TO_IMAGE,
+    TO_TEXT,
+    Numbers,
+    Ranks,
+    chance,
+    compared,
+    image_of_text,
+    ranks,
+    recall,
+)
+from groundling.teachers import Teacher
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.clip_text import ClipSentences
+from groundling.teachers.taught import Taught, each_of
+from groundling.teachers.towers import Towers
+from groundling.training.teaching import place_of_features
+
+WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
+"""Directions as tables call them."""
+TIES = "the right one last"
+"""Of answers that score the same."""
+
+
+class Read(NamedTuple):
+    """Texts as one encoder reads them."""
+
+    vectors: np.ndarray
+    """(C, E) float32, of unit length."""
+    dropped: np.ndarray
+    """(C,) pieces that were cut off each text's end."""
+
+
+class Gallery(NamedTuple):
+    """What is searched and what it is searched for."""
+
+    captioned: Sequence[Captioned]
+    """I images with their texts."""
+    first: np.ndarray
+    """(I + 1,) where each image's texts begin among all C."""
+    pictures: np.ndarray
+    """(I, E) float32, of unit length."""
+
+    @property
+    def texts(self) -> list[str]:
+        """All C texts, image by image."""
+        return [text for image in self.captioned for text in image.captions]
+
+
+def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
+    """Recall at 1, 5 and 10 and the median rank, of texts for images and back, beside what chance gives.
+
+    With a student, its vectors of the texts search the same images; differences and ratios have paired intervals, and
+    texts that the model's own side cannot read whole are counted by themselves. Prints a table, and returns what it
+    writes to `out/result.json`. Of several processes each compares everything.
+
+    Raises:
+        InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
+            student's vectors have not the width of the model's space.
+    """
+    check(config, out)
+    # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
+    captioned, left_out = _captioned(config)
+    image = load_clip_image(config.model)
+    towers = Towers(image, None)
+    student = _student(config, image.width)
+    run = Run(out, "retrieve", asdict(config), _inputs(config), config.cpu)
+    result = run.result
+    cache = place_of_features(config.teacher_cache, run.folder)
+    if result is None:
+        towers.to(run.state.device)
+        gallery = _gallery(captioned, towers, config.images, cache)
+        read, told = _texts(gallery.texts, student, config, run.state.device, cache)
+        head: dict[str, Any] = {"images": len(captioned), **left_out}
+        head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
+        head |= {"of_equals": TIES}
+        result = run.finish(head | _numbers(gallery, read, told, config.seed))
+    if run.state.is_main_process:
+        print(_told(result))
+    return result
+
+
+def _inputs(config: RetrieveConfig) -> dict[str, str | Path]:
+    return {
+        "model": config.model,
+        "captions": config.captions,
+        "images": config.images,
+        "listing": config.listing,
+        "student": config.student,
+    }
+
+
+class SentenceEncoder(NamedTuple):
+    """A text encoder that says sentence vectors."""
+
+    text: TextEncoder
+    sentence: Sentence
+    max_length: int
+    """Pieces of a text that it reads."""
+
+    def read(self, texts: Sequence[str], source: str) -> Read:
+        """The texts as it reads them; raises InputError, naming its `source`, for what is no number."""
+        vectors, dropped = sentence_vectors(self.text, self.sentence, texts, self.max_length)
+        if not torch.isfinite(vectors).all():
+            raise InputError(f"{source}: its sentence vectors are not finite numbers")
+        return Read(F.normalize(vectors.float(), dim=-1).numpy(), dropped)
+
+
+def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
+    """The student, if there is one; raises InputError if its vectors are not `width` numbers."""
+    if not config.student:
+        return None
+    text = load_text_encoder(config.student)
+    if text.sentence is None:
+        raise InputError(
+            f"{config.student}: no folder of sentence-transformers, modules.json is missing; "
+            "`adapt --keep-projection` writes one"
+        )
+    any_states = torch.zeros(1, 1, text.sizes.text)
+    own = text.sentence.vectors(any_states, torch.ones(1, 1, dtype=torch.bool)).shape[1]
+    if own != width:
+        raise InputError(
+            f"{config.student}: its vectors have {own} numbers, but the space of {config.model} has {width}; "
+            "expected what `adapt --keep-projection` made with this very teacher"
+        )
+    length = min(config.max_length or reads(text, text.sentence), text.max_length)
+    return SentenceEncoder(text, text.sentence, length)
+
+
+def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]:
+    """The images with their texts, and what is told of those left out.
+
+    Raises InputError if fewer than two are there, or one does not decode.
+    """
+    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    images = keep_listed(told.images, config.listing) if config.listing else told.images
+    found = find_images(images, config.images, told.path)
+    images = found.kept(config.skip_missing, config.images)
+    images, bad = decodable(images, config.images, config.skip_bad)
+    if len(images) < 2:
+        raise InputError(
+            f"{config.captions}: {len(images)} image to search; expected at least 2, or every text finds its own"
+        )
+    images = with_store_ids(images)
+    texts = [replace(one, captions=joined(one.captions, config.join_captions)) for one in images]
+    left_out = {
+        "missing_images": len(found.missing),
+        "bad_images": len(bad),
+        "bad_images_named": bad,
+    }
+    notes = [*told.notes, *found.notes]
+    say_notes(notes)
+    return texts, left_out | ({"notes": notes} if notes else {})
+
+
+def _gallery(captioned: Sequence[Captioned], towers: Towers, folder: str, cache: Path) -> Gallery:
+    """The images with their embeddings; raises InputError if one is no image, or shares its name with another."""
+    teacher = ClipTeacher(towers, ("clip_image",), Targeted(teacher_images=folder))
+    (part,) = teacher.parts()
+    examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
+    teacher.fit(TextSamples(examples, None))
+    pictures, _ = _features(examples, part, "clip_image", cache / part.name)
+    first = np.cumsum([0, *(len(image.captions) for image in captioned)])
+    return Gallery(captioned, first, pictures)
+
+
+def _texts(
+    texts: Sequence[str],
+    student: SentenceEncoder | None,
+    config: RetrieveConfig,
+    device: torch.device,
+    cache: Path,
+) -> tuple[dict[str, Read], dict[str, dict[str, Any]]]:
+    """The texts as each side reads them, and how long a text it can read."""
+    own = ClipSentences(*load_clip_text(config.model), max_windows=config.windows)
+    own.to(device)
+    read = {"model": _own_texts(texts, own, cache / own.name)}
+    told = {"model": {"window": own.windows.limit, "windows": config.windows}}
+    if student is not None:
+        student.text.to(device)
+        read["student"] = student.read(texts, config.student)
+        told["student"] = {"max_length": student.max_length}
+    return read, told
+
+
+def _own_texts(texts: Sequence[str], teacher: ClipSentences, folder: Path) -> Read:
+    """Texts as the model's own text side reads them."""
+    examples = [Example(str(number), text) for number, text in enumerate(texts)]
+    vectors, dropped = _features(examples, teacher, "sentence", folder)
+    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Read(vectors / np.maximum(norm, 1e-12), dropped)
+
+
+def _features(
+    examples: Sequence[Example], teacher: Teacher, name: str, folder: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """A teacher's feature (N, E) of every example, computed once and kept, and what was cut off each, (N,)."""
+    samples: Samples = Taught(TextSamples(examples, None), teacher, folder=folder)
+    each = [(sample.features[name], sample.dropped) for sample in each_of(samples)]
+    return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
+
+
+def _numbers(
+    gallery: Gallery, read: dict[str, Read], told: dict[str, dict[str, Any]], seed: int
+) -> dict[str, Any]:
+    """What each side finds, who finds more, and the same of the texts that the model cannot read whole."""
+    found = {
+        side: ranks(texts.vectors, gallery.pictures, gallery.first) for side, texts in read.items()
+    }
+    result: dict[str, Any] = {"chance": chance(gallery.first)}
+    for side, one in found.items():
+        cut = read[side].dropped
+        result[side] = {
+            **told[side],
+            "truncated_texts": int((cut > 0).sum()),
+            "dropped_pieces": int(cut.sum()),
+            **{way: recall(own) for way, own in one.by_way().items()},
+        }
+    images = {TO_IMAGE: image_of_text(gallery.first), TO_TEXT: np.arange(len(gallery.pictures))}
+    if "student" in found:
+        ways = zip(found["student"].by_way().items(), found["model"].by_way().values(), strict=True)
+        result["student_less_model"] = {
+            way: compared(mine, others, images[way], seed) for (way, mine), others in ways
+        }
+    cut = read["model"].dropped > 0
+    if cut.any():
+        result["of_texts_the_model_truncates"] = _of_some(found, cut, images[TO_IMAGE], seed)
+    return result
+
+
+def _of_some(
+    found: dict[str, Ranks], chosen: np.ndarray, image: np.ndarray, seed: int
+) -> dict[str, Any]:
+    """Text to image, of the chosen (C,) texts alone."""
+    result: dict[str, Any] = {"texts": int(chosen.sum())}
+    result |= {side: recall(one.text[chosen]) for side, one in found.items()}
+    if "student" in found:
+        mine, others = found["student"].text[chosen], found["model"].text[chosen]
+        result["student_less_model"] = compared(mine, others, image[chosen], seed)
+    return result
+
+
+# -- for people ------------------------------------------------------------------------------------------------------
+
+
+def _told(result: dict[str, Any]) -> str:
+    """The result as a table, and a sentence each on what was cut and on who finds more."""
+    sides = [side for side in ("model", "student") if side in result]
+    rows = []
+    for way, name in WAYS.items():
+        rows.append(_row(f"{name}: chance", result["chance"][way]))
+        rows += [_row(f"{name}: {side}", result[side][way]) for side in sides]
+    some = result.get("of_texts_the_model_truncates")
+    if some is not None:
+        name = f"{WAYS[TO_IMAGE]}, {some['texts']:,} truncated"
+        rows += [_row(f"{name}: {side}", some[side]) for side in sides]
+    lines = [f"{result['images']:,} images, {result['texts']:,} texts", table(rows)]
+    if result["bad_images"]:
+        first = result["bad_images_named"][0]
+        lines.append(
+            f"left out: {result['bad_images']:,} images do not decode, the first is {first}"
+        )
+    for side in sides:
+        cut = result[side]["truncated_texts"]
+        pieces = result[side]["dropped_pieces"]
+        lines.append(f"truncated by the {side}: {cut:,} texts, {pieces:,} pieces")
+    for way, name in WAYS.items():
+        if "student" in sides:
+            lines.append(_verdict(name, result["student_less_model"][way]))
+    if some is not None and "student" in sides:
+        lines.append(_verdict("of truncated texts", some["student_less_model"]))
+    return "\n".join(lines)
+
+
+def _row(name: str, numbers: Numbers) -> dict[str, str]:
+    row = {"": name}
+    row |= {f"R@{rank}": f"{numbers[f'r@{rank}']:.2f}" for rank in RANKS}
+    return row | {"median rank": f"{numbers['median_rank']:g}"}
+
+
+def _verdict(name: str, told: dict[str, Any]) -> str:
+    """Who finds more among the first ten."""
+    gap = told["r@10"]
+    low, high = gap["interval"]
+    line = f"{name}: R@10 of student less model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    ratio = told["r@10_ratio"]
+    if ratio["value"] is None:
+        return line
+    ends = "" if ratio["interval"] is None else " [{:.3f}, {:.3f}]".format(*ratio["interval"])
+    return f"{line}, ratio {ratio['value']:.3f}{ends}"

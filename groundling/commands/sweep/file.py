@@ -1,0 +1,341 @@
+"""A sweep's file: variants, tasks, data, and what a paper says of their settings. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from groundling.commands.sweep.fits import check_fits
+from groundling.commands.sweep.paper import REFERENCE, Note, read_notes
+from groundling.commands.sweep.parts import (
+    SEEDS,
+    Notes,
+    PaperTable,
+    Pretraining,
+    Source,
+    Sweep,
+    Tuning,
+    Variant,
+)
+from groundling.commands.sweep.settings import DEFAULTS, Filled, filled
+from groundling.core.errors import InputError
+from groundling.data.tables.tables import read_text
+from groundling.studies.papers.published import PUBLISHED
+
+TABLES = {
+    "seeds": int,
+    "adapt_every_seed": bool,
+    "paper": dict,
+    "data": dict,
+    "weights": dict,
+    "with": dict,
+    "pretrain": dict,
+    "adapt": dict,
+    "tune": dict,
+    "tasks": dict,
+    "variants": dict,
+    "tables": dict,
+}
+"""What a sweep's file may hold."""
+KINDS = {
+    int: "a whole number",
+    bool: "true or false",
+    dict: "a table",
+    list: "a list",
+    str: "a text",
+}
+MADE_BY = ("regions", "partition", "shift", "finetune")
+"""Commands that a `[data.NAME]` may be made by."""
+MOST_PARTS = 32
+"""Of a key: the parser's time grows with their square."""
+MANY_PARTS = re.compile(
+    r"""(?:^|[\[{,])\s*+(?:(?:[\w-]++|"[^"]*+"|'[^']*+')\s*+\.\s*+)"""
+    f"{{{MOST_PARTS}}}"
+)
+OF_SOURCE = {"path": str, "title": str, "get": str, "kind": str}
+OF_DATA = {**OF_SOURCE, "examples": int, "tokens": int}
+OF_WEIGHTS = {**OF_SOURCE, "size": str, "answers": str}
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Settings of one table of the file."""
+
+    where: str
+    values: Mapping[str, Any]
+    notes: Notes
+
+
+class _File:
+    """A sweep's file while it is read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self.content = _content(path)
+        self.shared: dict[str, _Layer] = {}
+        """Settings that several tables share, by the name after `with.`."""
+        self.used: set[str] = set()
+        for name, table in self.content.get("with", {}).items():
+            self.shared[name] = self._layer(table, f'[with."{name}"]')
+
+    def where(self, table: str) -> str:
+        return f"{self.path}, {table}"
+
+    def _layer(self, table: object, name: str) -> _Layer:
+        where = self.where(name)
+        if not isinstance(table, dict):
+            raise InputError(f"{where}: {table!r}, expected a table")
+        rest = dict(table)
+        notes = read_notes(rest.pop("paper", {}), where)
+        if notes and "paper" not in self.content:
+            raise InputError(f"{self.path}: notes of a paper, but no [paper] table with its title")
+        return _Layer(where, rest, notes)
+
+    def layers(self, table: object, name: str) -> list[_Layer]:
+        """A table's settings, behind those of the shared ones that its `with` names."""
+        own = self._layer(table, name)
+        values = dict(own.values)
+        wanted = values.pop("with", [])
+        if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
+            raise InputError(f"{own.where}: with = {wanted!r}, expected a list of [with.NAME]")
+        for one in wanted:
+            if one not in self.shared:
+                offered = ", ".join(self.shared) or "none"
+                raise InputError(f"{own.where}: with: no [with.{one}] table; there are: {offered}")
+        self.used.update(wanted)
+        return [*(self.shared[one] for one in wanted), replace(own, values=values)]
+
+    def sweep(self) -> Sweep:
+        content = self.content
+        sources = self._sources()
+        pretrainings = [self._pretraining(*item) for item in content.get("pretrain", {}).items()]
+        adapting = self._layer(content.get("adapt", {}), "[adapt]")
+        adapted = filled(DEFAULTS["adapt"], adapting.values, adapting.where)
+        variants = [
+            self._variant(name, table, adapted, adapting.notes)
+            for name, table in content["variants"].items()
+        ]
+        tuning = self._layer(content.get("tune", {}), "[tune]")
+        _check_no_model(tuning.values, tuning.where)
+        tuned = filled(DEFAULTS["finetune"], tuning.values, tuning.where)
+        tunings = [
+            self._tuning(name, table, tuned, tuning.notes)
+            for name, table in content["tasks"].items()
+        ]
+        default = _seeds(tuning.values, tuning.where) or _seeds(content, str(self.path)) or SEEDS
+        unused = [name for name in self.shared if name not in self.used]
+        if unused:
+            raise InputError(f"{self.where(f'[with.{unused[0]}]')}: no table has it in its `with`")
+        what = Sweep(
+            tuple(variants),
+            tuple(tunings),
+            default,
+            content.get("adapt_every_seed", False),
+            tuple(pretrainings),
+            sources,
+            tuple(self._table(*item) for item in content.get("tables", {}).items()),
+            self._title(),
+        )
+        check_fits(what, self.path)
+        return what
+
+    def _title(self) -> str:
+        about = self.content.get("paper")
+        if about is None:
+            return ""
+        where = self.where("[paper]")
+        _check_keys(about, {"title": str}, where)
+        if not about.get("title"):
+            raise InputError(f"{where}: no title, which says what is reproduced")
+        return str(about["title"])
+
+    def _sources(self) -> dict[str, Source]:
+        sources = {}
+        for family, known in (("data", OF_DATA), ("weights", OF_WEIGHTS)):
+            for name, table in self.content.get(family, {}).items():
+                reference = f"{family}:{name}"
+                if not REFERENCE.fullmatch(reference):
+                    raise InputError(
+                        f"{self.path}: [{family}.{name}], expected letters, digits, - and _"
+                    )
+                sources[reference] = self._source(reference, table, known)
+        return sources
+
+    def _source(self, name: str, table: object, known: Mapping[str, type]) -> Source:
+        where = self.where(f"[{name.replace(':', '.')}]")
+        if not isinstance(table, dict):
+            raise InputError(f"{where}: {table!r}, expected a table")
+        rest = dict(table)
+        command = next((one for one in MADE_BY if one in rest and name.startswith("data:")), "")
+        settings: Filled = (None, None)
+        if command:
+            settings = filled(DEFAULTS[command], rest.pop(command), f"{where}.{command}")
+        _check_keys(rest, known, where, also=MADE_BY if name.startswith("data:") else ())
+        if not rest.get("path"):
+            raise InputError(f"{where}: no path")
+        is_made_or_hub = bool(command) or name.startswith("weights:")
+        if not rest.get("get") and not is_made_or_hub:
+            raise InputError(f"{where}: no `get`, which says where to obtain it")
+        rest.setdefault("title", name.partition(":")[2])
+        return Source(name=name, command=command, settings=settings, **rest)
+
+    def _pretraining(self, name: str, table: object) -> Pretraining:
+        layers = self.layers(table, f'[pretrain."{name}"]')
+        return Pretraining(name, *_filled_by(layers, DEFAULTS["pretrain"], {}))
+
+    def _variant(self, name: str, table: object, adapting: Filled, adapt_notes: Notes) -> Variant:
+        own = self._layer(table, f'[variants."{name}"]')
+        where = own.where
+        rest = dict(own.values)
+        texts = {key: rest.pop(key, "") for key in ("model", "published")}
+        _check_keys(texts, dict.fromkeys(texts, str), where)
+        model, published = texts["model"], texts["published"]
+        tune = rest.pop("tune", {})
+        if not isinstance(tune, dict):
+            raise InputError(f"{where}: tune = {tune!r}, expected a table")
+        if "with" in tune:
+            raise InputError(f"{where}.tune: `with` belongs beside `tune`, not inside")
+        layers = self.layers({"with": rest.pop("with", []), **tune}, f'[variants."{name}"].tune')
+        merged: dict[str, Any] = {}
+        tune_notes: dict[str, Note] = {}
+        for layer in layers:
+            # A mistake is told now, not after hours.
+            filled(DEFAULTS["finetune"], layer.values, layer.where)
+            _check_no_model(layer.values, layer.where)
+            _check_no_seeds(layer)
+            merged |= layer.values
+            tune_notes |= layer.notes
+        if published and published not in PUBLISHED:
+            raise InputError(
+                f"{where}: published = {published!r}, expected one of {', '.join(PUBLISHED)}"
+            )
+        scores = _scores(rest.pop("scores", {}), where)
+        config, training = filled(adapting, rest, where)
+        notes = {**adapt_notes, **own.notes}
+        given = tuple(merged.items())
+        return Variant(name, config, training, model, published, given, notes, tune_notes, scores)
+
+    def _tuning(self, name: str, table: object, tuning: Filled, notes: Notes) -> Tuning:
+        layers = self.layers(table, f'[tasks."{name}"]')
+        own = layers[-1]
+        _check_no_model(own.values, own.where)
+        named = [layer.values["task"] for layer in layers if "task" in layer.values]
+        task = str(named[-1]) if named else name
+        called = name if task != name else ""
+        base = (replace(tuning[0], task=name, called=called), tuning[1])
+        (config, training), notes = _filled_by(layers, base, notes)
+        if config.own.label and "task" not in own.values:  # one's own file makes the task
+            config = replace(config, task="", called=name)
+        return Tuning(config, training, _seeds(own.values, own.where), notes)
+
+    def _table(self, name: str, table: object) -> PaperTable:
+        where = self.where(f'[tables."{name}"]')
+        if not isinstance(table, dict):
+            raise InputError(f"{where}: {table!r}, expected a table")
+        _check_keys(table, {"rows": list, "columns": list}, where)
+        for key in ("rows", "columns"):
+            texts = table.get(key)
+            if not texts or not all(isinstance(one, str) for one in texts):
+                raise InputError(f"{where}: {key} = {texts!r}, expected a list of texts")
+        return PaperTable(name, tuple(table["rows"]), tuple(table["columns"]))
+
+
+def read_sweep(path: str | Path) -> Sweep:
+    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]` (and `.tune`).
+
+    Keys are the flags' names. `seeds` may stand above all tables, in `[tune]`, and in a task's own table; the most
+    special one counts. A paper's experiments also have `[paper]`, `[data.NAME]`, `[weights.NAME]`, `[pretrain.NAME]`,
+    `[with.NAME]` (settings that several tables share), `[tables."name"]`, and a `paper` table beside settings; see
+    docs/reproduce.md. Raises InputError naming the table and key that is unknown or of a wrong type.
+    """
+    return _File(path).sweep()
+
+
+def _filled_by(
+    layers: Sequence[_Layer], defaults: Filled, notes: Notes
+) -> tuple[Filled, dict[str, Note]]:
+    """Settings and notes with those of several tables, of which the last one counts."""
+    settings = defaults
+    said = dict(notes)
+    for layer in layers:
+        settings = filled(settings, layer.values, layer.where)
+        said |= layer.notes
+    return settings, said
+
+
+def _seeds(table: Mapping[str, Any], where: str) -> int:
+    """A table's `seeds`, 0 if it has none; raises InputError if they are fewer than 1."""
+    if "seeds" not in table:
+        return 0
+    seeds = int(table["seeds"])
+    if seeds < 1:
+        raise InputError(f"{where}: seeds = {seeds}, expected at least 1")
+    return seeds
+
+
+def _content(path: str | Path) -> dict[str, Any]:
+    """The file, with tables where tables belong."""
+    text = read_text(path)
+    for number, line in enumerate(text.split("\n"), 1):
+        if MANY_PARTS.search(line):
+            raise InputError(f"{path}, line {number}: a key of more than {MOST_PARTS} parts")
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML ({error})") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: a number of too many digits, or nested too deep") from None
+    for key, value in content.items():
+        if key not in TABLES:
+            raise InputError(f"{path}: unknown key {key!r}; expected {', '.join(sorted(TABLES))}")
+        if type(value) is not TABLES[key]:
+            raise InputError(f"{path}: {key} = {value!r}, expected {KINDS[TABLES[key]]}")
+    for key in ("tasks", "variants"):
+        tables = content.get(key)
+        if not tables or not all(isinstance(table, dict) for table in tables.values()):
+            raise InputError(f"{path}: no [{key}.NAME] table")
+    return content
+
+
+def _check_keys(
+    table: Mapping[str, Any],
+    known: Mapping[str, type],
+    where: str,
+    also: Iterable[str] = (),
+) -> None:
+    """Raises InputError for a key that a table does not have, or a value of another type."""
+    for key, value in table.items():
+        if key not in known:
+            expected = ", ".join([*known, *also])
+            raise InputError(f"{where}: unknown key {key!r}; expected {expected}")
+        if type(value) is not known[key]:
+            raise InputError(f"{where}: {key} = {value!r}, expected {KINDS[known[key]]}")
+
+
+def _check_no_model(table: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for a model among the settings of a fine-tuning: it would be replaced by each variant's."""
+    if "model" in table:
+        raise InputError(
+            f"{where}: model = {table['model']!r}; a model belongs in the table of a variant"
+        )
+
+
+def _check_no_seeds(layer: _Layer) -> None:
+    if "seeds" in layer.values:
+        raise InputError(
+            f"{layer.where}: seeds = {layer.values['seeds']}; every variant has the same seeds, "
+            "which belong above all tables, in [tune] or in a task's own table"
+        )
+
+
+def _scores(table: object, where: str) -> dict[str, float]:
+    if not isinstance(table, dict) or not all(
+        type(value) in (int, float) and math.isfinite(value) for value in table.values()
+    ):
+        raise InputError(f"{where}: scores = {table!r}, expected a number for each task")
+    return table

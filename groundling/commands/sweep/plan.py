@@ -1,0 +1,333 @@
+"""What a sweep would run: every command, its settings beside the paper's, data, steps, hours. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from groundling.commands.sweep.paper import mark, spelt
+from groundling.commands.sweep.parts import Source, Sweep, references
+from groundling.commands.sweep.settings import DEFAULTS, Filled
+from groundling.commands.sweep.starts import held_back
+from groundling.commands.sweep.steps import Step
+from groundling.settings.fields import flat
+from groundling.settings.training import TrainConfig
+
+ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
+"""Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
+INPUTS = ("model", "student", "task")
+"""Settings that are inputs even where they name no data and no weights."""
+INSTEAD = {"batch": "batch_tokens", "warmup": "warmup_steps", "epochs": "steps"}
+"""Settings that a plan leaves out where another one stands in their place."""
+NEVER = ("called", "cpu", "seed")
+"""Settings that a plan does not show: they do not change what is reproduced."""
+
+TOKENS_A_SECOND = {"base": 80_000, "large": 22_000}
+"""Tokens (pieces and regions) that one GPU trains on in a second, by the model's size: a rough guess.
+
+Six floating-point operations for each of the encoder's weights (85 and 302 million) and each token, at 40 trillion a
+second, which is a third of what a V100 can do in half precision.
+"""
+REGIONS = 36
+"""Regions of a row, where nobody says how many."""
+ROWS = {"vcr": 4, "nlvr2": 2, "swag": 4}
+"""Rows of an example by the kind of its data: a choice or an image each; of other kinds, one."""
+BASIS = (
+    "Hours are a rough guess: one GPU that trains on 80,000 (base) or 22,000 (large) tokens a second, without "
+    "evaluation, teachers or ResNets. Measure a step on yours and pass --seconds-per-step."
+)
+LEGEND = "same: as the paper prints it; differs: and why; ours: the paper gives none; input: data or weights, above."
+WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step costs; None where nobody can say."""
+
+    examples: int | None
+    """Training examples."""
+    steps: int | None
+    """Optimizer steps, of one seed."""
+    hours: float | None
+    """Of one GPU, of all seeds."""
+
+
+class Plan:
+    """A sweep's steps with what they cost and need."""
+
+    def __init__(self, what: Sweep, steps: Sequence[Step], seconds_per_step: float = 0.0) -> None:
+        self.what = what
+        self.steps = list(steps)
+        self.seconds_per_step = seconds_per_step
+        self.titles = what.titles
+        self.costs = {step.name: self._cost(step) for step in self.steps}
+        self.notes = held_back(self.steps, what.sources)
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """The data and weights that steps need, in the file's order."""
+        needed = {name for step in self.steps for name in step.needs}
+        return [source for name, source in self.what.sources.items() if name in needed]
+
+    def _cost(self, step: Step) -> Cost:
+        config, training = step.settings
+        if training is None:
+            return Cost(None, None, None)
+        examples = self._examples(config)
+        if step.command == "pretrain" and config.text and examples:
+            # An epoch is one of the captions; text alone is drawn as often.
+            steps = _optimizer_steps(training, 2 * examples)
+        else:
+            steps = _optimizer_steps(training, examples)
+        seconds = self.seconds_per_step or self._seconds(step)
+        if steps is None or not seconds:
+            return Cost(examples, steps, None)
+        return Cost(examples, steps, step.values.get("seeds", 1) * steps * seconds / 3600)
+
+    def _examples(self, config: Any) -> int | None:
+        """Training examples, as far as the file tells: those of a partition, or of data or captions."""
+        values = {one.name: vars(group)[one.name] for group, one in flat(config)}
+        counts = [
+            sum(self.what.sources[name].examples for name in references(values.get(key, "")))
+            for key in ("partition", "data", "captions", "text")
+        ]
+        known = next((count for count in counts if count), None)
+        most = values.get("max_train", 0)
+        return min(known, most) if known and most else known
+
+    def _seconds(self, step: Step) -> float | None:
+        """Of an optimizer step on one GPU; None where nobody knows the model's size or the length of a row."""
+        _, training = step.settings
+        speed = TOKENS_A_SECOND.get(self._size(step))
+        if speed is None:
+            return None
+        values = step.values
+        if values.get("inner") == "villa":
+            speed /= 1 + values["adversarial_passes"]
+        if values.get("batch_tokens"):
+            return values["batch_tokens"] * training.accumulate / speed
+        kinds = [self.what.sources[name] for name in references(values.get("data", ""))]
+        rows = ROWS.get(kinds[0].kind, 1) if kinds else 1
+        tokens = kinds[0].tokens if kinds else 0
+        if not tokens:
+            has_regions = bool(values.get("regions"))
+            regions = (values["most_regions"] or REGIONS) if has_regions else 0
+            tokens = values["max_length"] + regions
+        return training.batch * rows * tokens / speed
+
+    def _size(self, step: Step) -> str:
+        """The size of a step's model: of the weights that it, or what comes before it, starts from."""
+        values = step.values
+        for key in ("model", "student"):
+            for name in references(values.get(key, "")):
+                if self.what.sources[name].size:
+                    return self.what.sources[name].size
+        before = {one.name: one for one in self.steps}
+        for name in step.after:
+            size = self._size(before[name])
+            if size:
+                return size
+        return ""
+
+    def rows(self, step: Step) -> dict[str, dict[str, str]]:
+        """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
+        defaults = _values(DEFAULTS[step.command])
+        rows = {}
+        for name, value in step.values.items():
+            note = step.notes.get(name)
+            told = note is not None or name in ALWAYS or value != defaults[name]
+            if name in NEVER or not told:
+                continue
+            if step.values.get(INSTEAD.get(name, "")):
+                continue
+            rows[name] = {
+                "here": spelt(value, self.titles),
+                "paper": note.printed if note else "-",
+                "where": note.source if note else "-",
+                "mark": "input" if name in INPUTS and not note else mark(note, value, self.titles),
+            }
+        return rows
+
+    @cached_property
+    def told(self) -> dict[str, dict[str, dict[str, str]]]:
+        """`rows` of every step, by its name."""
+        return {step.name: self.rows(step) for step in self.steps}
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines: sources, steps with every told setting, and totals."""
+        return {
+            "paper": self.what.title,
+            "sources": [_source_json(source) for source in self.sources],
+            "jobs": [self._step_json(step) for step in self.steps],
+            "notes": self.notes,
+            "gpu_hours": _sum(cost.hours for cost in self.costs.values()),
+            "basis": BASIS,
+        }
+
+    def _step_json(self, step: Step) -> dict[str, Any]:
+        cost = self.costs[step.name]
+        return {
+            "name": step.name,
+            "command": step.command,
+            "after": list(step.after),
+            "needs": list(step.needs),
+            "out": str(step.out),
+            "examples": cost.examples,
+            "optimizer_steps": cost.steps,
+            "seeds": step.values.get("seeds", 1),
+            "gpu_hours": cost.hours,
+            "settings": self.told[step.name],
+        }
+
+    def lines(self) -> list[str]:
+        """Everything as plain text of at most 120 columns."""
+        title = self.what.title or "A sweep"
+        lines = [f"# {title}", ""]
+        lines += self._source_lines()
+        lines += self._job_lines()
+        for note in self.notes:
+            lines += [*textwrap.wrap(f"note: {note}", WIDTH), ""]
+        return [*lines, *self._setting_lines()]
+
+    def _source_lines(self) -> list[str]:
+        if not self.sources:
+            return []
+        lines = ["## Data and weights", ""]
+        rows = [("name", "what", "there?", "path, and where it is missing: how to get it")]
+        for source in self.sources:
+            about = source.path
+            if _state(source) == "missing":
+                about = f"{source.path}; {source.get}"
+            rows.append((source.name, source.title, _state(source), about))
+        return [*lines, *columns(rows, (24, 22, 9, 0)), ""]
+
+    def _job_lines(self) -> list[str]:
+        rows = [("job", "command", "examples", "steps", "seeds", "GPU hours")]
+        for step in self.steps:
+            rows.append((step.name, step.command, *self._cost_cells(step)))
+        known = [cost.hours for cost in self.costs.values() if cost.hours is not None]
+        trained = [step for step in self.steps if step.settings[1] is not None]
+        total = f"{len(self.steps)} jobs; {_hours(sum(known))} GPU hours for {len(known)} of {len(trained)} trainings."
+        widths = (0, 9, 9, 9, 5, 9)
+        return ["## Jobs", "", *columns(rows, widths), "", total, *textwrap.wrap(BASIS, WIDTH), ""]
+
+    def _cost_cells(self, step: Step) -> tuple[str, str, str, str]:
+        """Examples, steps, seeds and hours, as a table shows them."""
+        cost = self.costs[step.name]
+        if step.settings[1] is None:
+            return "-", "-", "-", "-"
+        seeds = str(step.values.get("seeds", 1))
+        return _number(cost.examples), _number(cost.steps), seeds, _hours(cost.hours)
+
+    def _setting_lines(self) -> list[str]:
+        """Settings beside the paper's: what all runs share, then a task's, then a variant's, then a job's own."""
+        lines = ["## Settings beside the paper's", "", LEGEND, ""]
+        told = dict(self.told)
+        for heading, names in self._groups():
+            common = _common([told[name] for name in names])
+            if not common:
+                continue
+            for name in names:
+                told[name] = {key: row for key, row in told[name].items() if key not in common}
+            rows = [("setting", "here", "paper", "section", "")]
+            for key, row in common.items():
+                rows.append((key, row["here"], row["paper"], row["where"], row["mark"]))
+            lines += [f"### {heading}", "", *columns(rows, (18, 26, 18, 18, 0)), ""]
+        return lines
+
+    def _groups(self) -> list[tuple[str, list[str]]]:
+        """Jobs that may share settings, from many to few; what makes data or models shares none with the others."""
+        tuned = [step for step in self.steps if step.task]
+        groups: dict[str, list[str]] = {}
+        for step in self.steps:
+            if step.command == "adapt":
+                groups.setdefault("Every adaptation", []).append(step.name)
+        for step in tuned:
+            groups.setdefault("Every fine-tuning", []).append(step.name)
+        for step in tuned:
+            groups.setdefault(f"Task {step.task}", []).append(step.name)
+        for step in tuned:
+            groups.setdefault(f"Variant {step.variant}", []).append(step.name)
+        for step in self.steps:
+            groups[f"Job {step.name}"] = [step.name]
+        return list(groups.items())
+
+
+def _values(settings: Filled) -> dict[str, Any]:
+    return {one.name: vars(group)[one.name] for config in settings for group, one in flat(config)}
+
+
+def _common(tables: Sequence[dict[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+    """The rows that all tables have alike."""
+    first, *others = tables
+    return {name: row for name, row in first.items() if all(one.get(name) == row for one in others)}
+
+
+def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
+    if training.steps:
+        return training.steps
+    if examples is None or vars(training).get("batch_tokens"):
+        return None
+    # Rounded as `feed.steps_of` rounds.
+    return max(1, math.floor(round(training.epochs * examples / training.batch, 10)))
+
+
+def _state(source: Source) -> str:
+    if Path(source.path).exists():
+        return "there"
+    if source.command:
+        return "made here"
+    return "missing" if source.get else "hub id"
+
+
+def missing(plan: Plan) -> list[Source]:
+    """Data and weights that somebody has to obtain first."""
+    return [source for source in plan.sources if _state(source) == "missing"]
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "title": source.title,
+        "path": source.path,
+        "state": _state(source),
+        "get": source.get,
+    }
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _hours(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.1f}"
+
+
+def _sum(values: Iterable[float | None]) -> float:
+    return math.fsum(value for value in values if value is not None)
+
+
+def columns(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Rows as lines of at most 120 columns, cells wrapped; the one of width 0 has what room is left.
+
+    The first row is the heading.
+    """
+    rest = WIDTH - sum(widths) - 2 * (len(widths) - 1)
+    sizes = [width or rest for width in widths]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [textwrap.wrap(cell, size) or [""] for cell, size in zip(row, sizes, strict=True)]
+        for place in range(max(len(cell) for cell in cells)):
+            parts = [
+                (cell[place] if place < len(cell) else "").ljust(size)
+                for cell, size in zip(cells, sizes, strict=True)
+            ]
+            lines.append("  ".join(parts).rstrip())
+        if number == 0:
+            lines.append("  ".join("-" * size for size in sizes))
+    return lines

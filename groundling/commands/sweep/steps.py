@@ -1,0 +1,239 @@
+"""What a sweep comes to: commands with their settings and what comes before each. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from groundling.commands.sweep.fits import check_folders
+from groundling.commands.sweep.paper import agrees, spelt
+from groundling.commands.sweep.parts import (
+    PRETRAIN_OF,
+    PRETRAININGS,
+    Notes,
+    Source,
+    Sweep,
+    Tuning,
+    Variant,
+    references,
+    slug,
+)
+from groundling.commands.sweep.settings import Filled
+from groundling.core.errors import InputError
+from groundling.settings.fields import changed, flat
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a sweep."""
+
+    name: str
+    """Unlike any other step's."""
+    command: str
+    """adapt, pretrain, finetune, or what makes data."""
+    settings: Filled
+    """Its settings and those of its training, with references as the file has them."""
+    out: Path
+    """Its run folder, or the file that it writes."""
+    after: tuple[str, ...] = ()
+    """Steps that must be done before."""
+    notes: Notes = field(default_factory=dict)
+    """What the paper says of the settings."""
+    variant: str = ""
+    """Which model it belongs to; empty for what several share."""
+    task: str = ""
+    """Of a fine-tuning: what reports call its task."""
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The data and weights that its settings refer to."""
+        return tuple(dict.fromkeys(references(self.settings[0])))
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Every setting by name, its training's too."""
+        return {
+            one.name: vars(group)[one.name]
+            for config in self.settings
+            for group, one in flat(config)
+        }
+
+
+def steps_of(what: Sweep, out: Path) -> list[Step]:
+    """Every command in the order in which they should start: data, models, then task by task.
+
+    A sweep cut short has whole columns. Raises InputError for variants or tasks that would share a folder.
+    """
+    check_folders(what)
+    rounds = [one for variant in what.variants for one in _rounds(what, variant, out)]
+    models = _pretrainings(what, out)
+    for one in rounds:
+        if not one.variant.model:
+            models.append(_adaptation(one, out))
+    tunings = []
+    for tuning in what.tunings:
+        tunings += [
+            _fine_tuning(what, tuning, one, out) for one in rounds if _wanted(what, tuning, one)
+        ]
+    used = _needed_models(tunings, models)
+    kept = [*(step for step in models if step.name in used), *tunings]
+    return _after_data(_makings(what, kept, out), kept, what)
+
+
+def _needed_models(tunings: Sequence[Step], models: Sequence[Step]) -> set[str]:
+    """The steps without which no fine-tuning can start; of a table's rows alone, that may be few."""
+    before = {step.name: step.after for step in models}
+    waiting = [name for step in tunings for name in step.after]
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        waiting += before[name]
+    return found
+
+
+def _after_data(makings: Sequence[Step], others: Sequence[Step], what: Sweep) -> list[Step]:
+    """All steps, each behind those that make its data."""
+    by_source = {step.name: step.name for step in makings}
+    ordered = []
+    for step in [*makings, *others]:
+        made = [_making(name) for name in step.needs if what.sources[name].command]
+        after = [name for name in made if name in by_source and name != step.name]
+        ordered.append(replace(step, after=(*step.after, *after)))
+    return ordered
+
+
+def _making(reference: str) -> str:
+    return f"{reference}: make"
+
+
+def _makings(what: Sweep, steps: Sequence[Step], out: Path) -> list[Step]:
+    """What makes the data that steps need, and the data that these need in turn."""
+    wanted: dict[str, Source] = {}
+    waiting = [name for step in steps for name in step.needs]
+    while waiting:
+        source = what.sources[waiting.pop(0)]
+        if source.command and source.name not in wanted:
+            wanted[source.name] = source
+            waiting += references(source.settings[0])
+    return [
+        Step(_making(one.name), one.command, one.settings, Path(one.path))
+        for one in reversed(wanted.values())
+    ]
+
+
+def _pretrainings(what: Sweep, out: Path) -> list[Step]:
+    steps = []
+    for one in what.pretrainings:
+        config, training = one.settings
+        after: tuple[str, ...] = ()
+        if config.student.startswith(PRETRAIN_OF):
+            before = config.student.removeprefix(PRETRAIN_OF)
+            config = changed(config, student=_pretrained(before, out))
+            after = (_pretraining(before),)
+        folder = out / PRETRAININGS / slug(one.name)
+        steps.append(
+            Step(_pretraining(one.name), "pretrain", (config, training), folder, after, one.notes)
+        )
+    return steps
+
+
+def _pretraining(name: str) -> str:
+    return f"pretrain {name}"
+
+
+def _pretrained(name: str, out: Path) -> str:
+    return str(out / PRETRAININGS / slug(name) / "model")
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One adaptation of a variant and what is fine-tuned from it."""
+
+    variant: Variant
+    folder: Path
+    seed: int
+    """Of the adaptation; of the fine-tuning, too, where every seed adapts anew."""
+
+
+def _rounds(what: Sweep, variant: Variant, out: Path) -> list[_Round]:
+    """One adaptation with all fine-tuning seeds, or one of both per seed."""
+    folder = out / slug(variant.name)
+    first = variant.train.seed
+    if not what.adapt_every_seed:
+        return [_Round(variant, folder, first)]
+    most = max(what.seeds_of(tuning) for tuning in what.tunings)
+    return [_Round(variant, folder / f"seed-{s}", s) for s in range(first, first + most)]
+
+
+def _adaptation(one: _Round, out: Path) -> Step:
+    settings = (one.variant.adapt, replace(one.variant.train, seed=one.seed))
+    name = _adapting(one.folder, out)
+    folder = one.folder / "adapt"
+    notes = one.variant.notes
+    return Step(name, "adapt", settings, folder, notes=notes, variant=one.variant.name)
+
+
+def _wanted(what: Sweep, tuning: Tuning, one: _Round) -> bool:
+    """Whether a table asks for this round: of several adaptations, for as many as the task has seeds."""
+    if not what.runs(one.variant, tuning):
+        return False
+    return not what.adapt_every_seed or one.seed - one.variant.train.seed < what.seeds_of(tuning)
+
+
+def _fine_tuning(what: Sweep, tuning: Tuning, one: _Round, out: Path) -> Step:
+    config, training = tuning.of(one.variant)
+    if what.adapt_every_seed:
+        config = replace(config, seeds=1)
+        training = replace(training, seed=one.seed)
+    else:
+        config = replace(config, seeds=what.seeds_of(tuning))
+    model, after = _model_of(one, out)
+    return Step(
+        f"{one.folder.relative_to(out)}: {tuning.name}",
+        "finetune",
+        (replace(config, model=model), training),
+        one.folder / slug(tuning.name),
+        after,
+        tuning.notes_of(one.variant),
+        one.variant.name,
+        tuning.name,
+    )
+
+
+def _model_of(one: _Round, out: Path) -> tuple[str, tuple[str, ...]]:
+    """What is fine-tuned, and the step that must come before."""
+    variant = one.variant
+    if variant.joint_of:
+        source = out / slug(variant.joint_of) / one.folder.relative_to(out / slug(variant.name))
+        return str(source / "adapt" / "joint"), (_adapting(source, out),)
+    if variant.pretrain_of:
+        name = variant.pretrain_of
+        return _pretrained(name, out), (_pretraining(name),)
+    if variant.model:
+        return variant.model, ()
+    return str(one.folder / "adapt" / "model"), (_adapting(one.folder, out),)
+
+
+def _adapting(folder: Path, out: Path) -> str:
+    return f"{folder.relative_to(out)}: adapt"
+
+
+def check_notes(steps: Sequence[Step], what: Sweep) -> None:
+    """Raises InputError for a note on a setting that there is not, or a value that differs without a reason."""
+    titles = what.titles
+    for step in steps:
+        values = step.values
+        for name, note in step.notes.items():
+            if name not in values:
+                raise InputError(
+                    f"{note.where}: unknown key {name!r}; `{step.command}` has no setting of this name"
+                )
+            if not note.reason and not agrees(note.printed, values[name], titles):
+                raise InputError(
+                    f"{note.where}: unreasoned deviation: {name} = {spelt(values[name], titles)} for {step.name}, "
+                    f"the paper has {note.printed} ({note.source}); use its value, or add the reason as a third text"
+                )

@@ -1,0 +1,329 @@
+"""Metrics as the benchmarks define them.
+
+Each is a function of sums over examples, so that a bootstrap over examples is one matrix product. An answer that says
+nothing (a constant prediction) scores 0; a question that asks nothing (constant labels of a correlation) is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from groundling.core.documented import documented
+
+Values = np.ndarray
+
+COLLAPSED = 0.99
+"""Share of equal predictions from which a run counts as collapsed to one answer, whatever the labels are."""
+NEARLY = 0.95
+"""The same where the labels are known, and their own most common one is rarer by `RARER` or more."""
+RARER = 0.05
+"""How much rarer."""
+
+ROUNDING = 1e-12
+"""A spread below this share of the sum of squares is what rounding leaves of a constant."""
+
+
+@documented
+@dataclass(frozen=True)
+class Metric:
+    """A number computed from predictions (N,) and labels: `finish` of the sum of `terms` over examples."""
+
+    name: str
+    """What people and `result.json` call it; unique among `METRICS`."""
+    terms: Callable[[Values, Values], Values]
+    """Predictions (N,) and labels (N,), or labels of `graded` metrics, to (N, k)."""
+    finish: Callable[[Values], Values]
+    """Sums (..., k) to the metric (...)."""
+    higher_is_better: bool = True
+    """False for errors."""
+    scale: float = 100.0
+    """What it is multiplied by in tables and sentences: 100 for points."""
+    classes: bool = True
+    """Whether an answer is right or wrong, so that right answers and votes can be counted."""
+    ranked: bool = False
+    """Computed from outputs (N, R), one per region, in place of predictions."""
+    graded: bool = False
+    """Labels say what each possible answer is worth: (N, R) by region, or pairs (N, K, 2) of class and score."""
+
+    def compute(self, predictions: Values, labels: Values) -> float:
+        """The metric of these predictions (N,), or outputs (N, R) if it is `ranked`."""
+        return float(self.finish(self.terms(predictions, labels).sum(0)))
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over examples of what each has gained."""
+        return self.finish is _mean
+
+    def gained(self, predictions: Values, labels: Values) -> Values:
+        """What each example added to a metric that is a mean over examples, (N,).
+
+        Raises:
+            ValueError: the metric is no such mean.
+        """
+        terms = self.terms(predictions, labels)
+        if terms.shape[1] != 2 or not np.all(terms[:, 1] == 1):
+            raise ValueError(f"{self.name} is no mean over examples")
+        return terms[:, 0]
+
+    def of_gains(self) -> Metric:
+        """The same metric of a `graded` task, computed from what each example gained in place of its prediction.
+
+        Runs whose regions or answers are numbered differently can be compared by their gains only.
+        """
+        return replace(self, terms=_given_gains, finish=_mean, graded=False)
+
+
+def commonest(values: Values) -> tuple[float, float]:
+    """The most common of values (N,), the first of equals, and its share."""
+    found, counts = np.unique(values, return_counts=True)
+    best = int(counts.argmax())
+    return float(found[best]), float(counts[best] / len(values))
+
+
+def collapsed(predictions: Values, labels: Values | None = None) -> bool:
+    """Whether predictions (N,) are nearly one answer: 99 % of them, or 95 % where labels are clearly more varied.
+
+    `labels` (N,), or (N, K, 2) pairs of class and score, whose most common class is the one that is credited most
+    often; of others nothing is said.
+    """
+    _, share = commonest(predictions)
+    if share >= COLLAPSED or labels is None or share < NEARLY:
+        return share >= COLLAPSED
+    if labels.ndim == 1:
+        return commonest(labels)[1] <= share - RARER
+    if labels.ndim == 3:
+        credited = np.where(labels[..., 1] > 0, labels[..., 0], np.nan)
+        often = [
+            float((credited == one).any(1).mean()) for one in np.unique(credited[credited >= 0])
+        ]
+        return max(often, default=0.0) <= share - RARER
+    return False
+
+
+# -- means over examples -----------------------------------------------------------------------------------------------
+
+
+def _with_count(values: Values) -> Values:
+    """(N,) to (N, 2): the value and 1, whose sums give the mean."""
+    return np.stack([values, np.ones(len(values))], axis=-1).astype(float)
+
+
+def _mean(sums: Values) -> Values:
+    total, count = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore"):  # no examples: NaN
+        return total / count
+
+
+def _root_of_mean(sums: Values) -> Values:
+    return np.sqrt(_mean(sums))
+
+
+def _equal(predictions: Values, labels: Values) -> Values:
+    return _with_count(predictions == labels)
+
+
+def _squared_error(predictions: Values, labels: Values) -> Values:
+    return _with_count((predictions - labels) ** 2)
+
+
+def _given_gains(gains: Values, labels: Values) -> Values:
+    return _with_count(gains)
+
+
+def _region_is_right(predictions: Values, labels: Values) -> Values:
+    place = predictions.astype(int)[:, None]
+    return _with_count(np.take_along_axis(labels, place, 1)[:, 0] == 1)
+
+
+def _right_region_among(count: int) -> Callable[[Values, Values], Values]:
+    def terms(outputs: Values, labels: Values) -> Values:
+        # A stable order: equal outputs rank as the regions do.
+        best = np.argsort(-outputs, axis=1, kind="stable")[:, :count]
+        right = np.take_along_axis(labels, best, 1) == 1
+        return _with_count(right.any(1))
+
+    return terms
+
+
+def _any_region_is_right(outputs: Values, labels: Values) -> Values:
+    return _with_count((labels == 1).any(1))
+
+
+def _score_of_prediction(predictions: Values, labels: Values) -> Values:
+    said = labels[..., 0] == predictions[:, None]
+    return _with_count((labels[..., 1] * said).sum(1))
+
+
+# -- counts and correlations -------------------------------------------------------------------------------------------
+
+
+def _class_one(predictions: Values, labels: Values) -> Values:
+    """(N, 2): twice the true positives; predicted positives and true ones."""
+    predicted = predictions == 1
+    true = labels == 1
+    return np.stack([2.0 * (predicted & true), predicted * 1.0 + true], axis=-1)
+
+
+def _f1(sums: Values) -> Values:
+    twice_right, positives = np.moveaxis(sums, -1, 0)
+    # Without any positive there is nothing right either: 0 / 1.
+    return twice_right / np.maximum(positives, 1)
+
+
+def _moments(predictions: Values, labels: Values) -> Values:
+    """(N, 6): values, squares, product, and 1."""
+    # Centred, because sums of squares of large numbers lose digits.
+    p = predictions - predictions.mean()
+    y = labels - labels.mean()
+    return np.stack([p, y, p * p, y * y, p * y, np.ones(len(p))], axis=-1)
+
+
+def _moments_of_ranks(predictions: Values, labels: Values) -> Values:
+    # Not for a bootstrap, in which ranks ought to be those of the resample; no verdict rests on it.
+    return _moments(stats.rankdata(predictions), stats.rankdata(labels))
+
+
+def _spread(total: Values, squares: Values, count: Values) -> Values:
+    """Sum of squared deviations; 0 for a constant, NaN if a value is NaN."""
+    spread = squares - total * total / count
+    return np.where(spread <= ROUNDING * squares, 0.0, spread)
+
+
+def _correlation(sums: Values) -> Values:
+    p, y, pp, yy, py, count = np.moveaxis(sums, -1, 0)
+    spread_of_predictions = _spread(p, pp, count)
+    spread_of_labels = _spread(y, yy, count)
+    together = py - p * y / count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r = together / (np.sqrt(spread_of_predictions) * np.sqrt(spread_of_labels))
+    r = np.clip(r, -1, 1)
+    r = np.where(spread_of_predictions == 0, 0.0, r)
+    return np.where(spread_of_labels == 0, np.nan, r)
+
+
+def _matthews(sums: Values) -> Values:
+    return np.nan_to_num(_correlation(sums), nan=0.0)
+
+
+# -- the metrics -------------------------------------------------------------------------------------------------------
+
+ACCURACY = Metric("accuracy", terms=_equal, finish=_mean)
+"""Share of right answers."""
+
+F1 = Metric("f1", terms=_class_one, finish=_f1)
+"""Of class 1; 0 where no positive is predicted and none exists, as in scikit-learn, which GLUE's script calls."""
+
+
+def _right_and_class_one(predictions: Values, labels: Values) -> Values:
+    return np.concatenate([_equal(predictions, labels), _class_one(predictions, labels)], axis=-1)
+
+
+def _mean_of_both(sums: Values) -> Values:
+    return (_mean(sums[..., :2]) + _f1(sums[..., 2:])) / 2
+
+
+ACCURACY_AND_F1 = Metric(
+    "mean of accuracy and f1", terms=_right_and_class_one, finish=_mean_of_both
+)
+"""GLUE's score of a task with both. XDBERT's 89.51 on QQP fits it (`combined_score` in its release)."""
+
+MATTHEWS = Metric("matthews", terms=_moments, finish=_matthews)
+"""Of two classes, 0 and 1; 0 where predictions or labels are constant, as in scikit-learn (GLUE's CoLA)."""
+
+PEARSON = Metric(
+    "pearson",
+    terms=_moments,
+    finish=_correlation,
+    classes=False,
+)
+"""0 for a constant prediction, NaN for constant labels.
+
+A constant prediction says nothing of the labels, which is what 0 means, and what Matthews makes of the same collapse.
+With NaN (SciPy) a collapsed seed would drop out of the median of its runs and leave only the good ones.
+"""
+
+SPEARMAN = Metric(
+    "spearman",
+    terms=_moments_of_ranks,
+    finish=_correlation,
+    classes=False,
+)
+"""Pearson's of the ranks, equal values sharing their mean rank; constants as for Pearson."""
+
+MSE = Metric(
+    "mse",
+    terms=_squared_error,
+    finish=_mean,
+    higher_is_better=False,
+    scale=1.0,
+    classes=False,
+)
+"""Mean squared error."""
+
+RMSE = Metric(
+    "rmse",
+    terms=_squared_error,
+    finish=_root_of_mean,
+    higher_is_better=False,
+    scale=1.0,
+    classes=False,
+)
+"""Root of the mean squared error."""
+
+PICKED = Metric("picked", terms=_region_is_right, finish=_mean, graded=True)
+"""Share of examples whose predicted region is right: labels (N, R) are 1 where a region is."""
+
+
+def _recall(count: int) -> Metric:
+    return Metric(
+        f"R@{count}",
+        terms=_right_region_among(count),
+        finish=_mean,
+        ranked=True,
+        graded=True,
+    )
+
+
+AMONG = (_recall(1), _recall(5), _recall(10))
+"""Share of examples with a right region among the best 1, 5 and 10."""
+
+UPPER_BOUND = Metric(
+    "upper bound",
+    terms=_any_region_is_right,
+    finish=_mean,
+    ranked=True,
+    graded=True,
+)
+"""Share of examples that have a right region at all."""
+
+SCORE = Metric(
+    "score",
+    terms=_score_of_prediction,
+    finish=_mean,
+    classes=False,
+    graded=True,
+)
+"""Mean score of the predicted answer, for answers that are right to a degree: labels (N, K, 2), see `forms.Answer`.
+
+What papers on VQA report as local accuracy, not quite the official one.
+"""
+
+METRICS: tuple[Metric, ...] = (
+    ACCURACY,
+    F1,
+    ACCURACY_AND_F1,
+    MATTHEWS,
+    PEARSON,
+    SPEARMAN,
+    MSE,
+    RMSE,
+    PICKED,
+    *AMONG,
+    UPPER_BOUND,
+    SCORE,
+)
+"""All of them, each with a name of its own, for runs whose task is not in the package (one's own files)."""

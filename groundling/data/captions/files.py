@@ -1,0 +1,525 @@
+"""The layouts in which people keep captions of images, each read into rows; what is wrong is collected, not raised.
+
+Commands and `data check` read captions through this module alone, so that they say the same of one file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from groundling.core.errors import InputError
+from groundling.data.captions.tables import (
+    Columns,
+    columns_for,
+    header_of,
+    is_headed,
+    names_image,
+    names_in,
+    rows_with_header,
+)
+from groundling.data.tables.image_files import is_picture
+from groundling.data.tables.own_rows import Where, texts_in
+from groundling.data.tables.tables import lines_of, separator_note
+from groundling.runs.folder import read_json
+from groundling.settings.inputs import CaptionColumns
+
+COCO = "COCO captions"
+KARPATHY = "Karpathy's captions"
+FLICKR8K = "Flickr8k captions"
+CONCEPTUAL = "Conceptual Captions"
+TABLE = "captions by column"
+IMAGEFOLDER = "imagefolder"
+PAIRS = "images with their captions beside them"
+EMPTY = "expected text, found none"
+TWICE = "expected only once, found again"
+METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+"""Names of an imagefolder's captions (Hugging Face's datasets library)."""
+TABLES = frozenset({".csv", ".tsv", ".jsonl"})
+MOST_TRIED = 100
+"""Images of a folder beside which captions are looked for, before it is taken for one without."""
+HALF = re.compile("[\\ud800-\\udfff]")
+"""Half of a surrogate pair, which JSON can hold, but no text."""
+SPLITS = ("train", "restval", "val", "test")
+"""What Karpathy's json calls its splits."""
+SIDECARS = (".txt", ".json")
+"""Endings of a caption's file beside its image, as img2dataset and the unpacked shards of webdataset have them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One caption, as a file has it."""
+
+    place: str
+    """Where the caption stands in the file, for messages."""
+    image: str
+    """What the file calls the image."""
+    file: str
+    """The image's path below the folder of images."""
+    caption: str
+
+
+@dataclass
+class Reading:
+    """What a file of captions says, and what is wrong with it."""
+
+    path: Path
+    layout: str
+    rows: list[Row] = field(default_factory=list)
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    """Why no command reads the file, by sort: a message for each place."""
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+    """What commands read past, and say so."""
+    about: str = ""
+    """Which columns or splits were read; empty where there are none."""
+    separators: str = ""
+    """What is to be said of a table whose columns are not separated as is usual."""
+    guessed: bool = False
+    """Whether the columns were told by their values, since nobody calls them so."""
+    splits: Counter[str] = field(default_factory=Counter)
+    """Images by split, in a file with splits."""
+    content: Any = None
+    """What a file of JSON holds, parsed once."""
+    imageless: str = ""
+    """Why its captions are of no images, though they are captions; empty where they are."""
+    sidecars: list[Path] = field(default_factory=list)
+    """The files that were read beside images."""
+
+    def fault(self, sort: str, message: str) -> None:
+        """Add a message of a sort."""
+        self.faults.setdefault(sort, []).append(message)
+
+    def remark(self, place: str, what: str) -> None:
+        """Add a place of which something is to be said."""
+        self.remarks.setdefault(what, []).append(f"{self.path}, {place}: {what}")
+
+    def row(self, place: str, image: str, file: str, caption: str) -> None:
+        """Add a caption; one of nothing but spaces is remarked on."""
+        text = " ".join(caption.split())
+        # Names on a disk may hold such a half: so Python has bytes that are not UTF-8.
+        half = HALF.search(text if self.layout == PAIRS else text + image)
+        if half is not None:
+            what = f"{half[0]!a} is half a character; write the text in UTF-8"
+            self.fault("half", f"{self.path}, {place}: {what}")
+        elif text:
+            self.rows.append(Row(place, image, file, text))
+        else:
+            self.remark(place, EMPTY)
+
+    def repeated(self, places: Sequence[str]) -> None:
+        """Remark on names that occur more than once."""
+        for place, count in Counter(places).items():
+            if count > 1:
+                self.remark(place, TWICE)
+
+
+def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> str:
+    """The layout of a file or folder by what is in it; empty if no layout fits.
+
+    `content`: what a file of JSON holds. Raises InputError if a file cannot be read.
+    """
+    if path.name in METADATA and not path.is_dir():
+        return IMAGEFOLDER
+    if path.is_dir():
+        if any((path / name).is_file() for name in METADATA):
+            return IMAGEFOLDER
+        return PAIRS if _has_sidecars(path) else ""
+    if path.name.endswith("token.txt"):
+        return FLICKR8K
+    if path.suffix == ".json":
+        if is_karpathy(content):
+            return KARPATHY
+        if isinstance(content, list):
+            return TABLE if content and is_headed(names_in(content[0]), columns) else ""
+        return COCO if _is_dict(content) and {"images", "annotations"} <= set(content) else ""
+    if path.suffix not in TABLES and path.suffix != ".txt":
+        return ""
+    if is_headed(header_of(path), columns):
+        return TABLE
+    return CONCEPTUAL if path.suffix == ".tsv" and _names_images(path) else ""
+
+
+def _names_images(path: Path) -> bool:
+    """Whether a column of the first lines of a tsv without a header names images."""
+    rows = [line.split("\t")[:2] for line in lines_of(path)[:5]]
+    return any(len(fields) > 1 and any(map(names_image, fields)) for fields in rows)
+
+
+def read_file(path: Path, splits: Sequence[str] | None, columns: CaptionColumns) -> Reading:
+    """The captions of a file or folder, and what is wrong with it; `splits` None: all that a file has."""
+    reading = Reading(path, "")
+    try:
+        reading.content = read_json(path) if path.suffix == ".json" else None
+        reading.layout = layout_of(path, columns, reading.content) or _usual_layout(reading)
+        if splits and reading.layout != KARPATHY:
+            raise InputError(
+                f"{path}: its images have no splits, but {', '.join(splits)} is asked for; expected Karpathy's json"
+            )
+        chosen = columns.caption_column or columns.image_column
+        if chosen and reading.layout not in (TABLE, IMAGEFOLDER):
+            raise InputError(
+                f"{path}: {reading.layout} have no columns to choose from; leave --caption-column and "
+                "--image-column out"
+            )
+        if reading.layout == KARPATHY:
+            _karpathy(reading, reading.content["images"], splits)
+        else:
+            READERS[reading.layout](reading, columns)
+    except InputError as error:
+        reading.fault("unreadable", str(error))
+    reading.content = None  # hundreds of megabytes, perhaps
+    return reading
+
+
+def _usual_layout(reading: Reading) -> str:
+    """What a file or folder is read as whose content says nothing; raises InputError for what is never read."""
+    path = reading.path
+    if path.suffix == ".tar":
+        raise InputError(
+            f"{path}: shards are read unpacked; unpack it with `tar -xf` into a folder of its own"
+        )
+    if path.is_dir():
+        raise InputError(f"{path}: {_what_is_in(path)}")
+    if path.suffix == ".tsv":
+        return CONCEPTUAL
+    if path.suffix == ".json":
+        return TABLE if isinstance(reading.content, list) else COCO
+    return TABLE if path.suffix in TABLES else FLICKR8K
+
+
+def _what_is_in(folder: Path) -> str:
+    """Why a folder's captions cannot be read, in words."""
+    below = [*folder.glob("*"), *folder.glob("annotations/*.json"), *folder.glob("*/metadata.*")]
+    offered = [p.relative_to(folder).as_posix() for p in sorted(below) if _may_hold(p)]
+    if len(offered) == 1:
+        return f"a folder in which {offered[0]} may hold captions; pass that file"
+    if offered:
+        return f"a folder with several files; pass one of them: {', '.join(offered[:8])}"
+    if any(path.suffix == ".tar" for path in below):
+        return "shards are read unpacked; unpack them with `tar -xf`, each into a folder of its own"
+    return "no captions found; expected metadata.jsonl, metadata.csv, or image files with .txt or .json beside them"
+
+
+def _may_hold(path: Path) -> bool:
+    is_named_so = path.suffix in TABLES | {".json"} or path.name.endswith("token.txt")
+    return is_named_so and path.is_file()
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def is_karpathy(content: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether JSON is `dataset_coco.json` or one like it, by its first image."""
+    images = content.get("images") if isinstance(content, dict) else None
+    first = images[0] if isinstance(images, list) and images else None
+    return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
+
+
+def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | None) -> None:
+    """The captions of the images of some splits; a file is known by its name alone, as COCO's own files have it."""
+    for number, image in enumerate(images):
+        where = f"images[{number}]"
+        try:
+            split = str(image["split"])
+            file = str(image["filename"])
+            name = image.get("cocoid", file)
+            if not isinstance(name, int | str) or isinstance(name, bool):
+                raise TypeError(
+                    f"cocoid {json.dumps(name)[:40]} is neither a text nor a whole number"
+                )
+            captions = [sentence["raw"] for sentence in image["sentences"]]
+            for text in captions:
+                if not isinstance(text, str):
+                    raise TypeError(f"{json.dumps(text)[:40]} is no text")
+        except (KeyError, TypeError) as error:
+            what = "expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them"
+            reading.fault(what, f"{reading.path}, {where}: {what} ({error})")
+            continue
+        reading.splits[split] += 1
+        if splits is None or split in splits:
+            for caption in captions:
+                reading.row(where, str(name), file, caption)
+    for split, count in reading.splits.items():
+        if split not in SPLITS and split not in (splits or ()):
+            reading.remark(
+                f"{count:,} images",
+                f"their split {split!r} is none of {', '.join(SPLITS)}; read with --caption-splits {split} alone",
+            )
+    reading.about = ", ".join(f"{split}: {count:,}" for split, count in reading.splits.items())
+    unknown = [split for split in splits or () if split not in reading.splits]
+    if unknown or splits == () or splits == []:
+        asked = f"no split is called {unknown[0]!r}" if unknown else "it holds several splits"
+        offered = ", ".join(reading.splits)
+        reading.fault(
+            "splits", f"{reading.path}: {asked}; pass --caption-splits with some of: {offered}"
+        )
+
+
+def _coco(reading: Reading, columns: CaptionColumns) -> None:
+    path = reading.path
+    content = reading.content
+    images = content.get("images") if _is_dict(content) else None
+    notes = content.get("annotations") if _is_dict(content) else None
+    if not isinstance(images, list) or not isinstance(notes, list):
+        raise InputError(f"{path}: not COCO captions; expected the keys `images` and `annotations`")
+    files = _coco_files(reading, images)
+    for number, entry in enumerate(notes):
+        where = f"annotations[{number}]"
+        if not _is_dict(entry) or not isinstance(entry.get("caption"), str):
+            reading.fault(
+                "caption", f"{path}: {where} has no text in `caption`; expected COCO captions"
+            )
+            continue
+        image = entry.get("image_id")
+        if not isinstance(image, int | str) or image not in files:
+            if "image" in reading.faults:
+                continue  # it may be the very one that cannot be read
+            reading.fault("image_id", f"{path}: {where} names image {image}, not in `images`")
+            continue
+        reading.row(where, str(image), files[image], entry["caption"])
+    reading.repeated([f"image {one['id']}" for one in images if _has_file(one)])
+    reading.repeated([f"annotation {one['id']}" for one in notes if _is_dict(one) and "id" in one])
+
+
+def _coco_files(reading: Reading, images: Sequence[Any]) -> dict[int | str, str]:
+    """The images' files by id."""
+    files: dict[int | str, str] = {}
+    for number, image in enumerate(images):
+        if not _has_file(image):
+            reading.fault(
+                "image",
+                f"{reading.path}: images[{number}] has no `id` or no `file_name`; expected COCO captions",
+            )
+        elif files.setdefault(image["id"], image["file_name"]) != image["file_name"]:
+            reading.fault(
+                "file",
+                f"{reading.path}: images[{number}] has the id {image['id']} of an earlier image with another "
+                "`file_name`; give every image an id of its own",
+            )
+    return files
+
+
+def _is_dict(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _has_file(image: object) -> TypeGuard[dict[str, Any]]:
+    if not _is_dict(image) or not isinstance(image.get("id"), int | str):
+        return False
+    return isinstance(image.get("file_name"), str)
+
+
+# -- lines and rows ----------------------------------------------------------------------------------------------------
+
+
+def _flickr8k(reading: Reading, columns: CaptionColumns) -> None:
+    expected = "expected file#number<TAB>caption"
+    keys = []
+    for number, line in enumerate(lines_of(reading.path), 1):
+        key, tab, caption = line.partition("\t")
+        file, sign, _ = key.partition("#")
+        if not tab or not sign:
+            reading.fault(expected, f"{reading.path}, line {number}: {expected}")
+            continue
+        keys.append(key)
+        reading.row(f"line {number}", file, file, caption)
+    reading.repeated(keys)
+
+
+def _conceptual(reading: Reading, columns: CaptionColumns) -> None:
+    path = reading.path
+    expected = "expected caption<TAB>image file"
+    fields_by_line = [line.split("\t") for line in lines_of(path)]
+    whole = [fields for fields in fields_by_line if len(fields) > 1]
+    if whole and _are_swapped([fields[1] for fields in whole], [fields[0] for fields in whole]):
+        raise InputError(
+            f"{path}, line 1: {expected}, found image file<TAB>caption: are the columns swapped? exchange them, or "
+            "name them in a first line of their own, such as image<TAB>caption"
+        )
+    # Google's file with labels has five columns; a tab inside a caption makes one more, and shifts the others.
+    (usual, _), *_ = Counter(map(len, whole)).most_common(1) or [(2, 0)]
+    for number, fields in enumerate(fields_by_line, 1):
+        if len(fields) < 2:
+            reading.fault(expected, f"{path}, line {number}: {expected}")
+            continue
+        if len(fields) != usual:
+            what = f"{len(fields)} fields, other lines have {usual}"
+            advice = "tabs stand between columns, and in no text"
+            reading.fault("fields", f"{path}, line {number}: {what}; {advice}")
+            continue
+        caption, link = fields[:2]
+        reading.row(f"line {number}", link.strip(), file_of(link), caption)
+
+
+def _are_swapped(images: Sequence[str], captions: Sequence[str]) -> bool:
+    """Whether what is read as images holds sentences, and what is read as captions names images."""
+    return not any(map(names_image, images[:100])) and all(map(names_image, captions[:100]))
+
+
+def file_of(link: str) -> str:
+    """The image file that a link means: the last part of an address, else a path in the folder."""
+    if "://" not in link:
+        return link.strip()
+    address, _, _ = link.partition("?")
+    _, _, name = address.rpartition("/")
+    return name
+
+
+def _table(reading: Reading, columns: CaptionColumns) -> None:
+    _rows_of_table(reading, reading.path, columns)
+
+
+def _imagefolder(reading: Reading, columns: CaptionColumns) -> None:
+    """The table of an imagefolder, whose images are called by their paths from its folder."""
+    file = reading.path
+    if file.is_dir():
+        file = next(file / name for name in METADATA if (file / name).is_file())
+    if file.suffix == ".parquet":
+        raise InputError(f"{file}: parquet is not read; save it as metadata.jsonl or metadata.csv")
+    reading.path = file
+    _rows_of_table(reading, file, columns)
+
+
+def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> None:
+    header, rows = rows_with_header(path)
+    reading.separators = separator_note(path)
+    cells = [row for _, row in rows]
+    chosen = columns_for(path, header, cells, columns)
+    reading.about = chosen.about
+    reading.guessed = not is_headed(header, columns)
+    if chosen.image:
+        images = [str(row.get(chosen.image, "")) for row in cells]
+        captions = [str(row.get(chosen.captions[0], "")) for row in cells]
+        if _are_swapped(images, captions):
+            raise InputError(
+                f"{path}: column {chosen.image!r}, read as images, holds sentences and {chosen.captions[0]!r} files: "
+                f"are the columns swapped? --caption-column {chosen.image} --image-column {chosen.captions[0]}"
+            )
+    else:
+        reading.imageless = (
+            f"{path}: no column is recognised as image files; there are: {', '.join(header)}; "
+            "pass --image-column"
+        )
+    for where, row in rows:
+        _row_of_table(reading, where, row, chosen)
+
+
+def _row_of_table(reading: Reading, where: Where, row: Mapping[str, Any], chosen: Columns) -> None:
+    image = ""
+    try:
+        if chosen.image:
+            (image,) = texts_in(row, [chosen.image])
+        captions = [text for name in chosen.captions for text in _captions_in(row, name)]
+    except InputError as error:
+        field_of, _, _ = str(error).partition(" is ")
+        reading.fault(field_of, f"{where}: {error}")
+        return
+    if chosen.image and not image.strip():
+        what = f"column {chosen.image!r} is empty; expected an image file"
+        reading.fault(what, f"{where}: {what}")
+        return
+    place = f"{where.unit} {where.number}"
+    for caption in captions:
+        reading.row(place, image.strip(), file_of(image), caption)
+
+
+def _captions_in(row: Mapping[str, Any], name: str) -> list[str]:
+    """The texts of a column, which json may have as a list; an empty list is an empty text."""
+    value = row.get(name)
+    if not isinstance(value, list):
+        return texts_in(row, [name])
+    return [text for one in value for text in texts_in({name: one}, [name])] or [""]
+
+
+# -- files beside images -----------------------------------------------------------------------------------------------
+
+
+def _sidecars(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The images below a folder that have a caption's file beside them, and captions whose image is lost.
+
+    Each is a path from the folder, of a lost image without ending, and the caption's file.
+    """
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        below = Path(place).relative_to(folder)
+        there = set(names)
+        pictures = {name: os.path.splitext(name)[0] for name in sorted(filter(is_picture, names))}
+        has_pairs = False
+        for name, base in pictures.items():
+            beside = _sidecar(Path(place), base, there)
+            if beside is not None:
+                has_pairs = True
+                yield (below / name).as_posix(), beside
+        # img2dataset calls all files by numbers, and writes json for a picture that it could not get, too.
+        bases = {os.path.splitext(name)[0] for name in there if name.endswith(SIDECARS)}
+        for base in sorted(bases.difference(pictures.values())):
+            beside = _sidecar(Path(place), base, there) if has_pairs and base.isdigit() else None
+            if beside is not None:
+                yield (below / base).as_posix(), beside
+
+
+def _has_sidecars(folder: Path) -> bool:
+    """Whether one of the first images below a folder has its caption beside it."""
+    looked_at = 0
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        there = set(names)
+        for name in filter(is_picture, names):
+            if _sidecar(Path(place), os.path.splitext(name)[0], there) is not None:
+                return True
+            looked_at += 1
+            if looked_at == MOST_TRIED:
+                return False
+    return False
+
+
+def _sidecar(folder: Path, base: str, there: set[str]) -> Path | None:
+    """The file beside an image that holds its caption: .txt, or .json with a caption."""
+    if f"{base}.txt" in there:
+        return folder / f"{base}.txt"
+    path = folder / f"{base}.json"
+    if path.name in there and _caption_in_json(path) is not None:
+        return path
+    return None
+
+
+def _caption_in_json(path: Path) -> str | None:
+    """An image's caption, empty where it is no text; None if the file is of something else."""
+    content = read_json(path)
+    if not isinstance(content, dict) or "caption" not in content:
+        return None
+    caption = content["caption"]
+    return caption if isinstance(caption, str) else ""
+
+
+def _pairs(reading: Reading, columns: CaptionColumns) -> None:
+    for image, beside in _sidecars(reading.path):
+        reading.sidecars.append(beside)
+        place = beside.relative_to(reading.path).as_posix()
+        texts = [text for text in _texts_beside(beside) if text.strip()]
+        for text in texts or [""]:
+            reading.row(place, image, image, text)
+
+
+def _texts_beside(path: Path) -> list[str]:
+    """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
+    if path.suffix == ".json":
+        return [_caption_in_json(path) or ""]
+    return lines_of(path) if path.read_bytes().strip() else []
+
+
+READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {
+    COCO: _coco,
+    FLICKR8K: _flickr8k,
+    CONCEPTUAL: _conceptual,
+    TABLE: _table,
+    IMAGEFOLDER: _imagefolder,
+    PAIRS: _pairs,
+}
+"""By layout, but for Karpathy's json, which has splits."""

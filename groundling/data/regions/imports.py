@@ -1,0 +1,613 @@
+"""Region features as the field stores them, each layout told by its content; nothing is unpickled.
+
+Boxes, features, confidence and classes are taken over, sorted by confidence; attributes of LXMERT's files are not. An
+image is skipped, with a reason, if a feature is not finite or if a confidence or a class's share is outside 0..1.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import io
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.core.errors import MOST_QUOTED, InputError, first_line
+from groundling.data.regions.store import BACKGROUND, Found, Item, first_fault, inside
+from groundling.data.regions.stores import are_stores, joined
+from groundling.data.tables.image_files import stem
+from groundling.data.tables.tables import lines_of, read_json_lines
+from groundling.runs.folder import read_json
+
+LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
+a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
+PICKLED = {".pkl", ".pickle", ".p", ".pth", ".pt", ".th", ".npy", ".bin"}
+REFUSED = "pickles run code when read, so they are not; take the TSV or HDF5 that the same features come in"
+VG_CLASSES = 1600
+"""Visual Genome's, as detected by bottom-up attention."""
+VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
+SOFT = {"background": BACKGROUND}
+HDF5 = {".h5", ".hdf5"}
+CUT = "cut row"
+"""What a row of a TSV is called that is too short for an id."""
+NUMBER = re.compile(r"\d{1,18}$")
+"""What an image's id ends with, whatever stands before it."""
+SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
+"""COCO's; what is called trainval2014 holds two of them."""
+STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
+"""What UNITER's store puts before a still of VCR."""
+PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, or VCR's jsonl"
+MARK = b"\xef\xbb\xbf"
+"""The byte-order mark that some editors put before a file's first line."""
+
+LARGEST = 1 << 26
+"""Bytes of one image's file or member that are read: a hundred regions with features and classes have some three \
+million."""
+
+Arrays = dict[str, np.ndarray]
+"""An image's arrays by the names that a layout gives them."""
+
+
+class ImageNames:
+    """What imported images are called in a store, where that is not what their files call them."""
+
+    def __init__(self, told: Sequence[str]) -> None:
+        """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images have `id` and `file_name`.
+
+        Or VCR's jsonl files: UNITER's store calls a still by the split and the last part of its `img_fn`. Raises
+        InputError for a pattern that is none, or files that name no images.
+        """
+        self.pattern = ""
+        self.files: dict[int, str] = {}
+        self.stills: dict[str, str] = {}
+        if all(path.endswith(".jsonl") for path in told):
+            for path in told:
+                self._add_stills(Path(path))
+        elif len(told) == 1 and not told[0].endswith(".json"):
+            self.pattern = told[0]
+            self._try_pattern()
+        else:
+            for path in told:
+                self._add(Path(path))
+
+    def _try_pattern(self) -> None:
+        try:
+            tried = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"--ids-as {self.pattern}: not a pattern ({error}); {PATTERN}"
+            ) from None
+        if len(tried) < 2:
+            raise InputError(
+                f"--ids-as {self.pattern}: all images would be {tried.pop()}; {PATTERN}"
+            )
+
+    def _add(self, path: Path) -> None:
+        content = read_json(path)
+        try:
+            for image in content["images"]:
+                # Karpathy's json has other words for the same.
+                number = image["id"] if "id" in image else image["cocoid"]
+                file = image["file_name"] if "file_name" in image else image["filename"]
+                self.files[int(number)] = stem(str(file))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path}: not COCO's images with id and file_name ({error}); {PATTERN}"
+            ) from None
+
+    def _add_stills(self, path: Path) -> None:
+        for where, line in read_json_lines(path, ("img_fn",)):
+            still = stem(line["img_fn"])
+            last = still.rpartition("/")[2]
+            if self.stills.setdefault(last, still) != still:
+                raise InputError(f"{where}: {still} and {self.stills[last]} end alike")
+
+    def of(self, name: str, source: Path) -> str:
+        """The name in the store of the image that a source calls `name`; raises InputError if nothing tells it."""
+        if self.stills:
+            last = STILL.sub("", name)
+            if last not in self.stills:
+                raise InputError(f"no image of the jsonl files of --ids-as ends with {last}")
+            return self.stills[last]
+        ends_with = NUMBER.search(name)
+        if ends_with is None:
+            raise InputError("its id does not end with a number, which --ids-as needs")
+        number = int(ends_with[0])
+        if self.files:
+            if number not in self.files:
+                raise InputError(f"no image of the json files of --ids-as has the number {number}")
+            return self.files[number]
+        subset = SUBSET.search(name) or SUBSET.search(source.name)
+        if subset is None and "{subset" in self.pattern:
+            raise InputError(
+                f"neither its id nor {source.name} names a subset such as train2014; write it into the pattern of "
+                "--ids-as, or pass COCO's json files"
+            )
+        return self.pattern.format(subset=subset[0] if subset else "", number=number)
+
+
+def import_several(
+    paths: Sequence[str | Path], ids: Sequence[str] = (), ids_as: Sequence[str] = ()
+) -> tuple[dict[str, Any], Iterator[Item]]:
+    """As `import_regions`, of several sources of one layout, whose images may get other names (see `ImageNames`).
+
+    Of several region stores, an image's regions of all of them (see `joined`).
+
+    `ids` are files of ids by row, one for each HDF5 file of `paths`. Raises InputError, too, if layouts differ.
+    """
+    if are_stores(paths):
+        if ids or ids_as:
+            raise InputError("--ids and --ids-as name images of files; those of stores have names")
+        return joined(paths)
+    rows = [Path(path).suffix in HDF5 for path in paths]
+    if ids and len(ids) != sum(rows):
+        raise InputError(
+            f"--ids: {len(ids)} files of ids for {sum(rows)} HDF5 files; give one for each"
+        )
+    told = iter(ids)
+    sources = [
+        import_regions(path, next(told, "") if is_hdf5 else "")
+        for path, is_hdf5 in zip(paths, rows, strict=True)
+    ]
+    facts, _ = sources[0]
+    for path, (other, _) in zip(paths, sources, strict=True):
+        if other["identity"] != facts["identity"]:
+            raise InputError(
+                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; a store holds one layout, so make "
+                "one of each"
+            )
+    if len(paths) > 1:
+        facts = {**facts, "source": [str(path) for path in paths]}
+    names = ImageNames(ids_as) if ids_as else None
+    if names is not None:
+        facts = {**facts, "ids_as": list(ids_as)}
+    return facts, _renamed(
+        [(Path(p), items) for p, (_, items) in zip(paths, sources, strict=True)], names
+    )
+
+
+def _renamed(
+    sources: Sequence[tuple[Path, Iterator[Item]]], names: ImageNames | None
+) -> Iterator[Item]:
+    """The images of all sources, under the names of the store."""
+    for path, items in sources:
+        for name, read in items:
+            has_id = not name.startswith(CUT)
+            yield _under(names, name, path, read) if names and has_id else (name, read)
+
+
+def _under(names: ImageNames, name: str, path: Path, read: Callable[[], Found]) -> Item:
+    """An image under its new name; if nothing tells that, it is skipped for this reason."""
+    try:
+        new = names.of(name, path)
+    except InputError as error:
+        reason = str(error)
+
+        def refuse() -> Found:
+            raise InputError(reason)
+
+        return name, refuse
+    return new, lambda: replace(read(), id=new)
+
+
+def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, Any], Iterator[Item]]:
+    """What is known of a source (facts for a manifest), and its images.
+
+    `ids` is a file (text or json) of ids by row for BAN's HDF5; with None its images are called by their rows, which is
+    enough to see what is wrong with them. Raises InputError if the source is in no layout known here, or has pickles.
+    """
+    path = Path(path)
+    if path.suffix in PICKLED:
+        raise InputError(f"{path}: {REFUSED}")
+    layout, known, items = _open(path, ids)
+    about = {"layout": layout, **known}
+    text = json.dumps(about, sort_keys=True)
+    facts = {
+        "source": str(path),
+        "model": "as the source says",
+        **about,
+        "identity": hashlib.sha256(text.encode()).hexdigest(),
+        "made_by": f"imported: {layout}",
+    }
+    return facts, items
+
+
+def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[Item]]:
+    """A source's layout, what all sources of that layout share, and the source's images."""
+    if (path / "data.mdb").is_file():
+        return "LMDB of UNITER", SOFT, _lmdb(path)
+    if any(path.glob("*.npz")):
+        return "npz of UNITER", SOFT, _files(path, ".npz", _npz)
+    if any(path.glob("*.json")) or path.suffix == ".zip":
+        return "json of VL-BERT", SOFT, _files(path, ".json", _vlbert)
+    if path.suffix in HDF5:
+        return "HDF5", SOFT, _hdf5(path, ids)
+    if not path.is_file():
+        raise InputError(f"{path}: nothing to import there; expected {LAYOUTS}")
+    columns = _columns_of(path)
+    if columns == 10:
+        return "TSV of LXMERT", VG, _tsv(path, columns)
+    return "TSV of bottom-up-attention", {}, _tsv(path, columns)
+
+
+def _columns_of(path: Path) -> int:
+    """6 or 10, from a TSV's first line; raises InputError if it is not one of region features."""
+    with path.open("rb") as stream:
+        fields = _fields(stream.readline())
+    numbers = [b""]  # width, height and count of boxes
+    if len(fields) == 6:
+        numbers = fields[1:4]
+    if len(fields) == 10:
+        numbers = [*fields[1:3], fields[7]]
+    if not all(number.strip().isdigit() for number in numbers):
+        raise InputError(
+            f"{path}, line 1: {len(fields)} columns, not those of region features; expected {LAYOUTS}"
+        )
+    return len(fields)
+
+
+def _fields(line: bytes) -> list[bytes]:
+    return line.removeprefix(MARK).rstrip(b"\r\n").split(b"\t")
+
+
+def _item(name: str, where: str, read: Callable[[], Found]) -> Item:
+    """An image to read later; whatever is wrong with it becomes one line."""
+
+    def safely() -> Found:
+        try:
+            return read()
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        except Exception as error:  # readers of six layouts stumble over broken bytes in many ways
+            raise InputError(f"{where}: damaged, or another layout ({first_line(error)})") from None
+
+    return name, safely
+
+
+def _regions(
+    name: str,
+    boxes: np.ndarray,
+    features: np.ndarray,
+    confidence: np.ndarray | None = None,
+    classes: np.ndarray | None = None,
+    pixels: tuple[int, int] | None = None,
+    size: tuple[int, int] = (0, 0),
+) -> Found:
+    """An image's regions, cut to the image and sorted by confidence.
+
+    `boxes` (R, 4) are shares, or pixels of an image of width and height `pixels`. Raises InputError if arrays do not
+    fit, if no box is left, or if a confidence, feature or class has a value that no store may hold.
+    """
+    boxes = np.asarray(boxes, np.float32)
+    if pixels is not None:
+        if min(pixels) < 1:
+            raise InputError(f"image of {pixels[0]}x{pixels[1]} pixels")
+        boxes = boxes / np.array([*pixels, *pixels], np.float32)
+        size = pixels
+    if confidence is None:
+        confidence = np.ones(len(boxes), np.float32)
+    confidence = confidence.reshape(-1)
+    arrays = {"confidence": confidence, "features": features}
+    if classes is not None:
+        arrays["classes"] = classes
+    one_length = {len(array) for array in arrays.values()} == {len(boxes)}
+    if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or not one_length:
+        raise InputError(
+            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
+        )
+    cut, kept = inside(boxes)
+    if not kept.any():
+        raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
+    fault = first_fault(arrays, kept)
+    if fault:
+        raise InputError(fault)
+    order = np.argsort(-confidence, kind="stable")
+    order = order[kept[order]]
+    return Found(
+        id=name,
+        size=size,
+        boxes=cut[order],
+        confidence=confidence[order],
+        features=features[order],
+        classes=None if classes is None else classes[order],
+        left_out=int((~kept).sum()),
+    )
+
+
+def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
+    """Base64 of little-endian numbers: (rows, columns)."""
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(rows, -1)
+
+
+def _best_class(classes: np.ndarray | None) -> np.ndarray | None:
+    """A detector's confidence (R,): the share of its best class of (R, C), background (column 0) aside."""
+    return None if classes is None else classes[:, 1:].max(1)
+
+
+# -- tab-separated -----------------------------------------------------------------------------------------------------
+
+
+def _tsv(path: Path, columns: int) -> Iterator[Item]:
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
+            name = f"{CUT} {number}"
+            if len(fields) == columns:
+                name = fields[0].decode("utf-8", "replace")
+            yield _item(name, f"line {number}", partial(_row, name, fields, columns))
+
+
+def _row(name: str, fields: list[bytes], columns: int) -> Found:
+    """One line of a TSV.
+
+    Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features.
+    LXMERT: img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features.
+    """
+    if len(fields) != columns:
+        raise InputError(f"{len(fields)} columns, expected {columns}; the row is cut off")
+    if columns == 6:
+        size = int(fields[1]), int(fields[2])
+        rows = int(fields[3])
+        return _regions(name, _array(fields[4], rows), _array(fields[5], rows), pixels=size)
+    size = int(fields[2]), int(fields[1])
+    rows = int(fields[7])
+    classes = _array(fields[3], rows, "<i8")[:, 0]
+    if len(classes) and not 0 <= classes.min() <= classes.max() < VG_CLASSES:
+        raise InputError(f"an object's class is outside 0..{VG_CLASSES - 1}")
+    return _regions(
+        name,
+        boxes=_array(fields[8], rows),
+        features=_array(fields[9], rows),
+        confidence=_array(fields[4], rows),
+        classes=classes,
+        pixels=size,
+    )
+
+
+# -- a file per image --------------------------------------------------------------------------------------------------
+
+
+def _files(path: Path, suffix: str, read: Callable[[str, bytes], Found]) -> Iterator[Item]:
+    """A folder's files or a zip's members, by name."""
+
+    def later(name: str, content: Callable[[], bytes]) -> Callable[[], Found]:
+        return lambda: read(name, content())
+
+    if path.is_dir():
+        for file in sorted(path.glob(f"*{suffix}")):
+            yield _item(file.stem, file.name, later(file.stem, partial(_file_bytes, file)))
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
+                name = Path(member).stem
+                yield _item(name, member, later(name, partial(_member, archive, member)))
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a readable zip file ({first_line(error)})") from None
+
+
+def _file_bytes(path: Path) -> bytes:
+    _refuse_large(path.stat().st_size)
+    return path.read_bytes()
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """What a member of a zip holds; raises InputError before reading one that would fill the memory."""
+    _refuse_large(archive.getinfo(name).file_size)
+    return archive.read(name)  # which never gives more than that
+
+
+def _refuse_large(size: int) -> None:
+    if size > LARGEST:
+        raise InputError(f"{size:,} bytes, expected the regions of one image, {LARGEST:,} at most")
+
+
+def _vlbert(name: str, content: bytes) -> Found:
+    """VL-BERT: image_w, image_h, num_boxes, boxes, features, and maybe classes, image_box_feature (base64)."""
+    entry = json.loads(content)
+    size = int(entry["image_w"]), int(entry["image_h"])
+    rows = int(entry["num_boxes"])
+    classes = _array(entry["classes"], rows) if "classes" in entry else None
+    regions = _regions(
+        name,
+        boxes=_array(entry["boxes"], rows),
+        features=_array(entry["features"], rows),
+        confidence=_best_class(classes),
+        classes=classes,
+        pixels=size,
+    )
+    if "image_box_feature" not in entry:
+        return regions
+    return regions.with_whole(_array(entry["image_box_feature"], 1))
+
+
+def _npz(name: str, content: bytes) -> Found:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _refuse_large(sum(member.file_size for member in archive.infolist()))
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return _uniter(name, {key: arrays[key] for key in arrays.files})
+
+
+def _uniter(name: str, entry: Arrays) -> Found:
+    """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, and maybe soft_labels."""
+    return _regions(
+        name,
+        boxes=entry["norm_bb"][:, :4],
+        features=entry["features"],
+        confidence=entry["conf"],
+        classes=entry.get("soft_labels"),
+    )
+
+
+# -- LMDB --------------------------------------------------------------------------------------------------------------
+
+
+def _lmdb(path: Path) -> Iterator[Item]:
+    lmdb = _need("lmdb")
+    _refuse_damaged(path)
+    try:
+        with (
+            lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
+            base.begin() as view,
+        ):
+            first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
+            if view.get(b"keys") is not None or first[:1] == b"\x80":
+                raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
+            for key in view.cursor().iternext(values=False):
+                if key != b"__keys__":
+                    name = key.decode("utf-8", "replace").removesuffix(".npz")
+                    yield _item(name, "value", partial(_value, name, partial(view.get, key)))
+    except lmdb.Error as error:
+        raise InputError(f"{path}: not a readable LMDB ({error})") from None
+
+
+_WALK = """
+import lmdb, sys
+with lmdb.open(sys.argv[1], readonly=True, lock=False) as base, base.begin(buffers=True) as view:
+    size = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
+    there = int(sys.argv[2])
+    number = 0
+    if there < size:
+        sys.exit(f"cut off, {there:,} of at least {size:,} bytes")
+    for number, (key, value) in enumerate(view.cursor(), 1):
+        bytes(key), bytes(value[:1]), bytes(value[-1:])
+        if number > base.stat()["entries"]:
+            sys.exit("its pages lead in a circle")
+    if number < base.stat()["entries"]:
+        sys.exit(f"{number:,} of {base.stat()['entries']:,} entries are found")
+"""
+"""Touches both ends of every value of an LMDB, and so every page that leads there."""
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Raises InputError if an LMDB is damaged: to read such a page ends the process, here one that is made for it."""
+    file = path / "data.mdb"
+    size = str(file.stat().st_size)
+    walk = [sys.executable, "-c", _WALK, str(path), size]
+    ended = subprocess.run(walk, capture_output=True, text=True, errors="replace", check=False)
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:]
+        reason = last[0][:MOST_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
+        raise InputError(f"{file}: {reason}; copy it again")
+
+
+def _value(name: str, read: Callable[[], bytes]) -> Found:
+    """UNITER's value: the bytes of an npz, or msgpack with arrays as msgpack-numpy packs them."""
+    value = read()
+    if value[:2] == b"PK":
+        return _npz(name, value)
+    if value[:1] == b"\x80":
+        raise InputError(REFUSED)
+    return _uniter(name, _need("msgpack").unpackb(value, object_hook=_unpacked))
+
+
+def _unpacked(entry: dict[Any, Any]) -> Any:
+    plain = {key.decode() if isinstance(key, bytes) else key: value for key, value in entry.items()}
+    if plain.get("nd") is not True:
+        return plain
+    dtype = np.dtype(plain["type"])
+    return np.frombuffer(plain["data"], dtype).reshape(plain["shape"])  # refuses objects
+
+
+# -- HDF5 --------------------------------------------------------------------------------------------------------------
+
+
+def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
+    h5py = _need("h5py")
+    try:
+        with h5py.File(path, "r") as content:
+            if "image_features" in content:
+                yield from _ban(path, content, ids)
+            else:
+                for name in content:
+                    yield _item(name, "group", partial(_volta, name, content))
+    except InputError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not a readable HDF5 file ({first_line(error)})") from None
+
+
+def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
+    """BAN: image_features, image_bb, spatial_features; 36 boxes an image, or flat with pos_boxes (N, 2)."""
+    if ids == "":
+        raise InputError(
+            f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)"
+        )
+    flat = content["pos_boxes"][()] if "pos_boxes" in content else None
+    if flat is not None and (flat.ndim != 2 or flat.shape[1] != 2):
+        raise InputError(f"{path}: pos_boxes is {flat.shape}, expected (images, 2)")
+    count = len(content["image_features"] if flat is None else flat)
+    for row, name in enumerate(_names(path, ids, count)):
+        at: int | slice = row
+        if flat is not None:
+            at = slice(int(flat[row, 0]), int(flat[row, 1]))
+        yield _item(name, f"row {row}", partial(_slice, name, content, at))
+
+
+def _names(path: Path, ids: str | None, count: int) -> list[str]:
+    """The ids of BAN's images by row; raises InputError if they are not as many."""
+    if ids is None:
+        return [str(row) for row in range(count)]
+    told = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
+    if isinstance(told, dict):
+        rows = {row: str(name) for name, row in told.items() if isinstance(row, int)}
+        wrong = len(rows) != len(told)
+    elif isinstance(told, list):
+        rows = {row: str(name) for row, name in enumerate(told)}
+        wrong = False
+    else:
+        raise InputError(f"{ids}: expected a list of ids, or an object of id to row")
+    if wrong or sorted(rows) != list(range(count)):
+        raise InputError(f"{ids}: {len(told)} ids, but {path} has rows for {count} images")
+    return [rows[row] for row in range(count)]
+
+
+def _slice(name: str, content: Any, at: int | slice) -> Found:
+    pixels = content["image_bb"][at]
+    shares = content["spatial_features"][at][:, :4]
+    # The image's size is that by which boxes in pixels and in shares differ; an empty box says nothing of it.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sides = np.median(pixels / shares, 0)
+    width, height = (int(side) for side in np.rint(np.nan_to_num(sides, posinf=0))[2:])
+    return _regions(name, shares, content["image_features"][at], size=(width, height))
+
+
+def _volta(name: str, content: Any) -> Found:
+    """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features; cls_prob, objects_conf (maybe base64)."""
+    group = content[name]
+    rows = int(group["num_boxes"][()])
+    arrays: Arrays = {}
+    for key in ("boxes", "features", "cls_prob", "objects_conf"):
+        if key in group:
+            value = group[key][()]
+            packed = isinstance(value, bytes)
+            arrays[key] = _array(value, rows) if packed else value.reshape(rows, -1)
+    classes = arrays.get("cls_prob")
+    return _regions(
+        name,
+        boxes=arrays["boxes"],
+        features=arrays["features"],
+        confidence=arrays.get("objects_conf", _best_class(classes)),
+        classes=classes,
+        pixels=(int(group["img_w"][()]), int(group["img_h"][()])),
+    )
+
+
+def _need(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise InputError(
+            f"this layout needs the package {module}: pip install 'groundling[regions]'"
+        ) from None

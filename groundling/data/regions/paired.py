@@ -1,0 +1,405 @@
+"""Texts together with the regions of their images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from groundling.core.batch import Example, RegionRow, Sample, needed
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import Captioned
+from groundling.data.samples import Samples, TextInput, TextSamples, lengths_of, longest, one_row
+
+
+class Store(Protocol):
+    """Regions by image id, e.g. a `RegionStore`."""
+
+    def __getitem__(self, image: str) -> RegionRow: ...
+
+    def __contains__(self, image: object) -> bool: ...
+
+    def count(self, image: str) -> int:
+        """How many regions an image has."""
+        ...
+
+    def size(self, image: str) -> tuple[int, int]:
+        """Width and height of an image in pixels; 0 where nobody knows."""
+        ...
+
+    def in_annotated_order(self, image: str) -> bool:
+        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
+        ...
+
+    def behind(self, image: str) -> int:
+        """How many detected regions stand behind an image's annotated objects."""
+        ...
+
+
+Mark = Callable[[Example, RegionRow], np.ndarray]
+"""Which regions (R,) are right for an example, 1 or 0."""
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """How regions are put before a model."""
+
+    whole: bool = False
+    """The whole image comes first, as a region (VL-BERT); without, a store's own whole-image region is left out."""
+    last_pixel: bool = False
+    """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
+    most: int = 0
+    """Regions per image, best first, without that of the whole image; 0: all."""
+    budget: int = 0
+    """Pieces and regions together, that of the whole image included, at most; the longer side is cut. 0: no bound."""
+    mark: Mark | None = None
+    """Which regions are right, which becomes the label."""
+    phrases: bool = False
+    """The text's tag is a phrase, whose last piece becomes the label `query`, and no region's name."""
+    tied: bool = True
+    """A word that names an object takes something of that object's region; without, its number says nothing."""
+    apart: bool = False
+    """Every image of an example makes a row of its own, with the whole text."""
+    mentioned: bool = False
+    """Of the objects that an example's annotators numbered, those alone that its texts speak of, where they say so."""
+    blind: bool = False
+    """Zeros in place of features; boxes stay."""
+    width: int = 0
+    """Width of these zeros, for a model that would make its features from pixels; 0: the store's."""
+
+
+class RegionSamples:
+    """Samples that also carry the regions of their images, read when they are needed."""
+
+    def __init__(self, samples: Samples, store: Store, seeing: Seeing | None = None) -> None:
+        """Raises InputError if a sample has no image, or one is not in the store, with the number of such images."""
+        self.samples = samples
+        self.store = store
+        self.seeing = seeing or Seeing()
+        self.ids = samples.ids
+        self.images = samples.images
+        if 0 < self.seeing.budget < LEAST_PIECES + LEAST_REGIONS:
+            raise InputError(
+                f"--budget {self.seeing.budget}: no room for {LEAST_PIECES} pieces and a region; 0 means no bound"
+            )
+        for sample, images in zip(samples.ids, samples.images, strict=True):
+            if self.seeing.budget and len(images) > 1 and not self.seeing.apart:
+                raise InputError(
+                    f"--budget {self.seeing.budget}: {sample} has {len(images)} images, and only the last would be "
+                    "cut; use --most-regions, which bounds each"
+                )
+            if not images:
+                raise InputError(
+                    f"{sample}: it names no image, so there are no regions for it; with a file of your own, pass "
+                    "--image COLUMN"
+                )
+        every = dict.fromkeys(image for images in samples.images for image in images)
+        missing = [image for image in every if image not in store]
+        if missing:
+            raise InputError(
+                f"the region store lacks {len(missing)} images, the first is {missing[0]!r}"
+            )
+        # Regions first: both sides are padded, and an image's regions differ more in number than its texts' pieces.
+        counts = [sum(self._count(image) for image in images) for images in samples.images]
+        lengths = samples.lengths
+        self.lengths = (1 + lengths.max(initial=0)) * np.array(counts) + lengths
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): rows, pieces, regions; of an image the most that it may have, which may be one too many."""
+        sizes = self.samples.sizes.copy()
+        for place, images in enumerate(self.samples.images):
+            regions = [self._count(image) + int(self.seeing.whole) for image in images]
+            if self.seeing.apart:
+                sizes[place, 0] = len(images)
+            sizes[place, 2] += max(regions) if self.seeing.apart else sum(regions)
+        return sizes
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them.
+
+        Raises InputError if a text names objects of an image whose regions are not its annotated objects.
+        """
+        samples = self.samples.get(indices, rngs)
+        return [
+            self._seen(sample, self.images[index])
+            for index, sample in zip(indices, samples, strict=True)
+        ]
+
+    def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
+        if self.seeing.apart:
+            row = replace(sample, labels={})  # the example's label stays the sample's alone
+            rows = []
+            for number, image in enumerate(images):
+                cut, part = within(row, self._of_image(image, number), self.seeing.budget)
+                rows.append(self._see(cut, part))
+            return _with_rows(sample, rows)
+        regions = self.regions(images)
+        self._check_tags(sample, images, regions)
+        if self.seeing.mentioned:
+            sample, regions = of_mentioned(sample, regions)
+        sample, regions = within(sample, regions, self.seeing.budget)
+        query = self._query(sample)
+        seen = sample.each_row(lambda row: self._see(row, regions))
+        if query is not None:
+            seen = seen.with_label("query", query)
+        if self.seeing.mark is not None:
+            example = needed(sample.example, "example", "a task that marks regions")
+            seen = seen.with_label("label", self.seeing.mark(example, regions))
+        return seen
+
+    def _query(self, sample: Sample) -> np.ndarray | None:
+        """The last piece of the text's phrase; 0 if it was cut off."""
+        if not self.seeing.phrases or sample.text is None or sample.text.region is None:
+            return None
+        named = np.flatnonzero(sample.text.region >= 0)
+        return np.array(named[-1] if len(named) else 0)
+
+    def _see(self, row: Sample, regions: RegionRow) -> Sample:
+        """A row with regions; what its text names is counted in them."""
+        text = row.text
+        if text is None or text.region is None:
+            return replace(row, regions=regions)
+        if self.seeing.phrases or not self.seeing.tied:
+            return replace(row, regions=regions, text=replace(text, region=None))
+        # Tags number the annotated objects, which stand in the store's order behind the whole image.
+        named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
+        named = np.where(named < len(regions), named, -1)
+        return replace(row, regions=regions, text=replace(text, region=named))
+
+    def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
+        objects = 0 if sample.example is None else sample.example.objects
+        placed = self.seeing.tied or self.seeing.mentioned
+        if not objects or self.seeing.phrases or not placed:
+            return
+        for number, image in enumerate(images):
+            expected = objects + self.store.behind(image)
+            if self.seeing.most:
+                expected = min(expected, self.seeing.most)
+            here = int((~regions.whole & (regions.image == number)).sum())
+            if not self.store.in_annotated_order(image) or here != expected:
+                raise InputError(
+                    f"{sample.id}: its text names objects of {image!r} by number, and this store does not hold that "
+                    f"image's {objects} annotated objects in their order; make one with `groundling regions --boxes`, "
+                    "or pass --no-tags"
+                )
+
+    def regions(self, images: Sequence[str]) -> RegionRow:
+        """The regions of several images in one row, image after image."""
+        return RegionRow.join(
+            [self._of_image(image, number) for number, image in enumerate(images)]
+        )
+
+    def _count(self, image: str) -> int:
+        count = self.store.count(image)
+        return min(count, self.seeing.most) if self.seeing.most else count
+
+    def _of_image(self, image: str, number: int) -> RegionRow:
+        row = self.store[image]
+        if not self.seeing.whole and not row.whole.all():
+            row = row.take(~row.whole)
+        if self.seeing.most:
+            # A store's own whole-image region comes first and is none of the `most`.
+            row = row.take(row.whole | (np.cumsum(~row.whole) <= self.seeing.most))
+        if self.seeing.whole and not row.whole.any():
+            row = with_whole_image(row)
+        if self.seeing.last_pixel:
+            row = ending_at_last_pixel(row, self.store.size(image))
+        if self.seeing.blind:
+            width = self.seeing.width or row.features.shape[1]
+            row = replace(row, features=np.zeros((len(row), width), np.float32))
+        return replace(row, image=np.full(len(row), number, np.int64))
+
+
+LEAST_PIECES = 2
+"""Of a text that is cut to a budget: its first piece and its last."""
+LEAST_REGIONS = 1
+"""Of an image: the first, which is the whole image in a model that reads that."""
+
+
+def within(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, RegionRow]:
+    """A sample and its regions, cut to `budget` together; both count what they lost. 0: as they are.
+
+    Whichever is longer loses its last one, of equals the text, which keeps its last piece, [SEP] (jackroos/VL-BERT,
+    pretrain/data/datasets/conceptual_captions.py). All choices have the regions that the longest one leaves room for.
+    """
+    rows = [row.text for row in sample.rows if row.text is not None]
+    pieces = longest = max((len(row.ids) for row in rows), default=0)
+    kept = len(regions)
+    if not budget or longest + kept <= budget:
+        return sample, regions
+    while pieces + kept > budget:
+        if kept > pieces or pieces == LEAST_PIECES:
+            kept -= 1
+        else:
+            pieces -= 1
+    cut = sample.each_row(lambda row: _shortened(row, pieces))
+    lost = sum(max(0, len(row.ids) - pieces) for row in rows)
+    out = len(regions) - kept
+    return replace(
+        cut, dropped=sample.dropped + lost, left_out=sample.left_out + out
+    ), regions.take(slice(kept))
+
+
+def of_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
+    """A sample and its image's regions, of which only the whole image's and mentioned objects' stay.
+
+    Objects stand in the regions' order behind the whole image; what texts name is numbered anew.
+    """
+    mentioned = () if sample.example is None else sample.example.mentioned
+    if not mentioned:
+        return sample, regions
+    first = int(regions.whole[0])
+    stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.whole
+    # The last one is of pieces that name no object.
+    numbers = np.where(stays[first:], np.cumsum(stays[first:]) - 1, -1)
+    numbers = np.append(numbers, -1)
+
+    def renumbered(row: Sample) -> Sample:
+        if row.text is None or row.text.region is None:
+            return row
+        named = np.minimum(row.text.region, len(numbers) - 1)
+        return replace(row, text=replace(row.text, region=numbers[named]))
+
+    return sample.each_row(renumbered), regions.take(stays)
+
+
+def _shortened(row: Sample, pieces: int) -> Sample:
+    """A row whose text has at most so many pieces, the last one among them."""
+    text = row.text
+    if text is None or len(text.ids) <= pieces:
+        return row
+    places = np.append(np.arange(pieces - 1), len(text.ids) - 1)
+    return replace(row, text=text.take(places))
+
+
+def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
+    """A sample of these rows, which were cut by themselves."""
+    lost = sum(row.dropped - sample.dropped for row in rows)
+    out = sum(row.left_out for row in rows)
+    return replace(
+        sample, choices=tuple(rows), dropped=sample.dropped + lost, left_out=sample.left_out + out
+    )
+
+
+def with_whole_image(row: RegionRow) -> RegionRow:
+    """The row with a region for the whole image in front; its features are the mean of the others'.
+
+    As VL-BERT's release does for pre-computed features; no class is claimed for the whole image.
+    """
+    first = replace(
+        row.take(slice(1)),
+        features=row.features.mean(0, keepdims=True),
+        boxes=np.array([[0, 0, 1, 1]], row.boxes.dtype),
+        confidence=np.ones(1, row.confidence.dtype),
+        image=np.zeros(1, np.int64),
+        whole=np.ones(1, bool),
+    )
+    if first.classes is not None:
+        first = replace(first, classes=np.zeros_like(first.classes))
+    if first.cover is not None:
+        first = replace(first, cover=np.ones_like(first.cover))
+    return RegionRow.join([first, row])
+
+
+def ending_at_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
+    """The row with boxes cut to [0, 0, W - 1, H - 1] of an image of W x H pixels, in shares; as it is without a size.
+
+    So VL-BERT's release has them: the whole image's box is that one.
+    """
+    if not all(size):
+        return row
+    width, height = size
+    last = np.array([1 - 1 / width, 1 - 1 / height] * 2, row.boxes.dtype)
+    return replace(row, boxes=np.minimum(row.boxes, last))
+
+
+class CaptionTexts:
+    """Samples of captioned images for pre-training: every caption once in an epoch, or every image with one of its.
+
+    With `pairs` a sample is VisualBERT's: a caption and a second one, of a random other image in half of the cases;
+    label `sentence_image` is 1 where both describe the image (VisualBERT Appendix A; its release). Without, it is one
+    caption, without a label (UNITER, VL-BERT).
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Captioned],
+        text: TextInput,
+        pairs: bool = True,
+        every_caption: bool = False,
+    ) -> None:
+        """With `every_caption` each is a sample, as in all three releases; without, each image, its caption drawn."""
+        self.captioned = images
+        self.pairs = pairs
+        self.text = text
+        self.every_caption = every_caption
+        self.places: list[tuple[int, int]] = []
+        firsts = []
+        for place, image in enumerate(images):
+            for number, caption in enumerate(image.captions[: None if every_caption else 1]):
+                name = f"{image.id}#{number}" if every_caption else image.id
+                firsts.append(Example(name, caption, images=(image.id,)))
+                self.places.append((place, number))
+        self.ids = [example.id for example in firsts]
+        self.images = [example.images for example in firsts]
+        self.lengths = lengths_of(firsts, text.engine)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3): one row, at most so many pieces, nothing else; no draw of captions is longer."""
+        versions = []
+        for place, number in self.places:
+            captions = self.captioned[place].captions
+            drawn = captions[number : number + 1] if self.every_caption else captions
+            versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
+        pieces = longest(versions, self.text)
+        if self.pairs:  # the second caption is any other one, behind the same special pieces
+            pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
+        return one_row(pieces)
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`, each drawn with its own generator."""
+        chosen = []
+        labels = []
+        for index, rng in zip(indices, rngs, strict=True):
+            example, label = self._draw(index, rng)
+            chosen.append(example)
+            labels.append(label)
+        # A pair hardly ever comes twice, so nothing is kept.
+        samples = TextSamples(chosen, self.text).get(range(len(chosen)))
+        if not self.pairs:
+            return samples
+        return [
+            sample.with_label("sentence_image", np.array(label))
+            for sample, label in zip(samples, labels, strict=True)
+        ]
+
+    def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, int]:
+        """Sample `index`: its caption, or a pair of captions, and whether both are of its image."""
+        place, first = self.places[index]
+        image = self.captioned[place]
+        captions = image.captions
+        if not self.every_caption:
+            first = int(rng.integers(len(captions)))
+        example = Example(self.ids[index], captions[first], images=(image.id,))
+        if not self.pairs:
+            return example, 1
+        same = bool(rng.random() < 0.5)
+        if same:
+            step = 1 + int(rng.integers(max(1, len(captions) - 1)))
+            second = captions[(first + step) % len(captions)]
+        else:
+            step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
+            others = self.captioned[(place + step) % len(self.captioned)].captions
+            second = others[int(rng.integers(len(others)))]
+        return replace(example, pair=second), int(same)

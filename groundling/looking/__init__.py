@@ -1,9 +1,0 @@
-"""A page to look at: which regions of a photo a model's words attend to, head by head, and what regions read of words.
-
-`look` gives a `Look`, which shows itself in a notebook and writes itself to a file.
-"""
-
-from groundling.looking.made import look
-from groundling.looking.page import Look
-
-__all__ = ["Look", "look"]

@@ -1,0 +1,344 @@
+"""A fine-tuned model, ready to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from torch import Tensor
+
+from groundling.core.batch import Batch, Encoded, Example, collate, needed
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.data.regions.pictures import Picture
+from groundling.data.samples import Samples
+from groundling.models.adapters import ClipAdapter
+from groundling.prediction.answers import Prediction, Wording
+from groundling.prediction.description import described
+from groundling.prediction.examples import Asked, Files, Question, asked_of, example_of
+from groundling.prediction.loaded import AT_ONCE, Elsewhere, Loaded, images_of, such
+from groundling.prediction.scoring import scores_on
+from groundling.prediction.seeds import Which, chosen
+from groundling.prediction.sight import Names, Seen, Sight
+from groundling.runs.jobs import on_processor
+from groundling.runs.progress import followed
+from groundling.settings.inputs import Asking, Saved
+
+BATCH = 64
+"""Texts that are encoded together."""
+
+
+class Fitted(Loaded):
+    """A fine-tuned model, ready to be asked from Python; `load` makes one.
+
+    `notes` has what a reader of its answers must know, a line each.
+    """
+
+    def __repr__(self) -> str:
+        """Its folder, its task, what it answers, what it looks at, and where it runs."""
+        told = [
+            repr(str(self.folder)),
+            f"task={self.about.task!r}",
+            f"answers={answers_in_short(self.form)}",
+        ]
+        looks = "regions of images" if self.about.reads.regions else "images" if self.sees else ""
+        told.append(f"reads={(f'text and {looks}' if looks else 'text')!r}")
+        return f"Fitted({', '.join([*told, f'device={str(self.device)!r}'])})"
+
+    @overload
+    def predict(
+        self,
+        text: str,
+        pair: str | None = ...,
+        image: Files | None = ...,
+        choices: Sequence[str] = ...,
+        *,
+        best: int = ...,
+        regions: str | Path = ...,
+    ) -> Prediction: ...
+
+    @overload
+    def predict(
+        self,
+        text: list[str] | tuple[str, ...],
+        pair: Sequence[str] | None = ...,
+        image: Sequence[Files] | None = ...,
+        choices: Sequence[Sequence[str]] = ...,
+        *,
+        best: int = ...,
+        regions: str | Path = ...,
+        skip_bad: bool = ...,
+    ) -> list[Prediction | None]: ...
+
+    def predict(
+        self,
+        text: str | list[str] | tuple[str, ...],
+        pair: Any = None,
+        image: Any = None,
+        choices: Any = (),
+        *,
+        best: int = 1,
+        regions: str | Path = "",
+        skip_bad: bool = False,
+    ) -> Prediction | list[Prediction | None]:
+        """The answer to one question, or to each of a list of them, in their order.
+
+        Args:
+            text: a text, or a list of them.
+            pair: its second text; where the task looks for a phrase of the text, the phrase.
+            image: its image, a file or a picture of Pillow's, or its images if the task has several; of each, if texts
+                are a list.
+            choices: what it chooses among, in a multiple choice; of each, if texts are a list.
+            best: how many answers to rank, see `Prediction.best`.
+            regions: a region store that has the images; empty: their regions are found now, as its own store's were.
+            skip_bad: None in place of an answer where a question of a list cannot be asked, such as for a broken photo.
+
+        Raises:
+            InputError: a question cannot be asked, or lists differ in length.
+        """
+        if isinstance(text, str) or text is None:
+            asked = asked_of(
+                [text],
+                None if pair is None else [pair],
+                None if image is None else [image],
+                [choices],
+            )
+            (only,) = self._answers(asked, best, str(regions), False)
+            return needed(only, "answer", "a question")
+        asked = asked_of(text, pair, image, choices or None)
+        return self._answers(asked, best, str(regions), skip_bad)
+
+    def _answers(
+        self, asked: Sequence[Asked], best: int, regions: str, skip_bad: bool
+    ) -> list[Prediction | None]:
+        if any(one.pair is not None for one in asked):
+            self.note_pairs(2)
+        wording = Wording(self.form, best, "best =")
+        faults: dict[int, str] = {}
+        examples: dict[int, Example] = {}
+        photos: dict[str, Picture] = {}
+        for number, one in enumerate(asked):
+            ids = one.ids(bool(regions))
+            photos |= dict(zip(ids, one.pictures, strict=True))
+            question = Question(one.text, one.pair, one.choices, ids)
+            try:
+                examples[number] = example_of(
+                    str(number), question, self.form, self.about.reads, self.sees
+                )
+            except InputError as error:
+                faults[number] = str(error)
+        answers: list[Prediction | None] = [None] * len(asked)
+        numbers = list(examples)
+        sight = self._sight_of(photos, regions, "image=FILE")
+        for part in self.ask(list(examples.values()), sight, self.form_alone):
+            faults |= {numbers[place]: fault for place, fault in part.faults.items()}
+            if part.scores is None:
+                continue
+            some = [examples[numbers[place]] for place in part.kept]
+            said = wording.predictions(part.scores, some, part.boxes)
+            for place, prediction in zip(part.kept, said, strict=True):
+                answers[numbers[place]] = prediction
+        if faults and not skip_bad:
+            first = min(faults)
+            raise InputError(f"question {first}: {faults[first]}{such(len(faults))}")
+        return answers
+
+    def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> Sight:
+        """Where the photos of some questions, an argument `called` so, are looked at."""
+        if photos and not self.sees:
+            raise InputError(f"{self.folder}: this model reads texts alone; leave the image out")
+        stores = (regions,) if regions and self.about.reads.regions else ()
+        reads_files = self.reads_pixels or not stores
+        read = photos if reads_files and self.sees else ""
+        return self.sight(stores, read, decode=True, names=Names("regions=STORE", called))
+
+    def evaluate(
+        self,
+        data: str | Path,
+        split: str = "",
+        *,
+        text: str = "",
+        image: str = "",
+        choices: str = "",
+        label: str = "",
+        images: str | Path = "",
+        regions: str | Path | Sequence[str | Path] = (),
+        other_regions: bool = False,
+    ) -> dict[str, Any]:
+        """Its scores on labelled data, which are what `groundling evaluate` prints.
+
+        Args:
+            data: a folder with the task's official files, or a csv, tsv, json or jsonl file of one's own.
+            split: which split; empty: all that have labels, or all rows of the file (`dev`: those held out before).
+            text: columns of the file, several by comma; empty, and the same of all columns: those that it learned from.
+            image: columns of the images' file names.
+            choices: columns of a multiple choice's choices.
+            label: column of the label.
+            images: folder of the photos, for a model that looks at them, or whose regions are to be found now.
+            regions: region stores that have the images.
+            other_regions: accept regions that were made otherwise than those that it learned from.
+
+        Raises:
+            InputError: the data has no labels, others than the model knows, or a row that cannot be asked.
+        """
+        stores = [regions] if isinstance(regions, str | Path) else list(regions)
+        names = Names("regions=STORE", "images=FOLDER", "other_regions=True")
+        sight = self.sight(
+            [str(store) for store in stores if str(store)],
+            str(images),
+            other_regions=other_regions,
+            names=names,
+        )
+        asking = Asking(text, image, choices)
+        return scores_on(self, Path(data), split, asking, label, sight)
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        images: Any = None,
+        pool: Literal["first", "mean"] = "first",
+        regions: str | Path = "",
+    ) -> np.ndarray:
+        """What the model makes of texts, or of texts and their images, before its head: (N, H) float32, or (H,) of one.
+
+        Args:
+            texts: a text, or a list of N of them.
+            images: each one's image, a file or a picture of Pillow's, or its images; None: the texts are read alone.
+            pool: the last state of the first position, or the mean of the states of the text's pieces; a model of one
+                vector a text (a CLIP's text tower, an adapter over CLIP) gives that.
+            regions: a region store that has the images; empty: their regions are found now.
+
+        Raises:
+            InputError: an image cannot be looked at, or lists differ in length.
+        """
+        if isinstance(texts, str):
+            together = None if images is None else [images]
+            vector: np.ndarray = self.encode([texts], together, pool, regions)[0]
+            return vector
+        if images is None and isinstance(self.student, ClipAdapter):
+            raise InputError(f"{self.folder}: an adapter over CLIP reads a text with its image")
+        examples = []
+        photos: dict[str, Picture] = {}
+        for number, one in enumerate(asked_of(texts, None, images, None)):
+            ids = one.ids(bool(regions))
+            photos |= dict(zip(ids, one.pictures, strict=True))
+            examples.append(Example(str(number), one.text, images=ids))
+        if not photos:
+            return self._states(self.put(examples, Seen()), pool)
+        sight = self._sight_of(photos, str(regions), "images=FILES")
+        found = []
+        for start in range(0, len(examples), AT_ONCE):
+            some = examples[start : start + AT_ONCE]
+            seen = sight.look(images_of(some))
+            for image, fault in seen.faults.items():
+                raise InputError(f"{image}: {fault}{such(len(seen.faults))}")
+            found.append(self._states(self.put(some, seen), pool))
+        return np.concatenate(found)
+
+    @torch.no_grad()
+    def _states(self, samples: Samples, pool: Literal["first", "mean"]) -> np.ndarray:
+        """Vectors (N, H) of N samples of one row each."""
+        found: list[np.ndarray] = []
+        for start in followed(range(0, len(samples), BATCH), "encoding", "batch"):
+            places = range(start, min(start + BATCH, len(samples)))
+            batch = collate(samples.get(places, ())).to(self.device)
+            found.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
+        return np.concatenate(found)
+
+
+QUOTED = 4
+"""Most answers that a model's repr names."""
+
+
+def answers_in_short(form: Form) -> str:
+    """What a model answers, in a few words."""
+    if isinstance(form, Pick):
+        return "a region"
+    if isinstance(form, Regress):
+        return "a number"
+    if isinstance(form, Choose):
+        return "one of the question's choices"
+    labels = form.labels if isinstance(form, Classify | Answer) else ()
+    if not labels:
+        return type(form).__name__
+    more = f" and {len(labels) - QUOTED:,} more" if len(labels) > QUOTED else ""
+    return f"{list(labels[:QUOTED])}{more}"
+
+
+def _pooled(encoded: Encoded, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
+    """One vector (N, H) of each row."""
+    states = encoded.text if encoded.joint_text is None else encoded.joint_text
+    if states is None:
+        return needed(encoded.pooled, "pooled", "encode")
+    if pool == "first":
+        return states[:, 0]
+    mask = needed(batch.text, "text", "encode").mask.unsqueeze(-1)
+    return (states * mask).sum(1) / mask.sum(1)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+def load(
+    source: str | Path,
+    seed: int | None = None,
+    *,
+    seeds: Which = "best",
+    detector: str = "",
+    backbone: str = "",
+    device: str = "",
+    trust: str | Sequence[str] = (),
+) -> Fitted:
+    """A fine-tuned model, ready to be asked, from what `groundling finetune` wrote.
+
+    Args:
+        source: the run's folder, that of one of its seeds, or the `model` folder inside.
+        seed: which seed of a run; None: as `seeds` says, which `notes` tell.
+        seeds: `best`, the one that is best on the development split, or `all`: the answer that most seeds give, of
+            equals that of the higher mean probability; probabilities are means over the seeds, and so are numbers.
+        detector: where the detector lies that found the regions of its images, if not where the run had it.
+        backbone: the same of the backbone.
+        device: such as cuda; empty: an accelerator if there is one.
+        trust: objects of modules of your own that the folder asks for, MODULE:NAME each; nothing else is imported.
+
+    Raises:
+        InputError: there is no saved model, the folder does not say what it answers, it is damaged, or it asks for
+            code that `trust` does not name.
+    """
+    found = chosen(Path(source), seed, seeds)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    trust = (trust,) if isinstance(trust, str) else trust
+    elsewhere = Elsewhere(detector, backbone)
+    fitted, *others = (
+        Fitted(folder, described(folder), device, elsewhere, trust)
+        for folder in (found.folder, *found.others)
+    )
+    fitted.vote_with(others)
+    fitted.notes[:0] = [found.note] if found.note else []
+    return fitted
+
+
+def opened(saved: Saved) -> Fitted:
+    """The model that a command's settings name, on this process's device."""
+    device = str(PartialState(cpu=on_processor(saved.cpu)).device)
+    seed = None if saved.seed < 0 else saved.seed
+    return load(
+        saved.model,
+        seed,
+        seeds=saved.seeds,
+        detector=saved.detector,
+        backbone=saved.backbone,
+        device=device,
+        trust=saved.trust,
+    )
+
+
+def sight_of(model: Loaded, saved: Saved, decode: bool) -> Sight:
+    """Where the model looks at images, as a command's settings say; raises InputError as `Sight`."""
+    return model.sight(
+        saved.regions, saved.images, other_regions=saved.other_regions, decode=decode
+    )

@@ -1,0 +1,346 @@
+"""A fine-tuned model as its folder tells of it, and examples put before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.find import check_trust, code_behind, is_outside, named, stock
+from groundling.core.forms import Form, Pick
+from groundling.data.regions.paired import Mark, RegionSamples
+from groundling.data.regions.pictures import Picture, Pictured
+from groundling.data.samples import Samples, TextSamples, untagged
+from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
+from groundling.models.kinds import Student
+from groundling.models.saved_heads import HEADS, load_head
+from groundling.objectives.supervised import Supervised
+from groundling.prediction.description import FILE, Described, settings_of, tokenizer_sha256
+from groundling.prediction.examples import split
+from groundling.prediction.seeds import voted
+from groundling.prediction.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
+from groundling.runs.hashing import hashes_of
+from groundling.settings.objectives import Targeted
+from groundling.tasks import Task
+from groundling.tasks.table import metrics_of
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.taught import Taught
+from groundling.teachers.towers import Towers
+from groundling.training.evaluation import Scores, evaluate
+from groundling.vision.photos import Finder
+from groundling.vision_language.end_to_end import EndToEnd
+from groundling.vision_language.loading import design_of, load_student, new_head, seeing_of
+from groundling.vision_language.single_stream import SingleStream
+
+AT_ONCE = 256
+"""Examples whose photos' regions are in memory at a time."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some examples after the model was asked."""
+
+    kept: Sequence[int]
+    """Numbers of those that it could be asked."""
+    scores: Scores | None
+    """What it said to them; None if there are none."""
+    boxes: Sequence[np.ndarray] | None
+    """(R, 4) in pixels of each one's regions, where one is picked."""
+    faults: Mapping[int, str]
+    """Why the others could not be asked, by number."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where models that find regions lie on this machine, if not where the training run had them."""
+
+    detector: str = ""
+    """Hub id or folder."""
+    backbone: str = ""
+    """Hub id or folder."""
+
+
+class Loaded:
+    """A fine-tuned model, its head, and what it must know to be asked.
+
+    `notes` has what a reader of its answers must know, a line each.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        about: Described,
+        device: str,
+        elsewhere: Elsewhere | None = None,
+        trust: Sequence[str] = (),
+    ) -> None:
+        """`trust`: the objects of modules of yours that the folder may ask for, MODULE:NAME; it decides on none itself.
+
+        Raises InputError if the folder is damaged, or needs a module of yours that is not there, or not trusted.
+        """
+        self.folder = folder
+        self.about = about
+        self.device = device
+        self.elsewhere = elsewhere or Elsewhere()
+        self.trust = tuple(trust)
+        self.notes: list[str] = []
+        self.others: Sequence[Loaded] = ()
+        self._compare_code(about.kind, about.design)
+        if about.tokenizer and about.tokenizer != tokenizer_sha256(folder):
+            self.note(
+                f"{folder}: its tokenizer is not the one that the model learned with; its answers may be of other words"
+            )
+        self.student: Student = load_student(str(folder), about.kind, about.design)
+        self.form: Form = self.task().form if about.form is None else about.form
+        if isinstance(self.student, SingleStream):
+            self.student.see(about.reads.images)
+            if about.ready:
+                design_of(self.student, about.design).ready(self.student, (), False)
+        with self._description():
+            head = new_head(self.student, self.form, about.head, about.design)
+            self.objective = Supervised(
+                self.student.sizes, form=self.form, head=head, loss=about.loss
+            )
+        if not load_head(folder, self.objective, self.objective.name):
+            raise InputError(
+                f"{folder / HEADS}: does not hold the head that {FILE} beside it tells of; fine-tune once more"
+            )
+        self.student.to(device).eval()
+        self.objective.to(device).eval()
+
+    def vote_with(self, others: Sequence[Loaded]) -> None:
+        """Let other seeds of the same run answer, too; raises InputError if they answer something else."""
+        for other in others:
+            if (other.about.task, other.form) != (self.about.task, self.form):
+                raise InputError(
+                    f"{other.folder}: answers something else than {self.folder}; name one of them (--seed)"
+                )
+        self.others = others
+
+    # -- what it is asked of -------------------------------------------------------------------------------------------
+
+    @property
+    def sees(self) -> bool:
+        """Whether it looks at images."""
+        return self.about.reads.regions or isinstance(self.student, ClipAdapter)
+
+    def task(self) -> Task:
+        """Its task, with its own answers; raises InputError if that is of a module of yours that is not there."""
+        about = self.about
+        if about.own is not None and about.form is not None:
+            return Task(about.task, about.form, _no_layout, metrics_of(about.form), about.task)
+        if is_outside(about.task):
+            self._compare_code(about.task)
+            task = named("tasks", Task, about.task)
+        else:
+            with self._description():
+                task = stock("tasks", Task, about.task)
+        if task.version != about.version:
+            self.note(
+                f"{about.task} is of version {task.version} now, the model learned version {about.version}"
+            )
+        return task if about.form is None else replace(task, form=about.form)
+
+    @contextmanager
+    def _description(self) -> Iterator[None]:
+        """An InputError inside, of what the folder says of itself, gets the file before it that says so."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{self.folder / FILE}: {error}") from None
+
+    def _compare_code(self, *names: str) -> None:
+        """Note, before any is imported, which files behind objects of yours are not what they were in training.
+
+        Raises InputError if one of the objects is not trusted.
+        """
+        check_trust(names, self.trust, self.folder / FILE)
+        files: dict[str, Path] = {}
+        for name in names:
+            files |= code_behind(name) if name else {}
+        hashes = hashes_of(list(files.values()))
+        for (name, file), sha256 in zip(files.items(), hashes, strict=True):
+            if self.about.modules.get(name, sha256) != sha256:
+                self.note(f"{file}: changed since the model was trained; its answers may have, too")
+
+    def note_pairs(self, columns: int) -> None:
+        """Note that texts are asked in pairs of a model that learned from one a row."""
+        own = self.about.own
+        if own is not None and columns > len(split(own.text)):
+            self.note(f"this model learned from {own.text!r} alone, and never from pairs of texts")
+
+    def note(self, note: str) -> None:
+        """Tell readers of its answers something, once."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def finder(self) -> Finder:
+        """What finds regions on photos as the store's were that it learned from; raises InputError if none can be."""
+        config = settings_of(self.about.regions)
+        config = replace(
+            config,
+            detector=self.elsewhere.detector or config.detector,
+            backbone=self.elsewhere.backbone or config.backbone,
+        )
+        features = not isinstance(self.student, EndToEnd)
+        return Finder(config, self.about.regions, self.device, features)
+
+    def sight(
+        self,
+        regions: Sequence[str] = (),
+        photos: Photos = "",
+        *,
+        other_regions: bool = False,
+        decode: bool = False,
+        names: Names = FLAGS,
+    ) -> Sight:
+        """Where it looks at images; arguments and errors as of `Sight`."""
+        return Sight(
+            self.student,
+            self.about,
+            lambda: self.finder,
+            regions,
+            photos,
+            other_regions=other_regions,
+            decode=decode,
+            names=names,
+        )
+
+    def ask(
+        self, examples: Sequence[Example], sight: Sight, task: Task, mark: Mark | None = None
+    ) -> Iterator[Part]:
+        """The answers to examples, in parts, in their order; `mark` tells which regions are right, of a labelled split.
+
+        An example whose image cannot be looked at is none of the `kept`, and its fault is told.
+        """
+        at_once = AT_ONCE if sight.is_live else max(1, len(examples))
+        for start in range(0, len(examples), at_once):
+            numbers = range(start, min(start + at_once, len(examples)))
+            seen = sight.look(images_of([examples[number] for number in numbers]))
+            faults: dict[int, str] = {}
+            for number in numbers:
+                for image in examples[number].images:
+                    if image in seen.faults:
+                        faults.setdefault(number, f"{image}: {seen.faults[image]}")
+            kept = [number for number in numbers if number not in faults]
+            if not kept:
+                yield Part(kept, None, None, faults)
+                continue
+            some = [examples[number] for number in kept]
+            samples = self.samples(some, seen, mark)
+            every = [one.scores(some, seen, task, mark) for one in (self, *self.others)]
+            scores = voted(every, self.form, task) if self.others else every[0]
+            yield Part(kept, scores, self._boxes(some, samples), faults)
+
+    def scores(
+        self, examples: Sequence[Example], seen: Seen, task: Task, mark: Mark | None = None
+    ) -> Scores:
+        """What this model alone says of examples that can be looked at."""
+        samples = self.samples(examples, seen, mark)
+        return evaluate(self.student, self.objective, task, samples)
+
+    def samples(self, examples: Sequence[Example], seen: Seen, mark: Mark | None = None) -> Samples:
+        """Examples as the model reads them, exactly as in its training run's evaluation."""
+        head = self.objective.head
+        told = examples if self.about.reads.tags else [untagged(example) for example in examples]
+        return self.put([head.ask(example) for example in told], seen, mark, head.apart)
+
+    def put(
+        self,
+        examples: Sequence[Example],
+        seen: Seen,
+        mark: Mark | None = None,
+        apart: bool = False,
+    ) -> Samples:
+        """Examples with what the model sees beside their texts."""
+        reads = self.about.reads
+        text, clip = self.student.inputs(reads.max_length)
+        samples: Samples = TextSamples(examples, text, clip)
+        if isinstance(self.student, ClipAdapter):
+            return _told_by_clip(samples, self.student, seen.photos, self.device)
+        if seen.store is None or not isinstance(self.student, SingleStream):
+            return samples
+        seeing = seeing_of(
+            self.student,
+            self.form,
+            most=reads.most_regions,
+            budget=reads.budget,
+            apart=apart,
+            mentioned=reads.mentioned,
+            blind=reads.blind,
+        )
+        samples = RegionSamples(samples, seen.store, replace(seeing, mark=mark))
+        if isinstance(self.student, EndToEnd) and not reads.blind:
+            return Pictured(samples, seen.photos, self.student.side, self.student.long_side)
+        return samples
+
+    def _boxes(self, examples: Sequence[Example], samples: Samples) -> list[np.ndarray] | None:
+        """Boxes (R, 4) in pixels of each example's regions, as the model numbers them; None if it picks none.
+
+        Raises InputError if nobody says how large an image is.
+        """
+        if not isinstance(self.form, Pick):
+            return None
+        inner = samples.samples if isinstance(samples, Pictured) else samples
+        if not isinstance(inner, RegionSamples):
+            raise InputError("a region can only be picked by a model that looks at regions")
+        boxes = []
+        for example in examples:
+            (image,) = example.images
+            size = inner.store.size(image)
+            if not all(size) and example.gold is not None:
+                size = example.gold.size
+            if not all(size):
+                raise InputError(
+                    f"{image}: its region store does not say how large the image is, so no box can be told in pixels; "
+                    "make a store with `groundling regions`, or have the regions found in the photos"
+                )
+            boxes.append(inner.regions(example.images).boxes * np.array([*size, *size]))
+        return boxes
+
+    @property
+    def reads_pixels(self) -> bool:
+        """Whether photos themselves go into it."""
+        return reads_pixels(self.student, self.about)
+
+    @property
+    def form_alone(self) -> Task:
+        """A task that knows what answers look like, and nothing to score them by."""
+        return Task(self.about.task, self.form, _no_layout, (), self.about.task)
+
+
+def _told_by_clip(
+    samples: Samples, student: ClipAdapter, photos: Mapping[str, Picture], device: str
+) -> Samples:
+    """Samples with what the CLIP under an adapter says of their photos and texts."""
+    base = student.base
+    towers = Towers(base.image, base.text, base.tokenizer)
+    teacher = ClipTeacher(towers, {IMAGE, TEXT}, Targeted(), pictures=photos).to(device)
+    for part in teacher.parts():
+        samples = Taught(samples, part)
+    return samples
+
+
+def images_of(examples: Sequence[Example]) -> list[str]:
+    """The images of some examples, each once."""
+    return list(dict.fromkeys(image for example in examples for image in example.images))
+
+
+def such(count: int) -> str:
+    """What follows the first of several mistakes."""
+    return f" ({count:,} such)" if count > 1 else ""
+
+
+def _no_layout(folder: Path, split: str) -> list[Example]:
+    raise InputError(
+        f"{folder}: this model learned from a file of one's own, so {split!r} names no file of its data; pass a file"
+    )

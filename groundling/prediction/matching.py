@@ -1,0 +1,181 @@
+"""How well texts fit their images, as a CLIP or a pre-trained model's match head has it, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from scipy.special import expit
+
+from groundling.core.batch import Example, collate, needed
+from groundling.core.errors import InputError
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.pictures import Pictured
+from groundling.data.regions.shelf import check_regions
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import Samples, TextSamples
+from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.saved_heads import load_head
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.runs.progress import followed
+from groundling.settings.objectives import Targeted
+from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig
+from groundling.studies.knowledge.commands.winoground import WinogroundConfig
+from groundling.teachers.clip import ClipTeacher, text_of
+from groundling.teachers.towers import Towers
+from groundling.training.teaching import Classroom
+from groundling.vision_language.end_to_end import EndToEnd
+from groundling.vision_language.loading import design_of, is_single_stream, load_student
+from groundling.vision_language.single_stream import SingleStream
+
+BATCH = 64
+"""Texts that are read at a time."""
+
+
+class Matches(NamedTuple):
+    """How well N texts fit their images."""
+
+    scores: np.ndarray
+    """(N,) float64, the better, the higher."""
+    read: list[bytes]
+    """What was read of each text: equal where nothing that was read differs."""
+    dropped: np.ndarray
+    """(N,) pieces that were cut off each text's end."""
+
+
+class Matcher(Protocol):
+    """What says how well a text fits an image."""
+
+    @property
+    def measure(self) -> str:
+        """What a score is, in words."""
+        ...
+
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """Scores of a split's examples, of one image and no choices; raises InputError where one has not."""
+        ...
+
+    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+        """Scores (N,) as they are to be clustered."""
+        ...
+
+
+class ByCosine:
+    """A CLIP-like model's own measure; its features of every image and text are computed once and kept."""
+
+    measure = "cosine x scale"
+
+    def __init__(self, source: str, images: str, device: torch.device, folder: Path) -> None:
+        """`images`: their folder; features are kept in `folder`. Raises InputError if it is no CLIP of two sides."""
+        if is_single_stream(source):
+            raise InputError(f"{source}: this model reads regions; pass --regions STORE")
+        self.towers = Towers(load_clip_image(source), *load_clip_text(source))
+        self.towers.to(device)
+        self.images = images
+        self.folder = folder
+        self.scale = float(needed(self.towers.text, "text", "a CLIP").logit_scale.exp())
+
+    def kept(self, examples: Sequence[Example], *features: str) -> Samples:
+        """The examples as samples that carry the named features: `clip_image` (E,), `clip_text` (E,), unit length."""
+        teacher = ClipTeacher(self.towers, features, Targeted(teacher_images=self.images))
+        samples, _ = Classroom([teacher], 1.0, self.folder).wrap(TextSamples(examples, None))
+        return samples
+
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """Cosine of image and text times CLIP's scale."""
+        samples = self.kept(examples, "clip_image", "clip_text")
+        scores: list[float] = []
+        read = []
+        dropped = []
+        for start in range(0, len(examples), BATCH):
+            places = range(start, min(start + BATCH, len(examples)))
+            some = [sample.features for sample in samples.get(places, ())]
+            images = np.stack([one["clip_image"] for one in some]).astype(float)
+            texts = np.stack([one["clip_text"] for one in some]).astype(float)
+            scores += (self.scale * (images * texts).sum(1)).tolist()
+            for row, cut in self.towers.rows([text_of(examples[place]) for place in places]):
+                read.append(row.ids.tobytes())
+                dropped.append(cut)
+        return Matches(np.array(scores), read, np.array(dropped))
+
+    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+        """The scores themselves."""
+        return scores
+
+
+class ByMatchHead:
+    """A pre-trained single-stream model's head that tells whether text and image belong together (1 = match)."""
+
+    measure = "log-odds of a match"
+
+    def __init__(
+        self,
+        config: ZeroShotConfig | WinogroundConfig,
+        stores: Mapping[str, SeveralStores],
+        device: torch.device,
+    ) -> None:
+        """`stores` by split. Raises InputError for another model, one without such a head, or other regions."""
+        model = load_student(config.model)
+        if not isinstance(model, SingleStream):
+            raise InputError(
+                f"{config.model}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
+                "without --regions"
+            )
+        self.model = model.to(device).eval()
+        self.head = SentenceImage(model.sizes)
+        for name, part in self.head.saved().items():
+            if not load_head(Path(config.model), part, name):
+                raise InputError(
+                    f"{config.model}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
+                    "VisualBERT on captions, for VL-BERT with --related"
+                )
+        self.head.to(device).eval()
+        # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
+        design_of(model).ready(model, (), True)
+        self.config = config
+        self.device = device
+        reads_pixels = isinstance(model, EndToEnd)
+        if reads_pixels != bool(config.images):
+            told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
+            raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
+        self.stores = stores
+        for store in () if reads_pixels else stores.values():
+            check_regions(store, model, config.other_regions)
+
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """The head's logit of a match less that of none."""
+        samples = self._samples(examples, self.stores[split])
+        scores = np.zeros(len(examples))
+        read = [b""] * len(examples)
+        dropped = np.zeros(len(examples), np.int64)
+        order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
+        starts = range(0, len(order), BATCH)
+        for start in followed(starts, f"matching {split}", "batch"):
+            places = order[start : start + BATCH]
+            some = samples.get([int(place) for place in places], ())
+            batch = collate(some).to(self.device)
+            with torch.no_grad():
+                logits = self.head.read(self.model(batch), batch).double()
+            scores[places] = (logits[:, 1] - logits[:, 0]).cpu().numpy()
+            for place, sample in zip(places, some, strict=True):
+                read[place] = needed(sample.text, "text", "a match head").ids.tobytes()
+                dropped[place] = sample.dropped
+        return Matches(scores, read, dropped)
+
+    def _samples(self, examples: Sequence[Example], store: SeveralStores) -> Samples:
+        text, _ = self.model.inputs(self.config.max_length)
+        join = self.model.join
+        most = self.config.most_regions
+        seeing = Seeing(whole=join.whole, last_pixel=join.last_pixel, most=most)
+        samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
+        if isinstance(self.model, EndToEnd):
+            sides = (self.model.side, self.model.long_side)
+            samples = Pictured(samples, self.config.images, *sides)
+        return samples
+
+    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+        """Probabilities of a match."""
+        return np.asarray(expit(scores))

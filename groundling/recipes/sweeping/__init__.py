@@ -1,1 +1,0 @@
-"""A sweep: its file, its plan, its runs."""

@@ -1,0 +1,487 @@
+"""A run folder describes itself, belongs to one run, and is never overwritten by another."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any, TextIO
+from weakref import WeakValueDictionary
+
+from groundling.core.errors import InputError, first_line
+from groundling.runs.hashing import data_hash
+
+RESULT = "result.json"
+"""What a run writes last of all."""
+PREPARED = "prepared"
+"""The folder, in a run's own, of what it makes of its inputs before its first step: nothing that a reader wants."""
+SETTINGS = "config.json"
+"""What a run writes first."""
+NO_RESULTS = (
+    SETTINGS,
+    PREPARED,
+    "log.jsonl",
+    "tensorboard",
+    "partial",
+    "partial.safetensors",
+    ".partial",
+)
+"""Names of files and folders that a run may have left, or runs inside its folder, and saved nothing yet."""
+MOST_STEPS = 10**12
+"""What no run has."""
+MOST_DIGITS = 300
+"""Of a whole number in JSON: what has some more is larger than any float, and stops whoever reckons with it."""
+LONGEST = 2**63
+"""Whole numbers of a log stay below."""
+TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+"""Packages whose versions a run folder names."""
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can have it: None for every number in it that is not finite, which JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def json_text(value: object, **options: Any) -> str:
+    """JSON of a value as `plain` has it; `options` are those of `json.dumps`."""
+    return json.dumps(plain(value), allow_nan=False, **options)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that the file is either the old one or the new one, never half of it.
+
+    Raises:
+        InputError: the disk is full, or the folder must not be written to.
+    """
+    write_whole(path, json_text(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a text, or bytes, so that the file is either the old one or the new one, never half of it.
+
+    Raises InputError as `write_json`.
+    """
+    with disk_errors(path):
+        if _holds(path, content.encode() if isinstance(content, str) else content):
+            return  # a finished run says the same again, be it on a disk that cannot be written to
+        partial = _partial(path)
+        try:
+            if isinstance(content, str):
+                partial.write_text(content, encoding="utf-8")
+            else:
+                partial.write_bytes(content)
+            os.replace(partial, path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file has this very content."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A new text file to write to line by line, which has its name once all of it is written.
+
+    Raises InputError as `write_json`.
+    """
+    with disk_errors(path):
+        partial = _partial(path)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                yield file
+            os.replace(partial, path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _partial(path: Path) -> Path:
+    """Where what is to be a file is written until it is whole."""
+    return path.with_name(path.name + ".partial")
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write to, whose content is in the folder `path` all at once when it is whole, name by name.
+
+    Folders and files of the same names are replaced, others stay. Raises InputError as `write_json`.
+    """
+    with disk_errors(path):
+        partial = path / ".partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            readable(partial)
+            for file in partial.rglob("*"):
+                synced(file)
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)  # a full disk is to have its room again
+            raise
+        for made in sorted(partial.iterdir()):
+            target = path / made.name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            os.replace(made, target)
+        partial.rmdir()
+        synced(path)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a text to a file that nobody has written yet: all of it or nothing, whoever else writes there, too.
+
+    Raises InputError if there is such a file by now, or as `write_json`.
+    """
+    with disk_errors(path):
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            _name(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _name(partial: Path, path: Path) -> None:
+    """Let a whole file be known by its name; raises InputError if there is one of that name."""
+    try:
+        os.link(partial, path)  # which, other than a move, never overwrites
+    except FileExistsError:
+        raise InputError(
+            f"{path}: exists by now, written by another command; choose another --out"
+        ) from None
+    except OSError:  # a file system without links
+        os.replace(partial, path)
+
+
+def readable(folder: Path) -> None:
+    """Give all files below a folder the mode of new files there: safetensors' are for their owner alone."""
+    new = folder / "mode"
+    new.touch()
+    mode = S_IMODE(new.stat().st_mode)
+    new.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file() and S_IMODE(file.stat().st_mode) != mode:
+            file.chmod(mode)
+
+
+def synced(path: Path) -> None:
+    """Let a file's bytes, or a folder's names, be on the disk before anything else is: a rename must not be earlier."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
+    """Turn a full disk or a forbidden folder into an InputError of one line; what was there before stays."""
+
+    def __init__(self, path: Path, kept: str = "") -> None:
+        """`path`: what is written; `kept`: what of the run is safe all the same."""
+        self.path = path
+        self.kept = kept
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if error is None or isinstance(error, InputError):
+            return
+        # safetensors reports a full disk through an error of its own, which carries the system's words.
+        if not isinstance(error, OSError) and "os error" not in str(error).lower():
+            return
+        reason = error.strerror if isinstance(error, OSError) else None
+        reason = reason or first_line(error)
+        kept = f"; {self.kept}" if self.kept else ""
+        raise InputError(f"{self.path}: cannot be written ({reason}){kept}") from None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("a number of too many digits")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole)
+
+
+def parsed_json(text: str) -> Any:
+    """What JSON says, as `json.loads`; raises ValueError, too, for a whole number that no float can hold."""
+    return _DECODER.decode(text)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds (so Any: callers check what they need of it).
+
+    Raises:
+        InputError: names the file and the place of what is wrong.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise InputError(f"{path}: nested too deep, or a number of too many digits") from None
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's `log.jsonl`, each with its `step`; none if there is no file. Undefined numbers are None.
+
+    A last line that a kill cut off is none. Raises InputError, naming the line, for anything else that is no such line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; delete the file") from None
+    told = text.split("\n")
+    lines: list[dict[str, Any]] = []
+    for number, one in enumerate(told, 1):
+        line = _log_line(one)
+        if line is not None:
+            if lines and line["step"] < lines[-1]["step"]:
+                raise InputError(
+                    f"{path}, line {number}: step {line['step']} after step {lines[-1]['step']}; delete the line"
+                )
+            lines.append(line)
+        elif number < len(told):
+            raise InputError(f"{path}, line {number}: not a line of a log; delete the line")
+    return lines
+
+
+def _log_line(text: str) -> dict[str, Any] | None:
+    """A line of a log, None for anything else."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    numbers = [value for value in line.values() if type(value) in (int, float)]
+    undefined = sum(value is None for value in line.values())
+    is_line = len(numbers) + undefined == len(line) and 0 <= line["step"] <= MOST_STEPS
+    # JSON's whole numbers may be longer than any float.
+    is_line = is_line and all(type(n) is float or abs(n) < LONGEST for n in numbers)
+    return line if is_line else None
+
+
+@cache  # runs may be many and short: to look them up takes longer than a small step
+def _versions() -> dict[str, str]:
+    """The versions that a process has imported, which stay what they are."""
+    versions = {"python": platform.python_version()}
+    for name in TRACKED:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+@cache
+def _commit() -> str:
+    """The commit of the package's source, where it is a git checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return answer.stdout.strip()
+
+
+class Held:
+    """A folder held by this process until the object is gone, or the process is, however it ends.
+
+    A file system without such locks (some networks') holds nothing, and nobody is refused there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError if another process holds the folder."""
+        self.handle = os.open(folder, os.O_RDONLY)
+        self.close = weakref.finalize(self, os.close, self.handle)
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InputError(
+                f"{folder}: another process is writing there now; wait for its end, or choose another --out"
+            ) from None
+        except OSError:
+            self.close()
+
+
+_HELD: WeakValueDictionary[Path, Held] = WeakValueDictionary()
+"""What this process holds: whoever asks for the same folder again shares it."""
+
+
+def hold(folder: Path) -> Held:
+    """Hold a folder for this process; raises InputError if another one does."""
+    key = folder.resolve()
+    held = _HELD.get(key) or Held(key)
+    _HELD[key] = held
+    return held
+
+
+def _let_go() -> None:
+    """In a forked child, such as a data loader's worker: what the parent holds would outlive it there."""
+    for held in list(_HELD.values()):
+        held.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def open_run(
+    out: str | Path,
+    kind: str,
+    config: Mapping[str, object],
+    inputs: Mapping[str, str | Path],
+    writes: bool = True,
+    ready: Callable[[Path], object] = Path.resolve,
+) -> Path:
+    """The folder of a run, new or to be resumed.
+
+    Args:
+        out: the folder.
+        kind: the command.
+        config: every setting on which the result depends.
+        inputs: the files and folders it depends on, by name; their hashes decide whether they are the same.
+        writes: whether this process starts a new run's folder; of several, one does and the others only compare.
+        ready: called when there is a folder that may be written to, before anything is.
+
+    Raises:
+        InputError: the folder holds another run, or something that is no run, or as `ready` does.
+    """
+    out = Path(out)
+    mine: dict[str, Any] = {
+        "kind": kind,
+        "config": json.loads(json_text(config, default=str)),  # as it would be read from the file
+        "inputs": {
+            name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()
+        },
+    }
+    settings = out / SETTINGS
+    if _has_results(out, settings):
+        theirs = read_json(settings)
+        if not isinstance(theirs, dict):
+            raise InputError(f"{settings}: not the settings of a run; choose another --out")
+        for part, value in mine.items():
+            if theirs.get(part) != value:
+                differing = difference(theirs.get(part), value, part)
+                raise InputError(f"{out}: holds another run ({differing}); choose another --out")
+        ready(out)
+        return out
+    # Settings that are not whole yet are none: their run was killed over them.
+    half = _partial(settings)
+    is_free = not out.exists() or (out.is_dir() and all(one == half for one in out.iterdir()))
+    if not is_free and not settings.exists():
+        raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
+    if not writes:
+        return out
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    ready(out)
+    theirs = _told(settings) if settings.exists() else mine
+    if any(theirs.get(part) != mine[part] for part in mine):
+        _clear_leftovers(out)
+    write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})
+    return out
+
+
+def _has_results(out: Path, settings: Path) -> bool:
+    """Whether a run has saved anything that it can go on from: else it stopped at a mistake that may be mended by now.
+
+    A file that nobody knows counts as well.
+    """
+    if not settings.exists():
+        return False
+    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    if not all(_is_leftover(path) for path in files):
+        return True
+    # Settings of something else are no leave to remove what lies beside them.
+    return len(files) > 1 and "kind" not in _told(settings)
+
+
+def _told(settings: Path) -> Mapping[str, Any]:
+    """What a file of settings says; nothing if it is damaged, or none."""
+    try:
+        told = read_json(settings)
+    except InputError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file below a run's folder is none that a run can go on from."""
+    return path.suffix == ".partial" or not set(path.parts).isdisjoint(NO_RESULTS)
+
+
+def _clear_leftovers(out: Path) -> None:
+    """Remove what another run left that saved nothing: its tokenizer, say, is not this one's."""
+    with disk_errors(out):
+        for path in sorted(out.rglob("*"), reverse=True):
+            if path.is_file() and _is_leftover(path.relative_to(out)):
+                path.unlink()
+            elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                path.rmdir()
+
+
+def clear_prepared(out: Path) -> None:
+    """Remove what a run that has ended had prepared for itself."""
+    shutil.rmtree(out / PREPARED, ignore_errors=True)
+
+
+def difference(theirs: object, mine: object, name: str) -> str:
+    """The first part in which two JSON values differ, by its full name; empty if they are equal."""
+    if theirs == mine:
+        return ""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for part in sorted({*theirs, *mine}):
+            if theirs.get(part) != mine.get(part):
+                return difference(theirs.get(part), mine.get(part), f"{name}.{part}")
+    return f"{name}: {theirs} there, {mine} now"
+
+
+def finished(out: Path) -> dict[str, Any] | None:
+    """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
+    path = out / RESULT
+    if not path.exists():
+        return None
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise InputError(f"{path}: holds a {type(result).__name__}, expected an object")
+    learned = result.get("trained_on", [])
+    if not isinstance(learned, list):
+        raise InputError(f"{path}: 'trained_on' is {learned!r}, expected a list of splits")
+    return result

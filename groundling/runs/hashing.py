@@ -1,0 +1,167 @@
+"""What a file or a folder holds, as one hash; files that stay as they are are read once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from groundling.core.errors import InputError
+
+NOT_LOCAL = "not a local path"
+"""What stands in place of a hash for a hub id, or what else is no file here."""
+CACHE = "GROUNDLING_CACHE"
+"""Environment variable: the folder that remembers hashes and keeps tokenised texts; empty: none does."""
+SMALL = 1 << 14
+"""Bytes below which to read a file is as quick as to look its hash up."""
+SETTLED = 2 * 10**9
+"""Nanoseconds after a change until the file system's clock would tell it from a next one."""
+
+_KNOWN: dict[tuple[str, str], str] = {}
+"""What this process knows of files, by path and state."""
+_TABLE = "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
+
+
+def data_hash(path: str | Path) -> str:
+    """SHA-256 of a file's contents, or of the names, sizes and contents of all files in a folder.
+
+    What is neither (a hub id, say) is called `not a local path`. Raises InputError if a file cannot be read.
+    """
+    path = Path(path)
+    if path.is_file():
+        with _Remembered() as hashes:
+            return hashes.of(path)
+    if not path.is_dir():
+        return NOT_LOCAL
+    digest = hashlib.sha256()
+    files = [entry for entry in path.rglob("*") if entry.is_file()]
+    with _Remembered() as hashes:
+        for file in sorted(files, key=lambda file: file.parts):
+            size = file.stat().st_size
+            digest.update(f"{file.relative_to(path)}\t{size}\n".encode(errors="surrogateescape"))
+            digest.update(hashes.of(file).encode())
+    return digest.hexdigest()
+
+
+def hashes_of(files: Sequence[Path]) -> list[str]:
+    """SHA-256 of several files; raises InputError if one is missing or cannot be read."""
+    return list(each_hash(files))
+
+
+def each_hash(files: Iterable[Path]) -> Iterator[str]:
+    """SHA-256 of one file after the other; raises InputError at one that is missing or cannot be read."""
+    with _Remembered() as hashes:
+        for file in files:
+            yield hashes.of(file)
+
+
+def remember(written: Mapping[Path, str]) -> None:
+    """Keep the SHA-256 of files that is known from writing them, so that nobody need read them for it."""
+    with _Remembered() as hashes:
+        for file, sha256 in written.items():
+            hashes.keep(file, _state_of(file), sha256)
+
+
+def cache_folder() -> Path | None:
+    """Where what runs have in common is kept; None if nowhere: if nobody wants it, or nobody can write there."""
+    told = os.environ.get(CACHE, str(Path.home() / ".cache" / "groundling"))
+    if not told:
+        return None
+    folder = Path(told)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, which is read; raises InputError if it cannot be."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+class _Remembered:
+    """Hashes of files whose path, size, times and inode are those of an earlier time, of this process at least."""
+
+    def __init__(self) -> None:
+        self.folder = cache_folder()
+        self.base: sqlite3.Connection | None = None
+
+    def __enter__(self) -> _Remembered:
+        if self.folder is not None:
+            with suppress(sqlite3.Error):  # what cannot be remembered is read again
+                self.base = sqlite3.connect(self.folder / "hashes.sqlite")
+                self.base.execute(_TABLE)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.base is not None:
+            with suppress(sqlite3.Error):
+                self.base.commit()
+            self.base.close()
+
+    def of(self, file: Path) -> str:
+        """The SHA-256 of a file."""
+        about = _state_of(file)
+        if about.size < SMALL:
+            return sha256_of(file)
+        known = _KNOWN.get((os.path.abspath(file), about.words))
+        if known is not None:
+            return known
+        if self.base is None:
+            sha256 = sha256_of(file)
+            self.keep(file, about, sha256)
+            return sha256
+        with suppress(sqlite3.Error, UnicodeEncodeError):
+            query = "SELECT sha256 FROM hashes WHERE path = ? AND state = ?"
+            found = self.base.execute(query, (os.path.abspath(file), about.words)).fetchone()
+            if found:
+                _KNOWN[os.path.abspath(file), about.words] = str(found[0])
+                return str(found[0])
+        sha256 = sha256_of(file)
+        self.keep(file, about, sha256)
+        return sha256
+
+    def keep(self, file: Path, about: _State, sha256: str) -> None:
+        """Remember a hash, unless the file is so new that it might change without a sign of it."""
+        if time.time_ns() - about.newest <= SETTLED:
+            return
+        _KNOWN[os.path.abspath(file), about.words] = sha256
+        if self.base is None:
+            return
+        with suppress(sqlite3.Error, UnicodeEncodeError):
+            change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"
+            self.base.execute(change, (os.path.abspath(file), about.words, sha256))
+
+
+class _State(NamedTuple):
+    """What a file's contents are unlikely to change without."""
+
+    size: int
+    newest: int
+    """Time of the last change, in nanoseconds; unlike a file's own time, its ctime cannot be set back."""
+    words: str
+    """All of it."""
+
+
+def _state_of(file: Path) -> _State:
+    try:
+        about = file.stat()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+    times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+    newest = max(about.st_mtime_ns, about.st_ctime_ns)
+    return _State(about.st_size, newest, " ".join(map(str, times)))

@@ -1,0 +1,189 @@
+"""Independent runs side by side, one thread each: torch's threads of two busy processes get in each other's way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import get_context
+from typing import Any, NamedTuple, TypeVar
+
+from groundling.core.errors import InputError
+from groundling.runs.progress import SECONDS, tell
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONSAFEPATH": "1",
+}
+"""Of every job's process; has to be there before torch is loaded.
+
+A process begins by importing what reads its first message, and would look in the working directory first: a `pickle.py`
+beside the data would run. Once it begins to work it has the path of the process that started it.
+"""
+MOST = 16
+"""Processes that one process can keep busy with texts."""
+
+T = TypeVar("T")
+
+
+ENDED = "was ended from outside, for want of memory perhaps; the same command resumes"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call to make once the jobs that it comes after are done."""
+
+    name: str
+    """Unlike any other job's."""
+    call: Callable[..., Any]
+    """A module-level function, so that it can be sent to another process."""
+    arguments: tuple[Any, ...]
+    """What it is called with; these are sent along."""
+    after: tuple[str, ...] = ()
+    """Names of the jobs that must be done before."""
+
+
+class _Running(NamedTuple):
+    job: Job
+    began: float
+    """`time.perf_counter()` when it was handed to a process."""
+
+
+def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Call every job, at most `processes` of them side by side, and return their results by job name.
+
+    Of the jobs that are ready, the one listed first starts first. On stderr there is a line for each that begins, and
+    every half minute one that says what is under way; `say` is told of each one that is done.
+
+    Raises:
+        InputError: the first one that a job raises, with the job's name before it; no further job is started.
+        ValueError: if jobs wait for a name that no job has.
+    """
+    os.environ.update(ENVIRONMENT)  # new processes inherit it
+    results: dict[str, Any] = {}
+    waiting = list(jobs)
+    running: dict[Future[Any], _Running] = {}
+    with _pool(processes) as pool:
+        while waiting or running:
+            free = processes - len(running)
+            for job in _ready(waiting, results)[:free]:
+                waiting.remove(job)
+                future = pool.submit(job.call, *job.arguments)
+                running[future] = _Running(job, time.perf_counter())
+                tell(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
+            if not running:
+                names = [job.name for job in waiting]
+                raise ValueError(f"jobs wait for names that do not exist: {names}")
+            done, _ = wait(running, SECONDS, FIRST_COMPLETED)
+            if not done:
+                tell(_under_way(running.values(), len(results), len(jobs)))
+            for future in done:
+                job, began = running.pop(future)
+                results[job.name] = _result(job, future, pool)
+                say(f"{job.name}: {time.perf_counter() - began:.0f} s")
+    return results
+
+
+def _under_way(running: Iterable[_Running], done: int, every: int) -> str:
+    """How many jobs are done, and what runs for how long."""
+    now = time.perf_counter()
+    since = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]
+    return f"{done} of {every} jobs are done; under way: {', '.join(since)}"
+
+
+def side_by_side(
+    call: Callable[..., T], every: Iterable[tuple[Any, ...]], processes: int
+) -> Iterator[T]:
+    """The results of a module-level function for some arguments, in any order, `processes` calls at a time.
+
+    Arguments are taken when a process is about to be free for them. Without several processes this one does the work.
+    """
+    if processes < 2:
+        yield from (call(*arguments) for arguments in every)
+        return
+    os.environ.update(ENVIRONMENT)
+    running: set[Future[T]] = set()
+    with _pool(processes) as pool:
+        try:
+            for arguments in every:
+                running.add(pool.submit(call, *arguments))
+                if len(running) > processes:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (one.result() for one in done)
+            for future in as_completed(running):
+                yield future.result()
+        except BrokenProcessPool:
+            raise InputError(f"a process {ENDED}") from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def on_processor(cpu: bool) -> bool:
+    """Whether to compute on the processor: since a user says so (`cpu`), or since there is nothing else.
+
+    accelerate, which does without an accelerator unasked, brings processes of torchrun together there only if told.
+    """
+    import torch
+
+    return cpu or not torch.accelerator.is_available()
+
+
+def cores() -> int:
+    """How many processes can work at once; more than a few dozen are more than one process can feed."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), MOST)
+    return min(os.cpu_count() or 1, MOST)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        processes,
+        mp_context=get_context("spawn"),
+        initializer=_set_up_process,
+        initargs=(os.getpid(),),
+    )
+
+
+def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:
+    return [job for job in waiting if all(name in done for name in job.after)]
+
+
+def _result(job: Job, future: Future[Any], pool: ProcessPoolExecutor) -> Any:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise InputError(f"{job.name}: its process {ENDED}") from None
+    except InputError as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise InputError(f"{job.name}: {error}") from None
+
+
+def _set_up_process(parent: int) -> None:
+    import torch
+    from transformers.utils import logging as hf_logging
+
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    # Progress bars of side-by-side runs would overwrite each other.
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (stays open as long as the process lives)
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when its parent is gone.
+
+    A worker that outlives a killed run would write into the folder of the run that resumes it.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

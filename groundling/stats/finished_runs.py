@@ -1,0 +1,284 @@
+"""Finished fine-tuning runs, read back from their folders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.core.errors import InputError
+from groundling.core.find import is_outside, named, stock
+from groundling.core.forms import Form
+from groundling.core.metrics import METRICS, Metric
+from groundling.data.tables.tables import lines_of
+from groundling.prediction.agreement import Agreement
+from groundling.runs.folder import RESULT, finished, parsed_json
+from groundling.stats.verdict import Runs
+from groundling.tasks import Task
+
+BASELINE = "text-alone"
+"""Folder, in a fine-tuning's own, of the same model without the images (`--baselines`): another run than that one."""
+PREDICTIONS = "predictions_{}.jsonl"
+"""File of a seed's answers to one split."""
+SAME = 1e-6
+"""By so much a score may differ that is computed again."""
+EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A seed's answers to one split."""
+
+    ids: tuple[str, ...]
+    """N example ids."""
+    labels: np.ndarray
+    """(N,), or of a graded metric (N, R) by region or (N, K, 2) pairs of class and score."""
+    answers: np.ndarray
+    """(N,)."""
+
+
+@dataclass(frozen=True)
+class FinishedSeed:
+    """Where a seed's answers are and what its result says."""
+
+    predictions: Path
+    """Its `predictions_SPLIT.jsonl`."""
+    result: dict[str, Any]
+    """Its `result.json`: seed, task, metrics by name with the headline first, splits."""
+
+
+@dataclass
+class RunFolder:
+    """What a folder holds."""
+
+    finished: dict[str, dict[int, FinishedSeed]] = field(default_factory=dict)
+    """By what the task is called (with the split, where a task has several) and seed."""
+    unfinished: list[tuple[Path, int]] = field(default_factory=list)
+    """Folders that hold a begun seed, and the seed."""
+
+
+def collect(
+    name: str, folder: str | Path, trust: Sequence[str] = ()
+) -> dict[str, tuple[Runs, Metric]]:
+    """All finished fine-tuning runs under a folder, by task (and split, where a task has several).
+
+    The metric is the task's headline; where labels grade answers (regions, VQA), runs hold what each answer gained.
+    `trust` has the tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
+
+    Raises:
+        InputError: a file cannot be read, a seed is there twice, or seeds have different examples.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such run folder")
+    held = _search(folder)
+    if not held.finished:
+        raise InputError(
+            f"{folder}: holds no finished fine-tuning run (seed-*/result.json with a task)"
+        )
+    collected = {}
+    for task, seeds in held.finished.items():
+        places = {seed.predictions.parent.parent for seed in seeds.values()}
+        waiting = sorted(seed for place, seed in held.unfinished if place in places)
+        collected[task] = _runs(name, task, seeds, tuple(waiting), trust)
+    return collected
+
+
+def _search(folder: Path) -> RunFolder:
+    held = RunFolder()
+    # What was not trained has no log: an ensemble, or answers without training.
+    answered = {path.parent for path in folder.rglob("seed-*/result.json")}
+    for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
+        if BASELINE in place.relative_to(folder).parts:
+            continue
+        result = finished(place)
+        if result is None:
+            number = place.name.removeprefix("seed-")
+            if number.isdigit():
+                held.unfinished.append((place.parent, int(number)))
+            continue
+        if "task" not in result and "splits" not in result:  # an adaptation
+            continue
+        _check(result, place / "result.json")
+        splits = result["splits"]
+        for split in splits:
+            # Runs of one task at several sizes have a name each, and are never pooled.
+            task = result.get("called") or result["task"]
+            if split in result.get("trained_on", []):  # never compared with a run that held it out
+                task = f"{task} ({split}, learned from)"
+            elif split != splits[0]:
+                task = f"{task} ({split})"
+            seed = result["seed"]
+            seeds = held.finished.setdefault(task, {})
+            if seed in seeds:
+                there = seeds[seed].predictions.parent
+                raise InputError(f"{place}: seed {seed} of {task} is also in {there}")
+            seeds[seed] = FinishedSeed(place / PREDICTIONS.format(split), result)
+    return held
+
+
+def _check(result: dict[str, Any], path: Path) -> None:
+    """Raises InputError if the result of a fine-tuning lacks a field, or has one of a wrong type."""
+    fits = {
+        ("task", "a text"): isinstance(result.get("task"), str),
+        ("called", "a text"): isinstance(result.get("called", ""), str),
+        ("seed", "a whole number"): type(result.get("seed")) is int,
+        ("metrics", "a list of names"): _are_names(result.get("metrics")),
+        ("splits", "a list of names"): _are_names(result.get("splits")),
+    }
+    for (name, expected), is_as_expected in fits.items():
+        if not is_as_expected:
+            raise InputError(
+                f"{path}: {name!r} is {result.get(name)!r}, expected {expected}; "
+                "delete the file and run this seed again"
+            )
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def _runs(
+    name: str,
+    task: str,
+    seeds: dict[int, FinishedSeed],
+    unfinished: tuple[int, ...],
+    trust: Sequence[str],
+) -> tuple[Runs, Metric]:
+    """The runs of one task, and what they are compared by."""
+    order = sorted(seeds)
+    first = seeds[order[0]]
+    metric = headline(first, trust)
+    form = _stock_form(first.result["task"])
+    ids: tuple[str, ...] = ()
+    labels = np.empty(0)
+    predictions = []
+    answers = []
+    for seed in order:
+        path = seeds[seed].predictions
+        read = read_predictions(path, Agreement(form, metric.classes))
+        values, truth = _as_numbers(read, metric, path)
+        _check_score(read, metric, seeds[seed])
+        if seed == order[0]:
+            ids = read.ids
+            labels = truth
+        elif read.ids != ids or not np.array_equal(truth, labels):
+            raise InputError(f"{path}: other examples or labels than in seed {order[0]}")
+        predictions.append(values)
+        answers.append(read.answers)
+    runs = Runs(
+        name,
+        task,
+        tuple(order),
+        ids,
+        labels,
+        np.stack(predictions),
+        unfinished,
+        np.stack(answers),
+        tuple(seeds[seed].predictions.parent for seed in order),
+    )
+    return runs, metric.of_gains() if metric.graded else metric
+
+
+def _check_score(read: Predictions, metric: Metric, seed: FinishedSeed) -> None:
+    """Raises InputError if predictions do not give the score that stands in their run's result.
+
+    They are another file's then, or edited; or the metric is one of the user's own that is called as another.
+    """
+    scores = seed.result.get("scores")
+    split = seed.predictions.stem.removeprefix(PREDICTIONS.partition("{")[0])
+    told = scores.get(split) if isinstance(scores, dict) else None
+    there = told.get(metric.name) if isinstance(told, dict) else None
+    if isinstance(there, bool) or not isinstance(there, int | float):
+        return
+    found = metric.compute(read.answers, read.labels)
+    if not np.isclose(found, there, rtol=0, atol=SAME, equal_nan=True):
+        task = seed.result["task"]
+        own = f"; if your own task has its own {metric.name}, pass --trust {task}"
+        raise InputError(
+            f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it says {there:.6f}; run this "
+            f"seed again{own if is_outside(task) else ''}"
+        )
+
+
+def _as_numbers(read: Predictions, metric: Metric, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and labels, (N,) each: themselves, or what each answer gained and 1, which is right."""
+    if metric.graded != (read.labels.ndim > 1):
+        expected = "a list" if metric.graded else "a number"
+        raise InputError(f"{path}: {metric.name} is computed from labels that are {expected} each")
+    if not metric.graded:
+        return read.answers, read.labels
+    return metric.gained(read.answers, read.labels), np.ones(len(read.ids))
+
+
+def headline(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
+    """The metric a finished run is judged by: the first of its task's.
+
+    A task that is no part of the package and none of `trust` (one's own file, or module) leaves the name of its metric,
+    which is looked for among the package's.
+
+    Raises:
+        InputError: no metric has that name, or a task of `trust` is not there.
+    """
+    task = seed.result["task"]
+    name = seed.result["metrics"][0]
+    offered = named("tasks", Task, task).metrics if task in trust else _stock_metrics(task)
+    for metric in offered:
+        if metric.name == name:
+            return metric
+    where = seed.predictions.parent / RESULT
+    own = f"; if it is of your own task, pass --trust {task}" if is_outside(task) else ""
+    names = ", ".join(metric.name for metric in offered)
+    raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}{own}")
+
+
+def _stock_metrics(task: str) -> tuple[Metric, ...]:
+    """A task's metrics; all there are for a task that is no part of the package."""
+    try:
+        return stock("tasks", Task, task).metrics
+    except InputError:
+        return METRICS
+
+
+def _stock_form(task: str) -> Form | None:
+    """The form of a task's answers; None if it is no part of the package."""
+    try:
+        return stock("tasks", Task, task).form
+    except InputError:
+        return None
+
+
+def read_predictions(path: Path, agreement: Agreement | None = None) -> Predictions:
+    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it.
+
+    `agreement` compares each prediction with its outputs.
+    """
+    ids: list[str] = []
+    labels: list[np.ndarray] = []
+    answers: list[float] = []
+    for number, line in enumerate(lines_of(path), 1):
+        where = f"{path}, line {number}"
+        try:
+            row = parsed_json(line)
+            ids.append(str(row["id"]))
+            answers.append(float(row["prediction"]))
+            label = np.asarray(row["label"], float)
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
+            raise InputError(f"{where}: expected {EXPECTED}") from None
+        if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
+            raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
+        if agreement is not None:
+            agreement.check(where, row, answers[-1])
+        if labels and label.shape != labels[0].shape:
+            raise InputError(f"{where}: a label of another shape than in line 1")
+        labels.append(label)
+    if len(set(ids)) != len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise InputError(f"{path}: example {twice} is there twice")
+    if agreement is not None:
+        agreement.end()
+    return Predictions(tuple(ids), np.array(labels), np.array(answers))

@@ -1,0 +1,194 @@
+"""How well texts find their images and images their texts: recall, median rank, chance, and who of two does better.
+
+A query's rank is 1 plus the number of wrong answers that score at least as much as the right one: of equals the right
+one comes last, so that an encoder that tells nothing apart finds nothing. An image is found by the best of its texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from groundling.core.batch import collate, needed
+from groundling.core.keyed import generator
+from groundling.data.captions.samples import CaptionSamples
+from groundling.models.clip import TwoTowers
+from groundling.runs.progress import followed
+from groundling.stats.resampling import resampled
+
+RANKS = (1, 5, 10)
+"""Recall is reported at each of these."""
+TO_IMAGE = "text_to_image"
+TO_TEXT = "image_to_text"
+MEAN = "mean_recall"
+TIE = 1e-6
+"""Cosines closer than this are equal: rounding in single precision depends on how texts were batched."""
+CELLS = 1 << 24
+"""Cosines that are in memory at a time."""
+
+Numbers = Mapping[str, float]
+"""`r@1`, `r@5` and `r@10` in per cent, and `median_rank`."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where the right answer of every query stands, 1 for the first, among C texts or I images."""
+
+    text: np.ndarray
+    """(C,) int64: where a text's image stands among the images."""
+    image: np.ndarray
+    """(I,) int64: where the best text of an image stands among its own best and all texts of other images."""
+
+    def by_way(self) -> dict[str, np.ndarray]:
+        """Both directions' ranks by name."""
+        return {TO_IMAGE: self.text, TO_TEXT: self.image}
+
+
+def image_of_text(first: np.ndarray) -> np.ndarray:
+    """The image of every text (C,), from where each image's texts begin: `first` (I + 1,), C the last of them."""
+    return np.repeat(np.arange(len(first) - 1), np.diff(first))
+
+
+def ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> Ranks:
+    """Ranks of texts (C, E) and images (I, E), both of unit length; image i has the texts `first[i]` to `first[i + 1]`.
+
+    Every image has a text at least. At most `CELLS` cosines are in memory at a time.
+    """
+    own_image = image_of_text(first)
+    own = np.einsum("ce,ce->c", texts, images[own_image])
+    best = np.maximum.reduceat(own, first[:-1])
+    text_ranks = np.ones(len(texts), np.int64)
+    image_ranks = np.ones(len(images), np.int64)
+    rows = max(1, CELLS // len(images))
+    for start in range(0, len(texts), rows):
+        block = slice(start, start + rows)
+        scores = texts[block] @ images.T
+        is_wrong = np.ones(scores.shape, bool)
+        is_wrong[np.arange(len(scores)), own_image[block]] = False
+        # Not `>=`: what is no number must not pass for a right answer.
+        text_ranks[block] += (is_wrong & ~(scores < own[block, None] - TIE)).sum(1)
+        image_ranks += (is_wrong & ~(scores < best - TIE)).sum(0)
+    return Ranks(text_ranks, image_ranks)
+
+
+def recall(found: np.ndarray) -> dict[str, float]:
+    """Recall at 1, 5 and 10 in per cent, and the median, of ranks (Q,)."""
+    numbers = {f"r@{rank}": round(100 * float((found <= rank).mean()), 2) for rank in RANKS}
+    return numbers | {"median_rank": float(np.median(found))}
+
+
+def chance(first: np.ndarray) -> dict[str, dict[str, float]]:
+    """What a random order gives in expectation, by direction, for images whose texts begin at `first` (I + 1,).
+
+    An image with m of the C texts is found among the first k with a probability of 1 - C(C-m, k) / C(C, k).
+    """
+    images = len(first) - 1
+    within = np.arange(1, images + 1) / images
+    texts = int(first[-1])
+    missed = np.zeros(texts)
+    for own, number in zip(*np.unique(np.diff(first), return_counts=True), strict=True):
+        place = np.arange(texts)
+        missed += number * np.cumprod(np.maximum(texts - own - place, 0) / (texts - place))
+    return {TO_IMAGE: _expected(within), TO_TEXT: _expected(1 - missed / images)}
+
+
+def _expected(within: np.ndarray) -> dict[str, float]:
+    """Recall and median rank, from the probabilities (R,) of a rank of at most 1, 2, ..., R."""
+    numbers = {}
+    for rank in RANKS:
+        numbers[f"r@{rank}"] = round(100 * float(within[min(rank, len(within)) - 1]), 2)
+    # The probability of one half may come out a rounding error below it.
+    return numbers | {"median_rank": float(np.argmax(within >= 0.5 - 1e-9) + 1)}
+
+
+def compared(
+    ours: np.ndarray, theirs: np.ndarray, image: np.ndarray, seed: int = 0
+) -> dict[str, Any]:
+    """Recall of one model less that of another on the same queries, and their ratio at 10, with 95 % intervals.
+
+    The paired bootstrap draws images anew, each with all of its queries; what is searched stays as it is.
+
+    Args:
+        ours: Ranks (Q,).
+        theirs: The other model's ranks (Q,) of the same queries.
+        image: (Q,) the image that each query is about.
+        seed: Draws the resamples.
+
+    The ratio is None where the other model finds nothing, its interval where it finds nothing in some resample.
+    """
+    _, own = np.unique(image, return_inverse=True)
+    hits = [found[:, None] <= np.array(RANKS) for found in (ours, theirs)]
+    columns = np.concatenate([*hits, np.ones((len(own), 1), bool)], axis=1)
+    sums = np.stack([np.bincount(own, weights=column) for column in columns.T], axis=1)
+    rng = generator(seed, "retrieval", "bootstrap")
+    drawn = np.concatenate([resampled(sums, rng), sums.sum(0, keepdims=True)])
+    shares = 100 * drawn[:, :-1] / drawn[:, -1:]
+    mine, others = np.split(shares, 2, axis=1)
+    differences = mine - others
+    told: dict[str, Any] = {}
+    for number, rank in enumerate(RANKS):
+        told[f"r@{rank}"] = _told(differences[:, number], 2)
+    return told | {f"r@{RANKS[-1]}_ratio": _ratio(mine[:, -1], others[:, -1])}
+
+
+def _told(values: np.ndarray, digits: int) -> dict[str, Any]:
+    """The last of the values, which is that of the data, with the interval of the others, which are resamples."""
+    ends = np.quantile(values[:-1], (0.025, 0.975))
+    return {
+        "value": round(float(values[-1]), digits),
+        "interval": [round(float(end), digits) for end in ends],
+    }
+
+
+def _ratio(mine: np.ndarray, others: np.ndarray) -> dict[str, Any]:
+    if not others[-1]:
+        return {"value": None, "interval": None}
+    if not others.all():
+        return {"value": round(float(mine[-1] / others[-1]), 3), "interval": None}
+    return _told(mine / others, 3)
+
+
+def retrieval(model: TwoTowers, samples: CaptionSamples, batch: int = 128) -> dict[str, float]:
+    """Text-to-image and image-to-text recall at 1, 5 and 10 in per cent, with the numbers of images and captions.
+
+    Every caption is a query for its image; an image's query is answered by any of its captions. `mean_recall` is the
+    mean of all six, by which retrieval models are commonly chosen (salesforce/ALBEF, Retrieval.py, `r_mean`).
+
+    Args:
+        model: both towers, asked in evaluation mode.
+        samples: held-out images, made without `augment`.
+        batch: captions or images in one forward pass.
+    """
+    texts, images = _embedded(model, samples, batch)
+    result = {"images": float(len(images)), "captions": float(len(texts))}
+    for way, found in ranks(texts, images, samples.first).by_way().items():
+        numbers = recall(found)
+        result |= {f"{way}_r@{rank}": numbers[f"r@{rank}"] for rank in RANKS}
+    recalls = [value for name, value in result.items() if "_r@" in name]
+    return result | {MEAN: round(sum(recalls) / len(recalls), 2)}
+
+
+@torch.no_grad()
+def _embedded(
+    model: TwoTowers, samples: CaptionSamples, batch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings of every caption (C, E) and every image (I, E), of unit length."""
+    was_training = model.training
+    model.eval()
+    device = model.mean.device
+    texts = []
+    for start in followed(range(0, len(samples.texts), batch), "captions", "batch"):
+        stop = min(start + batch, len(samples.texts))
+        encoded = model(collate(samples.texts.get(range(start, stop))).to(device))
+        texts.append(needed(encoded.text_embedding, "text_embedding", "retrieval").cpu())
+    images = []
+    for start in followed(range(0, len(samples), batch), "images", "batch"):
+        stop = min(start + batch, len(samples))
+        encoded = model(collate(samples.get(range(start, stop), ())).to(device))
+        images.append(needed(encoded.image_embedding, "image_embedding", "retrieval").cpu())
+    model.train(was_training)
+    return torch.cat(texts).numpy(), torch.cat(images).numpy()

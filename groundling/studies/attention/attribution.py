@@ -1,0 +1,209 @@
+"""Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention agrees with them.
+
+An input's share of an answer is the gradient of the answer by its embedding, averaged along the straight line from a
+blank input (padding in place of words, regions without looks) to the input itself, times the way. All shares add up to
+what the answer changes by on that way, which is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from groundling.core.batch import Batch, Perturbation, Sample, needed
+from groundling.data.samples import Samples
+from groundling.data.shards import Part
+from groundling.studies.attention.modality_measures import right_row
+from groundling.studies.attention.outcomes import Outcome
+from groundling.studies.attention.passes import batches_of
+from groundling.vision_language.single_stream import SingleStream
+
+STEPS = 64
+"""Points on the line."""
+CROWDED = 3
+"""Power of Gauss' and Legendre's places that are the shares of the way: many of them are near its beginning.
+
+UNITER normalises what it makes of a region's features, and a LayerNorm forgets how long its input is: without biases,
+all that the regions do happens before a millionth of the way, and with small ones soon after it. Even places, however
+many, step over that.
+"""
+FEWEST = 3
+"""Words or regions below which no ranks are compared."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Shares of one example's answer, of the row that `right_row` names."""
+
+    pieces: np.ndarray
+    """(T,): of each piece, 0 of special ones, which the blank input has too."""
+    regions: np.ndarray
+    """(R,)."""
+    change: float
+    """The answer less that of a blank input."""
+    rest: float
+    """What the shares of all rows lack to that change; 0 if the line had points enough."""
+
+
+class Explained:
+    """A pass that attributes every sample's answer, of a model that reads stored features."""
+
+    def __init__(
+        self,
+        model: SingleStream,
+        outcome: Outcome,
+        samples: Callable[[], Samples],
+        batch: int,
+        steps: int = STEPS,
+    ) -> None:
+        """`samples` as `Look` has them, put as the outcome puts them."""
+        self.model = model
+        self.outcome = outcome
+        self.samples = samples
+        self.batch = batch
+        self.steps = steps
+        self.found: dict[int, Attribution] = {}
+
+    def read(self, part: Part) -> None:
+        """Explain a process's share."""
+        model = self.model.requires_grad_(False)
+        kept = model.text.tokenizer.all_special_ids
+        for batch, some, places in batches_of(model, self.samples(), part, self.batch):
+            found = _attributed(model, self.outcome, batch, some, kept, self.steps)
+            self.found.update(zip(places, found, strict=True))
+
+    def kept(self) -> dict[int, Attribution]:
+        """The attributions of the share by the number of the sample."""
+        return self.found
+
+    def merge(self, parts: Sequence[dict[int, Attribution]]) -> None:
+        """Those of all shares."""
+        self.found = {place: one for part in parts for place, one in part.items()}
+
+    @property
+    def attributions(self) -> list[Attribution]:
+        """One of every sample, in their order."""
+        return [self.found[place] for place in sorted(self.found)]
+
+
+def _attributed(
+    model: SingleStream,
+    outcome: Outcome,
+    batch: Batch,
+    some: Sequence[Sample],
+    kept: Sequence[int],
+    steps: int,
+) -> list[Attribution]:
+    """The attributions of a batch."""
+    blank, way = _way(model, batch, kept)
+
+    def answer(at: Sequence[Tensor]) -> Tensor:
+        return outcome.explained(model(replace(blank, perturbation=Perturbation(*at))), batch)
+
+    with torch.no_grad():
+        change = answer(_along(way, 1.0)) - answer(_along(way, 0.0))
+    slopes = [torch.zeros_like(part) for part in way]
+    for share, weight in zip(*points(steps), strict=True):
+        at = [part.requires_grad_() for part in _along(way, share)]
+        gradients = torch.autograd.grad(answer(at).sum(), at)
+        for slope, gradient in zip(slopes, gradients, strict=True):
+            slope += gradient * weight
+    shares = [(slope * part).sum(-1) for slope, part in zip(slopes, way, strict=True)]
+    rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
+    pieces, regions = (part.double().cpu().numpy() for part in shares)
+    return [
+        _one(
+            sample,
+            number * batch.choices,
+            pieces,
+            regions,
+            float(change[number]),
+            float(rest[number]),
+        )
+        for number, sample in enumerate(some)
+    ]
+
+
+def _one(
+    sample: Sample, first: int, pieces: np.ndarray, regions: np.ndarray, change: float, rest: float
+) -> Attribution:
+    """A sample's attribution, whose rows begin at `first`, without padding."""
+    number = right_row(sample)
+    row = sample.rows[number]
+    text = needed(row.text, "text", "an attribution")
+    seen = needed(row.regions, "regions", "an attribution")
+    place = first + number
+    return Attribution(pieces[place, : len(text.ids)], regions[place, : len(seen)], change, rest)
+
+
+def points(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (steps,) of the way, 0..1, and weights (steps,) of what is found there, which add up to 1."""
+    places, weights = np.polynomial.legendre.leggauss(steps)
+    places, weights = (places + 1) / 2, weights / 2
+    weights = weights * CROWDED * places ** (CROWDED - 1)
+    return places**CROWDED, weights / weights.sum()
+
+
+def _way(model: SingleStream, batch: Batch, kept: Sequence[int]) -> tuple[Batch, list[Tensor]]:
+    """A blank batch, and the way from it to the batch's own: of word embeddings (N, T, E) and features (N, R, D).
+
+    The line begins at the blank input, where small shares of the way are exact; taken off the whole input, what is left
+    of it would be its rounding.
+    """
+    tokens = needed(batch.text, "text", "an attribution")
+    regions = needed(batch.regions, "regions", "an attribution")
+    table = model.word_embeddings()
+    padding = model.text.tokenizer.pad_token_id or 0
+    special = torch.isin(tokens.ids, torch.tensor(kept, device=tokens.ids.device)) | tokens.special
+    ids = torch.where(special, tokens.ids, padding)
+    features = regions.features.float()
+    blank = replace(
+        batch,
+        text=replace(tokens, ids=ids),
+        regions=replace(regions, features=torch.zeros_like(features)),
+    )
+    return blank, [(table(tokens.ids) - table(ids)).detach(), features]
+
+
+def _along(way: Sequence[Tensor], share: float) -> list[Tensor]:
+    """What to add to a blank input to be at a share of the way: nothing at its beginning."""
+    return [part * share for part in way]
+
+
+# -- agreement ---------------------------------------------------------------------------------------------------------
+
+
+def by_word(values: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """Sums (K,) of values (T,) of pieces over raw words, in their order; `word` (T,) is -1 for none."""
+    inside = word >= 0
+    _, number = np.unique(word[inside], return_inverse=True)
+    return np.bincount(number, weights=values[inside])
+
+
+def ranks_agree(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's correlation of two rows of numbers (K,); NaN of fewer than three, or where all are equal."""
+    if len(one) < FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(stats.spearmanr(one, other).statistic)
+
+
+def agreement(looks: np.ndarray, shares: Attribution, sample: Sample) -> np.ndarray:
+    """How [CLS]'s attention (layers, T + R) ranks words and regions, against the size of their shares.
+
+    (layers + 1, 2): Spearman's correlations of words and of regions, for each layer and last for the mean of layers.
+    """
+    row = sample.rows[right_row(sample)]
+    word = needed(row.text, "text", "an attribution").word
+    pieces = len(word)
+    size_of_words = np.abs(by_word(shares.pieces, word))
+    size_of_regions = np.abs(shares.regions)
+    found = []
+    for attention in (*looks, looks.mean(0)):
+        words = ranks_agree(by_word(attention[:pieces], word), size_of_words)
+        found.append([words, ranks_agree(attention[pieces:], size_of_regions)])
+    return np.array(found)

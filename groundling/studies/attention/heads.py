@@ -1,0 +1,296 @@
+"""Which attention heads ground phrases in regions (VisualBERT, Section 3 and Figure 3), as a command."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from groundling.core.batch import Example, needed
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.models.weights import saved_sha256
+from groundling.runs.folder import write_whole
+from groundling.runs.report import TableRow, counted, table
+from groundling.runs.run import Run, say_notes
+from groundling.studies.attention.attending import Attended, inputs_of, read_all
+from groundling.studies.attention.commands.heads import HeadsConfig, check
+from groundling.studies.attention.entities import Grounding, Phrase, State
+from groundling.studies.attention.leaderboard import Board, halves
+from groundling.studies.attention.passes import Look
+from groundling.tasks import Task
+from groundling.tasks import flickr_entities as entities
+
+COUNTED = "layers and heads count from 0"
+OUTCOMES = {
+    State.CUT: "cut_off",
+    State.NO_PIECES: "without_pieces",
+    State.SPLITS_WORD: "split_a_word",
+}
+"""Why a phrase was not asked, as the result says it."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is read, and what is asked of it."""
+
+    examples: Sequence[Example]
+    """Each text of an image once."""
+    phrases: Sequence[Sequence[Phrase]]
+    """Of every text, those that heads are asked for."""
+    kinds: Sequence[tuple[str, ...]]
+    """Of every phrase of all texts, what it names."""
+    skipped: dict[str, int]
+    """Phrases that have no box, by why; texts without any other one are not read."""
+
+    def halves(self, seed: int) -> dict[str, int]:
+        """Which half of the images each one is in."""
+        return halves([one.images[0] for one in self.examples], seed)
+
+
+def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
+    """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images; in `out`.
+
+    Writes `result.json` and all heads as `heads.csv` and `heads.md`, prints a table of layers, and returns what
+    `result.json` holds. Of several processes each reads its share.
+
+    Raises:
+        InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
+            part of its text, or no phrase is left.
+    """
+    check(config, out)
+    task = named("tasks", Task, config.task)
+    settings = asdict(config)
+    del settings["processes"]  # results do not depend on them
+    inputs = {"data": config.data, **inputs_of(config.attending)}
+    run = Run(out, "heads", settings, inputs, config.attending.cpu)
+    result = run.result
+    if result is None:
+        texts = texts_of(config, task)
+        looks = plan((config, texts), run.state.device)
+        read_all(looks, plan, (config, texts), config.processes)
+        result = _result(config, texts, looks)
+
+        def save(folder: Path) -> None:
+            _write_tables(folder, result["heads"])
+
+        run.finish(result, save)
+    say_notes(result["notes"])
+    if run.state.is_main_process:
+        print(_told(result))
+    return result
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def texts_of(config: HeadsConfig, task: Task) -> Texts:
+    """The texts of a split and their phrases; raises InputError for a task that has no boxes for them."""
+    if task.mark is None:
+        raise InputError(
+            f"--task {config.task}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
+        )
+    is_entities = task in (entities.FLICKR30K, entities.MERGED)
+    if not config.unrelated and not is_entities:
+        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {config.task}")
+    folder = Path(config.data)
+    examples = task.read(folder, config.split)
+    kinds: dict[str, tuple[str, ...]] = {}
+    skipped: Counter[str] = Counter()
+    if is_entities:
+        for caption in entities.captions(folder, config.split, unrelated=config.unrelated):
+            for number, phrase in enumerate(caption.phrases):
+                kinds[f"{caption.id}/{number}"] = phrase.types
+            skipped.update(_why(phrase) for phrase in caption.skipped)
+        examples = [example for example in examples if example.official in kinds]
+    if not examples:
+        raise InputError(f"{folder}: {config.split!r} has no phrase with a box")
+    return _by_text(examples, kinds, dict(sorted(skipped.items())))
+
+
+def _why(phrase: entities.Phrase) -> str:
+    """Why a phrase has no box: nothing visible, a scene, or nobody drew one."""
+    for kind in ("notvisual", "scene"):
+        if kind in phrase.types:
+            return kind
+    return "nobox"
+
+
+def _by_text(
+    examples: Sequence[Example], kinds: dict[str, tuple[str, ...]], skipped: dict[str, int]
+) -> Texts:
+    """Examples of the same text and image as one, which is read once for all of its phrases."""
+    place: dict[tuple[str, tuple[str, ...]], int] = {}
+    texts: list[Example] = []
+    phrases: list[list[Phrase]] = []
+    for example in examples:
+        key = (example.text, example.images)
+        if key not in place:
+            place[key] = len(texts)
+            texts.append(Example(example.id, example.text, images=example.images))
+            phrases.append([])
+        # Without a tag the whole text is the phrase, as of RefCOCO's expressions.
+        (start, stop, _), *_ = example.tags or ((0, len(example.text), 0),)
+        phrases[place[key]].append(Phrase(example, start, stop))
+    ordered = [kinds.get(one.example.official, ()) for own in phrases for one in own]
+    return Texts(texts, phrases, ordered, skipped)
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def plan(asked: tuple[HeadsConfig, Texts], device: torch.device) -> list[Look]:
+    """The pass, and the one beside the looks of other images."""
+    config, texts = asked
+    attended = Attended(config.attending, device)
+    task = named("tasks", Task, config.task)
+    mark = attended.mark(needed(task.mark, "mark", task.name))
+    halves_of = texts.halves(config.attending.seed)
+    half = [halves_of[one.images[0]] for one in texts.examples]
+    looks = []
+    for others in (False, True)[: 1 + config.other_images]:
+        samples = partial(attended.samples, texts.examples, others)
+        grounding = Grounding(texts.phrases, mark, half, config.query)
+        looks.append(Look(attended.model, samples, [grounding], config.attending.at_once))
+    return looks
+
+
+def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[str, Any]:
+    found, *others = [_grounding(look).result() for look in looks]
+    half_of = texts.halves(config.attending.seed)
+    number = {image: place for place, image in enumerate(half_of)}
+    images = [one.example.images[0] for own in texts.phrases for one in own]
+    board = Board(
+        found,
+        np.array([number[image] for image in images]),
+        np.array([half_of[image] for image in images]),
+        texts.kinds,
+        config.active,
+        config.attending.seed,
+        others[0] if others else None,
+    )
+    states = Counter(found.facts.state.tolist())
+    counts = {
+        "images": len(half_of),
+        "texts": len(texts.examples),
+        "asked": states[State.ASKED],
+        **{name: states[state] for state, name in OUTCOMES.items()},
+        "in_images_without_regions": int((found.facts.regions == 0).sum()),
+        "without_box": texts.skipped,
+    }
+    report = board.report()
+    report["notes"] += _notes(counts)
+    if not report["upper_bound"]["value"]:
+        report["notes"].append(
+            "no region matches any phrase's box, so no head can find one: take a store of finer or of other boxes"
+        )
+    return {
+        "task": config.task,
+        "split": config.split,
+        "model": config.attending.model,
+        "weights": saved_sha256(config.attending.model),
+        "untrained": config.attending.untrained,
+        "counted": COUNTED,
+        "query": config.query,
+        "active_above": config.active,
+        "counts": counts,
+        **report,
+    }
+
+
+def _grounding(look: Look) -> Grounding:
+    """The one consumer of a pass."""
+    (consumer,) = look.consumers
+    assert isinstance(consumer, Grounding)
+    return consumer
+
+
+def _notes(counts: dict[str, Any]) -> list[str]:
+    told = {
+        "cut_off": "left out: cut off with the end of a text (--max-length, or what the model can take)",
+        "without_pieces": "left out: without a piece of the tokenizer's",
+        "split_a_word": "left out: beginning or ending within a word",
+        "in_images_without_regions": "counted as not found: in images without a region",
+    }
+    return [
+        f"{counted(counts[name], 'phrase')} {why}" for name, why in told.items() if counts[name]
+    ]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """All heads, as a table for programs and one for people."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    cells = [[("" if value is None else str(value)) for value in row.values()] for row in rows]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *cells]
+    page = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    write_whole(folder / "heads.csv", text.getvalue())
+    write_whole(folder / "heads.md", f"All heads; {COUNTED}.\n\n{page}\n")
+
+
+def _told(result: dict[str, Any]) -> str:
+    """The result for people: what is reached, and the layers."""
+    counts = result["counts"]
+    skipped = sum(counts["without_box"].values())
+    lines = [
+        f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} more have no box; {COUNTED}",
+        table([_row(name, result[key]) for key, name in ROWS.items()]),
+    ]
+    chosen = [name or "none" for name in result["chosen"]]
+    lines.append(
+        f"heads chosen on each half: {chosen[0]}, {chosen[1]}; {result['active_heads']} of {len(result['heads'])} "
+        f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions"
+    )
+    lines.append(table([_layer(layer) for layer in result["layers"]]))
+    return "\n\n".join(lines)
+
+
+ROWS = {
+    "upper_bound": "upper bound",
+    "chance": "a region at random",
+    "confidence": "the region of highest confidence",
+    "held_out": "best active head of the other half",
+    "other_images": "the same before other images",
+    "other_images_best": "best active head before other images",
+    "held_out_less_rule": "best active head less rule",
+    "held_out_less_other_images": "best active head less other images",
+}
+"""Numbers of the first table, as people call them."""
+
+
+def _row(name: str, told: dict[str, Any] | None) -> TableRow:
+    if told is None:
+        return {"": name, "%": "-", "95 % interval": "-"}
+    low, high = told["interval"]
+    return {"": name, "%": f"{told['value']:.2f}", "95 % interval": f"{low:.2f} to {high:.2f}"}
+
+
+def _layer(layer: dict[str, Any]) -> TableRow:
+    best = layer["best"]
+
+    def value(name: str) -> str:
+        return "-" if layer[name] is None else f"{layer[name]['value']:.2f}"
+
+    return {
+        "layer": str(layer["layer"]),
+        "best active": "-" if best is None else best["head"],
+        "%": "-" if best is None else f"{best['value']:.2f}",
+        "held out": value("held_out"),
+        "other images": value("other_images"),
+        "mean of heads": f"{layer['mean']:.2f}",
+        "active": str(layer["active_heads"]),
+        "to regions": f"{layer['region_share']:.2f}",
+    }

@@ -1,0 +1,198 @@
+"""Hugging Face's LXMERT as a guest: a model of two streams whose attention can be looked at (Tan and Bansal 2019)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import LxmertConfig, LxmertModel, PreTrainedTokenizerBase
+from transformers.models.lxmert.modeling_lxmert import LxmertAttention
+
+from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.errors import InputError
+from groundling.data.samples import TextInput
+from groundling.models.attention import (
+    ON_REQUEST,
+    AttentionMap,
+    Watch,
+    places_of_regions,
+    places_of_text,
+)
+from groundling.models.kinds import Kind, RegionReader
+from groundling.models.loading import load_tokenizer, load_weights, model_type
+from groundling.models.text import embedded_words
+
+TEXT, REGIONS = "text", "regions"
+SIDES = {
+    "layer": (TEXT, TEXT),
+    "r_layers": (REGIONS, REGIONS),
+    "lang_self_att": (TEXT, TEXT),
+    "visn_self_att": (REGIONS, REGIONS),
+}
+"""Who reads whom in the parts of HF's encoder that are named so; cross-attention serves both directions."""
+CROSS = "visual_attention"
+
+
+class Lxmert(RegionReader):
+    """A stock `LxmertModel`: text and regions by themselves, then each reading the other.
+
+    Boxes are read as LXMERT wants them, corners in shares of width and height. Its maps are named `text over text`,
+    `regions over regions`, `text over regions` and `regions over text`, each kind counted by itself from 0.
+    """
+
+    whole = False
+    """It was made without a region of the whole image."""
+    last_pixel = False
+    """Boxes are not cut to their last pixel."""
+    regions_from: Mapping[str, Any] = {}
+    """What made the regions that it learned from: nobody says."""
+
+    def __init__(self, model: LxmertModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raises InputError if the tokenizer knows more pieces than the model embeds."""
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        table = self.word_embeddings().weight
+        if len(tokenizer) > len(table):
+            raise InputError(
+                f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
+            )
+        if model.pooler is None:
+            raise InputError("its pooler is missing; expected a whole LXMERT")
+        width = model.config.hidden_size
+        self.sizes = Sizes(
+            text=width,
+            word_table=(table.shape[0], table.shape[1]),
+            visual=width,
+            pooled=width,
+            regions=model.config.visual_feat_dim,
+        )
+
+    @property
+    def kind(self) -> str:
+        """As transformers has it."""
+        return str(self.model.config.model_type)
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        ids: list[int] = self.tokenizer.all_special_ids
+        return ids
+
+    def inputs(self, max_length: int) -> tuple[TextInput, None]:
+        """Texts of at most `max_length` pieces, or what the model can take."""
+        limit = self.model.config.max_position_embeddings
+        return TextInput(self.tokenizer, min(max_length, limit)), None
+
+    def word_embeddings(self) -> nn.Embedding:
+        """The table of its input words."""
+        table: nn.Embedding = self.model.embeddings.word_embeddings
+        return table
+
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """Last states of `text` (N, T, H) and regions, `visual` (N, R, H); `attention` is told its maps.
+
+        Raises InputError without regions, or if their features have another width than the model reads.
+        """
+        tokens = needed(batch.text, "text", "an LXMERT")
+        regions = needed(batch.regions, "regions", "an LXMERT")
+        width = regions.features.shape[-1]
+        if width != self.sizes.regions:
+            raise InputError(
+                f"regions have features of width {width}; this LXMERT reads {self.sizes.regions}"
+            )
+        features = regions.features
+        if batch.perturbation is not None and batch.perturbation.regions is not None:
+            features = features + batch.perturbation.regions
+        with nullcontext() if attention is None else self._watching(batch, attention):
+            out = self.model(
+                inputs_embeds=embedded_words(self.word_embeddings(), batch, "an LXMERT"),
+                attention_mask=tokens.mask.long(),
+                token_type_ids=tokens.types,
+                visual_feats=features,
+                visual_pos=regions.boxes,
+                visual_attention_mask=regions.mask.long(),
+            )
+        return Encoded(
+            text=out.language_output,
+            visual=out.vision_output,
+            pooled=out.pooled_output,
+            word_table=self.word_embeddings().weight,
+        )
+
+    @contextmanager
+    def _watching(self, batch: Batch, attention: Watch) -> Iterator[None]:
+        """Inside, every attention module tells its weights as it makes them."""
+        places = {
+            TEXT: places_of_text(needed(batch.text, "text", "an LXMERT")),
+            REGIONS: places_of_regions(needed(batch.regions, "regions", "an LXMERT")),
+        }
+        count: Counter[str] = Counter()
+        hooks = []
+        for name, module in self.model.encoder.named_modules():
+            if isinstance(module, LxmertAttention):
+                tell = _Told(name, places, count, attention)
+                hooks.append(module.register_forward_pre_hook(_requested, with_kwargs=True))
+                hooks.append(module.register_forward_hook(tell))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def export(self, folder: Path) -> None:
+        """Write a stock HF folder."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+class _Told:
+    """Tells the maps of one attention module."""
+
+    def __init__(
+        self, name: str, places: Mapping[str, Any], count: Counter[str], attention: Watch
+    ) -> None:
+        self.parts = name.split(".")
+        self.places = places
+        self.count = count
+        self.attention = attention
+        self.calls = 0
+
+    def __call__(self, module: nn.Module, inputs: object, output: tuple[Tensor, ...]) -> None:
+        rows, columns = self._sides()
+        name = f"{rows} over {columns}"
+        one = AttentionMap(
+            name, self.count[name], output[1], self.places[rows], self.places[columns]
+        )
+        self.count[name] += 1
+        self.attention(one)
+
+    def _sides(self) -> tuple[str, str]:
+        """Who reads whom; HF asks a layer's cross-attention for the text first, then for the regions."""
+        self.calls += 1
+        if CROSS in self.parts:
+            return (TEXT, REGIONS) if self.calls == 1 else (REGIONS, TEXT)
+        return next(SIDES[part] for part in self.parts if part in SIDES)
+
+
+def _requested(
+    module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call, asking for the weights."""
+    return inputs[:3], {**options, ON_REQUEST: True}
+
+
+def load_lxmert(source: str | Path) -> Lxmert:
+    """An LXMERT of transformers, with or without its heads, from a folder; raises InputError if it is not whole."""
+    return Lxmert(load_weights(LxmertModel, source), load_tokenizer(source)).eval()
+
+
+def _is_lxmert(source: str) -> bool:
+    return model_type(source) == LxmertConfig.model_type
+
+
+LXMERT = Kind("LXMERT of transformers", _is_lxmert, load_lxmert)

@@ -1,0 +1,192 @@
+"""Hugging Face's ViLT as a guest: one stream of text and a photo's patches (Kim et al. 2021)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, ViltConfig, ViltModel
+
+from groundling.core.batch import Batch, Encoded, RegionRow, Regions, Sizes, needed, sent
+from groundling.core.errors import InputError
+from groundling.data.samples import TextInput, thinned
+from groundling.models.attention import (
+    AttentionMap,
+    Places,
+    Watch,
+    places_of_patches,
+    places_of_text,
+    watching,
+)
+from groundling.models.kinds import Kind
+from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
+from groundling.models.text import embedded_words
+from groundling.studies.attention.patches import PatchReader, in_patches, processed
+
+
+class Vilt(PatchReader):
+    """A stock `ViltModel`, whose patches are regions: their features are their pixels, as HF's processor makes them.
+
+    transformers puts patches in an order that it draws, which attention does not depend on; here they stand row by row.
+    """
+
+    def __init__(
+        self, model: ViltModel, tokenizer: PreTrainedTokenizerBase, processor: Any
+    ) -> None:
+        """`processor` makes a photo's pixels. Raises InputError if the tokenizer knows more pieces than the model."""
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.processor = processor
+        table = self.word_embeddings().weight
+        if len(tokenizer) > len(table):
+            raise InputError(
+                f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
+            )
+        config: Any = model.config
+        width = config.hidden_size
+        self.side = int(config.patch_size)
+        self.square = int(config.image_size) // self.side
+        self.sizes = Sizes(
+            text=width,
+            word_table=(table.shape[0], table.shape[1]),
+            visual=width,
+            pooled=width if model.pooler is not None else 0,
+            regions=3 * self.side**2,
+        )
+
+    @property
+    def kind(self) -> str:
+        """As transformers has it."""
+        return str(self.model.config.model_type)
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        ids: list[int] = self.tokenizer.all_special_ids
+        return ids
+
+    def inputs(self, max_length: int) -> tuple[TextInput, None]:
+        """Texts of at most `max_length` pieces, or what the model can take (40 of the released ones)."""
+        limit = self.model.config.max_position_embeddings
+        return TextInput(self.tokenizer, min(max_length, limit)), None
+
+    def patches(self, photo: Image.Image) -> RegionRow:
+        """Every patch of the photo; of more than the model's `max_image_length` as many, evenly spaced.
+
+        There transformers draws as many, otherwise each time.
+        """
+        row = in_patches(processed(self.processor, photo), self.side)
+        most = self.model.config.max_image_length
+        if most > 0:
+            kept = thinned(range(1, len(row)), most)
+            row = row.take(np.array([0, *kept]))
+        return row
+
+    def word_embeddings(self) -> nn.Embedding:
+        """The table of its input words."""
+        table: nn.Embedding = self.model.embeddings.text_embeddings.word_embeddings
+        return table
+
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """Last states of `text` (N, T, H) and of class token and patches, `visual` (N, R, H).
+
+        `attention` is told every layer's map over text, class token and patches, named `self`. Raises InputError
+        without patches.
+        """
+        tokens = needed(batch.text, "text", "a ViLT")
+        regions = needed(batch.regions, "regions", "a ViLT")
+        # Where patches lie is read where no device has to be waited for.
+        places = needed(batch.host.regions, "regions", "a ViLT")
+        features = regions.features
+        if batch.perturbation is not None and batch.perturbation.regions is not None:
+            features = features + batch.perturbation.regions
+        with nullcontext() if attention is None else self._watching(batch, attention):
+            out = self.model(
+                inputs_embeds=embedded_words(self.word_embeddings(), batch, "a ViLT"),
+                attention_mask=tokens.mask.long(),
+                token_type_ids=tokens.types,
+                image_embeds=self._embedded(features, regions.whole, places),
+                pixel_mask=regions.mask.long(),
+            )
+        states, pieces = out.last_hidden_state, tokens.ids.shape[1]
+        return Encoded(
+            text=states[:, :pieces],
+            visual=states[:, pieces:],
+            pooled=out.pooler_output,
+            word_table=self.word_embeddings().weight,
+        )
+
+    def _embedded(self, features: Tensor, whole: Tensor, places: Regions) -> Tensor:
+        """Class token and patches (N, R, H) with their positions, as `ViltEmbeddings.visual_embed` makes them."""
+        parts = self.model.embeddings
+        cut = parts.patch_embeddings.projection
+        # A convolution whose stride is its side takes every patch by itself.
+        patches = F.linear(features.to(cut.weight.dtype), cut.weight.flatten(1), cut.bias)
+        embedded: Tensor = parts.dropout(
+            torch.where(whole.unsqueeze(-1), parts.cls_token, patches) + self._positions(places)
+        )
+        return embedded
+
+    def _positions(self, places: Regions) -> Tensor:
+        """Position embeddings (N, R, H): the model's square of them, stretched to the grid of each photo's patches."""
+        table = self.model.embeddings.position_embeddings[0]
+        grid = table[1:].T.view(1, -1, self.square, self.square)
+        found = table.new_zeros(*places.mask.shape, table.shape[-1])
+        for number, boxes in enumerate(places.boxes):
+            whole = places.whole[number]
+            inner = (places.mask[number] & ~whole).nonzero().squeeze(1)
+            corner, size = boxes[inner, :2], boxes[inner, 2:] - boxes[inner, :2]
+            # So many patches fit in the photo, of which a part may be left at the edge.
+            wide, high = (1 / size[0] + SLACK).long().tolist()
+            column, row = sent((corner / size).round().long(), table.device).unbind(-1)
+            stretched = F.interpolate(grid, (high, wide), mode="bilinear", align_corners=True)
+            found[number, sent(inner, table.device)] = stretched[0][:, row, column].T
+            found[number, sent(whole.nonzero().squeeze(1), table.device)] = table[0]
+        return found
+
+    def _watching(self, batch: Batch, attention: Watch) -> AbstractContextManager[None]:
+        text = places_of_text(needed(batch.text, "text", "a ViLT"))
+        every = Places.join(text, places_of_patches(needed(batch.regions, "regions", "a ViLT")))
+
+        def tell(layer: int, weights: Tensor) -> None:
+            attention(AttentionMap("self", layer, weights, every, every))
+
+        return watching(self.model, tell)
+
+    def of_patches(self) -> list[nn.Parameter]:
+        """The convolution's weights, the class token and the positions."""
+        parts = self.model.embeddings
+        return [
+            *parts.patch_embeddings.parameters(),
+            *(parts.cls_token, parts.position_embeddings),
+        ]
+
+    def export(self, folder: Path) -> None:
+        """Write a stock HF folder, with tokenizer and image processor."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        self.processor.save_pretrained(folder)
+
+
+SLACK = 1e-3
+"""What rounding may take from a whole number of patches."""
+
+
+def load_vilt(source: str | Path) -> Vilt:
+    """A ViLT of transformers, with or without its heads; raises InputError if its folder is not whole."""
+    model = load_weights(ViltModel, source)
+    return Vilt(model, load_tokenizer(source), load_processor(source)).eval()
+
+
+def _is_vilt(source: str) -> bool:
+    return model_type(source) == ViltConfig.model_type
+
+
+VILT = Kind("ViLT of transformers", _is_vilt, load_vilt)

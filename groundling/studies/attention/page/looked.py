@@ -1,0 +1,289 @@
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.commands.regions import RegionsConfig
+from groundling.core.batch import Example, RegionRow, Sample
+from groundling.core.errors import InputError
+from groundling.core.forms import Choose
+from groundling.data.regions.paired import RegionSamples, Seeing, Store
+from groundling.data.regions.pictures import Pictured, other_shape
+from groundling.data.regions.store import RegionsInMemory, RegionStore, whole_store
+from groundling.data.samples import Samples, TextSamples, untagged
+from groundling.models.adapters import ClipAdapter
+from groundling.models.clip import ClipEncoder
+from groundling.models.crossmodal import CrossModal
+from groundling.models.kinds import RegionReader, Student
+from groundling.prediction import Fitted, load
+from groundling.prediction.description import FILE, settings_of, unlike
+from groundling.prediction.seeds import Chosen, chosen, is_run
+from groundling.prediction.sight import Seen
+from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.studies.attention.page.answers import answer_of, match_of
+from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
+from groundling.studies.attention.patches import PatchReader, PatchStore
+from groundling.vision.photos import Finder
+from groundling.vision_language.end_to_end import EndToEnd
+from groundling.vision_language.loading import load_viewed
+from groundling.vision_language.single_stream import SingleStream
+
+MAX_LENGTH = 128
+"""Most pieces of a text, of a model that does not say how long its texts were."""
+
+
+class Looked:
+    """A model, ready to be shown texts and photos."""
+
+    def __init__(self, source: str, config: LookConfig, device: str) -> None:
+        """Raises InputError if there is no such model, or none whose attention is between a text and an image."""
+        self.name = source
+        self.config = config
+        self.device = device
+        self.notes: list[str] = []
+        self.fitted: Fitted | None = None
+        found = _chosen(source)
+        self.folder = folder = str(found.folder)
+        """Where its weights are, or a hub id."""
+        if (Path(folder) / FILE).is_file():
+            self.fitted = load(folder, device=device)
+            self.notes = self.fitted.notes
+            self.notes[:0] = [found.note] if found.note else []
+            self.student: Student = self.fitted.student
+        else:
+            self.student = load_viewed(folder).to(device).eval()
+        if isinstance(self.student, ClipAdapter | ClipEncoder | CrossModal):
+            raise InputError(
+                f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
+                "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+            )
+        if isinstance(self.student, Lxmert):
+            raise InputError(
+                f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
+                "cross-attention find what phrases name"
+            )
+        if isinstance(self.student, PatchReader):
+            self.notes = [self.student.told] if self.student.told else []
+            given = [f"--{name}" for name in ("grid", "detector", "regions") if vars(config)[name]]
+            if given:
+                self.notes.append(f"{given[0]} is not for it: its own patches are the boxes")
+        self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
+        if self.fitted is not None:
+            self.sees = self.sees and self.fitted.about.reads.regions
+        self.stores = [whole_store(folder, self._features) for folder in config.regions]
+        for store in self.stores if self.sees and not self._cuts else ():
+            self._check(store)
+
+    @property
+    def _features(self) -> bool:
+        """Whether regions come with features; a model that reads pixels makes its own."""
+        return not isinstance(self.student, EndToEnd)
+
+    @property
+    def _cuts(self) -> bool:
+        """Whether a photo's own patches are its regions, and no store is asked."""
+        return isinstance(self.student, PatchReader)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        """What it knows of the regions that it learned from."""
+        if self.fitted is not None and self.fitted.about.regions:
+            return self.fitted.about.regions
+        return self.student.regions_from if isinstance(self.student, RegionReader) else {}
+
+    def _check(self, store: RegionStore) -> None:
+        """Raises InputError for regions of another width, or made otherwise than those that it learned from."""
+        if not self._features or not isinstance(self.student, RegionReader):
+            return
+        store.require(self.student.sizes.regions)
+        difference = unlike(self._facts, store.manifest)
+        if difference and not self.config.other_regions:
+            raise InputError(
+                f"{store.folder}: {difference}; make the store alike, or pass --other-regions"
+            )
+
+    # -- regions -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def finder(self) -> Finder:
+        """What finds the regions of photos that no store has; raises InputError if nobody says how."""
+        config = self.config
+        if config.grid and config.detector:
+            raise InputError("--grid and --detector: boxes are from one of them")
+        facts = self._facts
+        if config.grid or config.detector:
+            start = self._with_boxes()
+            facts = {"identity": facts.get("identity")}
+        else:
+            start = self._as_learned()
+        if config.other_regions:
+            facts = {}
+        return Finder(start, facts, self.device, self._features)
+
+    @property
+    def _made_with(self) -> Mapping[str, Any] | None:
+        """What says how the regions were found that it learned from, or else those of a store; None if nothing does."""
+        manifests = [self._facts, *(store.manifest for store in self.stores)]
+        return next((one for one in manifests if one.get("made_with")), None)
+
+    def _with_boxes(self) -> RegionsConfig:
+        """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
+        config = self.config
+        facts = self._made_with
+        start = RegionsConfig() if facts is None else settings_of(facts)
+        known = start.backbone if facts else self._backbone_of_files()
+        if not config.backbone and not known and self._features:
+            raise InputError(
+                f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
+            )
+        backbone = config.backbone or known or start.backbone
+        detector = config.detector or start.detector
+        return replace(start, grid=config.grid, detector=detector, backbone=backbone)
+
+    def _backbone_of_files(self) -> str:
+        """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
+        for manifest in (self._facts, *(store.manifest for store in self.stores)):
+            models = manifest.get("model")
+            if isinstance(models, dict) and isinstance(models.get("backbone"), str):
+                return str(models["backbone"])
+        return ""
+
+    def _as_learned(self) -> RegionsConfig:
+        """The settings with which the regions were found that it learned from, or those of the first store."""
+        facts = self._made_with
+        if facts is None:
+            raise InputError(
+                f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
+                "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
+            )
+        start = settings_of(facts)
+        return replace(start, backbone=self.config.backbone or start.backbone)
+
+    def _seen(self, image: str, photo: Path) -> tuple[Seen, Store]:
+        """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
+        if isinstance(self.student, PatchReader):
+            patches = PatchStore(self.student, {image: photo})
+            return Seen(patches), patches
+        photos = {image: photo} if isinstance(self.student, EndToEnd) else {}
+        for store in self.stores:
+            if image not in store:
+                continue
+            fault = other_shape(store.size(image), photo)
+            if fault:
+                raise InputError(
+                    f"{photo}: {fault} in {store.folder}; make the store anew, or leave --regions out"
+                )
+            return Seen(store, photos), store
+        found, faults = self.finder({image: photo})
+        if faults:
+            raise InputError(f"{photo}: {faults[image]}")
+        return Seen(found, photos), found
+
+    def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
+        return Boxes(row.boxes, row.whole, self._names(image, store, row), self._cuts)
+
+    def _names(self, image: str, store: Store, row: RegionRow) -> list[str]:
+        """What each region is, where a detector or a file says so; the whole image is nothing else."""
+        names: Sequence[str] = ()
+        classes = None
+        if isinstance(store, RegionsInMemory):
+            found = store.found[image]
+            names = self.finder.extractor.facts["class_names"]
+            classes = None if found.classes is None else found.classes[int(found.whole) :]
+        elif isinstance(store, RegionStore):
+            names = store.manifest.get("class_names", ())
+            classes = None if row.classes is None else row.classes[~row.whole]
+        if classes is None or not names:
+            return []
+        if classes.ndim == 2:
+            classes = np.where(classes.max(1) > 0, classes.argmax(1), -1)
+        things = iter(names[number] if 0 <= number < len(names) else "" for number in classes)
+        return ["" if is_whole else next(things, "") for is_whole in row.whole]
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def view(
+        self,
+        example: Example,
+        photo: Path | None,
+        layers: Sequence[int] = (),
+        asked: Example | None = None,
+    ) -> View:
+        """What the model attends to in a text and the photo of its image, and what it answers.
+
+        `asked` is the example with all of its choices, where the one that is shown has the text of one of them.
+
+        Raises InputError if the photo cannot be read, or its regions cannot be found.
+        """
+        notes = []
+        seen = Seen()
+        store: Store | None = None
+        if self.sees and photo is not None:
+            (image,) = example.images
+            seen, store = self._seen(image, photo)
+        elif photo is not None:
+            notes.append("This model reads the text alone.")
+        elif isinstance(self.student, PatchReader) and self.student.needs_photo:
+            raise InputError(f"--model {self.name}: it looks at photos; pass --image, too")
+        else:
+            example = replace(example, images=())
+        (sample,) = self._samples(example, seen).get([0], ())
+        if sample.text is None:
+            notes.append("This model reads the photo alone.")
+        if sample.dropped:
+            notes.append(f"{sample.dropped} pieces of the text did not fit and were cut off.")
+        boxes = Boxes.none()
+        if store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], store, sample.regions)
+        view = view_of(self.student, sample, boxes, layers, self.device)
+        for layer in view.layers:
+            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
+                raise InputError(
+                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
+                    "be damaged"
+                )
+        view.notes += notes
+        view.answer = self._answer(
+            replace(asked or example, images=example.images), seen, sample, boxes
+        )
+        return view
+
+    def _answer(self, example: Example, seen: Seen, sample: Sample, boxes: Boxes) -> Answer | None:
+        """What its head says; None of a model whose own heads are not read, a text encoder or a guest."""
+        if self.fitted is not None:
+            return answer_of(self.fitted, example, seen, boxes)
+        if not isinstance(self.student, SingleStream):
+            return None
+        return match_of(self.student, self.folder, sample, self.device)
+
+    def _samples(self, example: Example, seen: Seen) -> Samples:
+        """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
+        if self.fitted is not None:
+            told = example if self.fitted.about.reads.tags else untagged(example)
+            if not isinstance(self.fitted.form, Choose):
+                told = self.fitted.objective.head.ask(told)
+            return self.fitted.put([told], seen)
+        text, clip = self.student.inputs(MAX_LENGTH)
+        samples: Samples = TextSamples([untagged(example)], text, clip)
+        student = self.student
+        if seen.store is None or not isinstance(student, RegionReader):
+            return samples
+        seeing = Seeing(student.whole, student.last_pixel, width=student.sizes.regions)
+        samples = RegionSamples(samples, seen.store, seeing)
+        if isinstance(student, EndToEnd):
+            return Pictured(samples, seen.photos, student.side, student.long_side)
+        return samples
+
+
+def _chosen(source: str) -> Chosen:
+    """The model's own folder in what `source` names: a run's, of several seeds the best; a hub id as it is."""
+    path = Path(source)
+    return chosen(path) if is_run(path) else Chosen(path)

@@ -1,0 +1,233 @@
+"""One static page that shows what models attend to: photo, boxes, words, heads. It needs neither server nor network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from groundling.core.batch import needed
+from groundling.core.errors import InputError
+from groundling.data.regions.pictures import read_picture
+from groundling.runs.folder import disk_errors, write_whole
+from groundling.studies.attention.figure_files import heat_maps
+from groundling.studies.attention.page.groups import groups_of, summed
+from groundling.studies.attention.page.pairs import Entity, Pair
+from groundling.studies.attention.page.ranked import Ranked
+from groundling.studies.attention.page.views import HEAVY, View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIDE = 640
+"""Most pixels of an embedded photo's long side."""
+QUALITY = 82
+"""Of its JPEG."""
+MARK = '<meta name="generator" content="groundling look">'
+"""By which a page of ours is known, which may be written anew."""
+BEST = "best"
+"""In place of heads to be drawn: the best ones that `groundling heads` found."""
+FRAME = 760
+"""Height of the page in a notebook, pixels."""
+
+
+@dataclass
+class Look:
+    """What several models attend to in images and texts, as pages; shows itself in a notebook."""
+
+    title: str
+    models: Sequence[tuple[str, Sequence[str]]] = ()
+    """Name of each, and what a reader must know of it."""
+    per_page: int = 10
+    """Pairs on a page."""
+    ranks: Sequence[Ranked | None] = ()
+    """Of each model."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """How many answers changed how, see `Pairs`."""
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    """The pairs as the page has them."""
+    first: View | None = None
+    """The first model's view of the first pair, from which figures are drawn."""
+    entities: Sequence[Entity] = ()
+    """What the first pair's text names, where boxes of it are known."""
+
+    def add(self, pair: Pair, views: Iterable[View]) -> None:
+        """Put an image and a text on the page, with a view of each model; the photo is read first."""
+        change = pair.change
+        kept: list[View] = []
+
+        def packed() -> Iterator[dict[str, Any]]:
+            for view in views:
+                kept[:] = kept or [view]
+                yield view.packed()
+
+        self.entries.append(
+            {
+                "id": pair.example.id if pair.photo is None else pair.photo.name,
+                "text": " · ".join(filter(None, (pair.example.text, pair.example.pair))),
+                "phrase": pair.phrase,
+                "photo": None if pair.photo is None else _embedded(pair.photo),
+                "gold": [] if pair.gold is None else pair.gold.round(4).tolist(),
+                "change": None if change is None else vars(change),
+                "views": list(packed()),
+            }
+        )
+        if self.first is None:
+            self.first, self.entities = kept[0], pair.entities
+
+    def figure(self, heads: Sequence[str]) -> Figure:
+        """Heat maps of some heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
+
+        `best` alone stands for the heads of `Ranked.best`. Where boxes are known of what the text names, regions are
+        grouped by them, see `groups_of`. Raises InputError for a head that there is not, for a model whose words read
+        no boxes, and if nothing is left to draw.
+        """
+        view = needed(self.first, "first", "a figure of heads")
+        if list(heads) == [BEST]:
+            ranked = self.ranks[0] if self.ranks else None
+            heads = (ranked or Ranked("", ())).best([layer.number for layer in view.layers])
+        maps = {head: view.shares(head) for head in heads}
+        if self.entities:
+            return self._grouped(view, maps)
+        boxes = [view.boxes.title(number) for number in range(len(view.boxes.places))]
+        even = [100 * view.even(head) for head in heads]
+        return heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
+
+    def _grouped(self, view: View, maps: Mapping[str, np.ndarray]) -> Figure:
+        """The text's own words by what they name."""
+        words = [place for place, word in enumerate(view.words) if word.raw >= 0]
+        of_words = {head: shares[words] for head, shares in maps.items()}
+        groups = groups_of(view.boxes, self.entities, np.stack(list(of_words.values())))
+        if not any(len(group.regions) for group in groups):
+            raise InputError(
+                "--heat-maps: no region shows what the text names, and no word attends to another one in these heads; "
+                "choose another example (--only), or a store whose regions fit"
+            )
+        sums = {head: summed(shares, groups) for head, shares in of_words.items()}
+        told = [view.words[place].text for place in words]
+        return heat_maps(
+            sums, told, [group.title for group in groups], "regions, by what they show"
+        )
+
+    @property
+    def pages(self) -> int:
+        """How many there are."""
+        return max(1, -(-len(self.entries) // self.per_page))
+
+    def html(self, page: int = 0, links: Sequence[str] = ()) -> str:
+        """A page as it stands in its file; `links`: the files of all of them.
+
+        Raises InputError for one so large that no browser likes it.
+        """
+        first = page * self.per_page
+        shown = self.entries[first : first + self.per_page]
+        content = {
+            "models": [{"name": name, "notes": list(notes)} for name, notes in self.models],
+            "pairs": shown,
+            "ranks": [None if one is None else one.packed() for one in self.ranks],
+            "counts": dict(self.counts),
+            "page": {"number": page, "before": first, "links": list(links)},
+        }
+        text = _filled(self.title, content)
+        if len(text) > HEAVY:
+            raise InputError(
+                f"a page of {len(shown)} pairs and {len(self.models)} models would have {len(text) / 2**20:.0f} MB; "
+                "pass a smaller --per-page, or --layers for some of the layers"
+            )
+        return text
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write the page, further ones beside it as NAME-2.html and so on; returns the files.
+
+        An older page of such a name is replaced. Raises InputError if another file is in the way.
+        """
+        path = Path(path)
+        check_place(path)
+        paths = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, self.pages + 1))]
+        for one in paths[1:]:
+            check_place(one)
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        links = [one.name for one in paths] if len(paths) > 1 else ()
+        for number, one in enumerate(paths):
+            write_whole(one, self.html(number, links))
+        return paths
+
+    def _repr_html_(self) -> str:
+        """The first page in a frame of its own, for notebooks."""
+        inside = html.escape(self.html(), quote=True)
+        more = ""
+        if self.pages > 1:
+            more = f"<p>Page 1 of {self.pages}; .save(path) writes all of them.</p>"
+        style = f"width:100%;height:{FRAME}px;border:0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>{more}'
+
+
+def check_place(path: Path) -> None:
+    """Raises InputError for a file that no page can be written to, such as one that is no page of ours."""
+    if path.suffix != ".html":
+        raise InputError(f"--out {path}: expected a file that ends in .html")
+    if not path.exists():
+        return
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            if MARK in file.read(2000):
+                return
+    raise InputError(
+        f"{path}: exists already, and is no page of `groundling look`; choose another --out"
+    )
+
+
+def _embedded(photo: Path) -> dict[str, Any]:
+    """A photo as a small JPEG inside the page, turned as its EXIF says, as models see it."""
+    try:
+        image = read_picture(photo)
+    except InputError as error:
+        raise InputError(f"{photo}: {error}") from None
+    if max(image.size) > SIDE:
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY, optimize=True)
+    source = base64.b64encode(out.getvalue()).decode()
+    return {
+        "src": f"data:image/jpeg;base64,{source}",
+        "width": image.width,
+        "height": image.height,
+    }
+
+
+def _filled(title: str, content: Mapping[str, Any]) -> str:
+    """The page's template with its parts; its policy lets run its own script alone, and forbids every connection."""
+    # Imported late, as in report.py: the command line loads this module's neighbours.
+    from jinja2 import Environment
+
+    style, script = (_part(f"page.{ending}") for ending in ("css", "js"))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    # Inside a script element `<` could end it, whatever a caption says; the others are for stray parsers.
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&\u2028\u2029":
+        data = data.replace(mark, f"\\u{ord(mark):04x}")
+    template = Environment(autoescape=True).from_string(_part("page.html"))
+    return template.render(title=title, policy=policy, style=style, script=script, data=data)
+
+
+def _part(name: str) -> str:
+    return (files("groundling.studies.attention.page") / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """By which a policy knows an element's text."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,269 @@
+"""Images and their texts: one's own photo, a file of many, a task's files, or what two runs answered differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.core.batch import Example, Gold
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.data.regions.pictures import files_below, only
+from groundling.data.tables.image_files import stem
+from groundling.data.tables.own_rows import texts_in, whole_rows
+from groundling.data.tables.tables import refuse_halves
+from groundling.prediction.examples import split
+from groundling.studies.attention.commands.look import LookConfig, check_look
+from groundling.tasks import Task
+
+RIGHT = "became right"
+WRONG = "became wrong"
+STAYED_RIGHT = "stayed right"
+STAYED_WRONG = "stayed wrong"
+CHANGES = (RIGHT, WRONG, STAYED_RIGHT, STAYED_WRONG)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What two runs answered to one question."""
+
+    kind: str
+    """One of `CHANGES`."""
+    first: str
+    """The first run's answer."""
+    second: str
+    """The second run's."""
+    gold: str
+    """The right one."""
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Something that a text names, and where it is."""
+
+    phrase: str
+    """The words that name it; of several phrases about the same boxes all of them."""
+    boxes: np.ndarray
+    """(G, 4), as shares of the image's width and height."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image and a text."""
+
+    example: Example
+    photo: Path | None = None
+    """The image's file; None for a text alone."""
+    gold: np.ndarray | None = None
+    """(G, 4) boxes that the text means, as shares of width and height, where that is known."""
+    phrase: str = ""
+    """The part of the text that these boxes belong to; empty: all of it."""
+    change: Change | None = None
+    entities: Sequence[Entity] = ()
+    """All that the text names, where boxes of it are known."""
+    asked: Example | None = None
+    """The example with all of its choices, of which `example` has the right one alone; None: it has none."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All that is shown."""
+
+    pairs: Sequence[Pair]
+    counts: Mapping[str, int]
+    """How many answers changed how, by `CHANGES`, shown or not; empty without predictions."""
+
+
+def pairs_of(config: LookConfig) -> Pairs:
+    """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
+    check_look(config)
+    counts: dict[str, int] = {}
+    if config.predictions:
+        found, counts = _changed(config)
+    elif config.task:
+        found = _of_task(config)
+    elif config.data:
+        found = [pair for _, _, pair in _of_file(config, Path(config.data))]
+    else:
+        found = [_own(config)]
+    if config.first and not config.predictions:  # of those, the first of each kind
+        found = found[: config.first]
+    if len(found) > config.most:
+        raise InputError(
+            f"{len(found):,} pairs, and --most is {config.most:,}: pass --first N for the first of them, or a larger "
+            f"--most for more pages (of {config.per_page} pairs each, --per-page)"
+        )
+    return Pairs(found, counts)
+
+
+def _own(config: LookConfig) -> Pair:
+    """The one pair that the command line tells."""
+    refuse_halves("--text or --pair", [config.text, config.pair])
+    if not config.image:
+        return Pair(Example("own", config.text, config.pair or None))
+    photo = Path(config.image)
+    if not photo.is_file():
+        raise InputError(f"--image {photo}: no such file")
+    example = Example("own", config.text, config.pair or None, images=(stem(photo.name),))
+    return Pair(example, photo)
+
+
+def _photos(config: LookConfig) -> Callable[[str, str], Path]:
+    """Finds a photo by its file name, with or without ending.
+
+    What it gives raises InputError, which begins with a place, if there is none, or several share the name.
+    """
+    if not config.images:
+        raise InputError("look needs --images, the folder of the photos")
+    files = files_below(Path(config.images))
+
+    def find(name: str, where: str) -> Path:
+        there = files.get(stem(name), [])
+        exact = [path for path in there if path.name == Path(name).name]
+        if not there:
+            raise InputError(f"{where}: no photo {name!r} in {config.images}")
+        try:
+            return only(exact or there)
+        except InputError as error:
+            raise InputError(f"{where}: {config.images}: {error}") from None
+
+    return find
+
+
+def _of_task(config: LookConfig) -> list[Pair]:
+    """The examples of a task's split; of a multiple choice the text with the right choice, or the first."""
+    task = named("tasks", Task, config.task)
+    data = Path(config.data)
+    split_name = config.split or task.dev[0]
+    examples = task.read(data, split_name)
+    wanted = [example for example in examples if _is_meant(example, config.only)]
+    if config.only and not wanted:
+        raise InputError(
+            f"--only {config.only}: {data}, {split_name!r} has no such image, caption or example"
+        )
+    entities = _entities(wanted)
+    wanted = wanted[: config.first] if config.first else wanted
+    if len(wanted) > config.most:  # before any of them is looked for
+        return [Pair(example) for example in wanted]
+    find = _photos(config)
+    return [
+        replace(
+            _pair_of(example, find, f"{data}, {example.id}"),
+            entities=entities.get((example.text, example.images), ()),
+        )
+        for example in wanted
+    ]
+
+
+def _is_meant(example: Example, only: str) -> bool:
+    """Whether --only names an example, its caption or its image; without it all are meant."""
+    caption = example.official.rpartition("/")[0]
+    return only in ("", example.id, example.official, caption, *example.images)
+
+
+def _entities(examples: Sequence[Example]) -> dict[tuple[str, tuple[str, ...]], list[Entity]]:
+    """What every text names, by text and images; phrases of the same boxes are one."""
+    found: dict[tuple[str, tuple[str, ...]], list[Entity]] = {}
+    for example in examples:
+        if example.gold is None:
+            continue
+        phrase = _phrase(example) or example.text  # RefCOCO's expressions have no tag
+        boxes = _in_shares(example.gold)
+        own = found.setdefault((example.text, example.images), [])
+        for place, one in enumerate(own):
+            if np.array_equal(one.boxes, boxes):
+                own[place] = Entity(f"{one.phrase}, {phrase}", boxes)
+                break
+        else:
+            own.append(Entity(phrase, boxes))
+    return found
+
+
+def _in_shares(gold: Gold) -> np.ndarray:
+    """Boxes (G, 4) as shares of the image's width and height."""
+    return np.asarray(gold.boxes / np.array([*gold.size] * 2))
+
+
+def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> Pair:
+    if len(example.images) != 1:
+        raise InputError(f"{where}: {len(example.images)} images; a page shows one to a text")
+    photo = find(example.images[0], where)
+    gold = None if example.gold is None else _in_shares(example.gold)
+    asked = example if example.choices else None
+    if example.choices:
+        number = int(example.label) if isinstance(example.label, int) else 0
+        example = replace(example, pair=example.choices[number], choices=(), choice_tags=())
+    return Pair(example, photo, gold, _phrase(example), asked=asked)
+
+
+def _phrase(example: Example) -> str:
+    if example.gold is None or not example.tags:
+        return ""
+    (start, stop, _), *_ = example.tags
+    return example.text[start:stop]
+
+
+def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:
+    """The rows of a file of one's own: where each is, all it holds, and the pair."""
+    columns = split(config.text_column)
+    if len(columns) not in (1, 2):
+        raise InputError(
+            f"--text-column {config.text_column}: expected one column, or two by comma"
+        )
+    _, rows = whole_rows(path, (*columns, config.image_column))
+    find = _photos(config)
+    for number, (where, cells) in enumerate(rows):
+        try:
+            text, *second = texts_in(cells, columns)
+            (file,) = texts_in(cells, [config.image_column])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        if not text.strip():
+            raise InputError(f"{where}: the text is empty")
+        file = file.strip().removeprefix("./")
+        example = Example(
+            f"{path.stem}-{number}", text, second[0] if second else None, images=(stem(file),)
+        )
+        yield str(where), cells, Pair(example, find(file, str(where)))
+
+
+def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs whose answers became right, then those that became wrong, and how many there are of each kind.
+
+    Raises InputError if the two files are not about the same questions.
+    """
+    first, second = map(Path, config.predictions)
+    before = list(_of_file(config, first))
+    after = whole_rows(second, (*split(config.text_column), config.image_column))[1]
+    if len(before) != len(after):
+        raise InputError(f"{first} has {len(before)} rows and {second} {len(after)}")
+    found: dict[str, list[Pair]] = {kind: [] for kind in CHANGES}
+    asked = (*split(config.text_column), config.image_column, config.gold)
+    for (where, old, pair), (other, new) in zip(before, after, strict=True):
+        for name in asked:
+            if name not in old:
+                raise InputError(f"{where}: no column {name!r} with the right answer; pass --gold")
+            if old[name] != new.get(name):
+                raise InputError(f"{other}: {name} is not what it is in {where}")
+        gold = str(old[config.gold]).strip()
+        answers = (_answer(old, where), _answer(new, str(other)))
+        was, is_now = (answer == gold for answer in answers)
+        kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
+        found[kind].append(replace(pair, change=Change(kind, *answers, gold)))
+    counts = {kind: len(pairs) for kind, pairs in found.items()}
+    if not found[RIGHT] and not found[WRONG]:
+        raise InputError(f"{first} and {second}: no answer became right or wrong")
+    each = config.first or None
+    return [*found[RIGHT][:each], *found[WRONG][:each]], counts
+
+
+def _answer(cells: Mapping[str, Any], where: str) -> str:
+    """What `predict` wrote as its answer."""
+    for name in ("predicted_answer", "answer"):
+        if name in cells:
+            return str(cells[name]).strip()
+    raise InputError(f"{where}: no column 'answer', as `groundling predict` writes it")

@@ -1,0 +1,335 @@
+"""What a model reads of one image and text, and its attention between them, word by word and box by box."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from groundling.core.batch import Batch, Sample, collate, needed
+from groundling.core.errors import InputError
+from groundling.data.text.words import spans
+from groundling.models.attention import AttentionMap, Place, Places
+from groundling.models.kinds import Student
+
+WORDS = "words"
+BOXES = "boxes"
+SELF = "self"
+"""What models of one stream call their maps."""
+BLOCKS = ((WORDS, WORDS), (WORDS, BOXES), (BOXES, WORDS))
+"""Who reads whom, as far as the page shows it: what boxes make of each other would be most of its bytes."""
+OF_PATCHES = (*BLOCKS, (BOXES, BOXES))
+"""The same of boxes that are patches."""
+IMAGE_PLACES = (Place.REGION, Place.WHOLE_IMAGE, Place.IMAGE_CLASS)
+END = "[END]"
+"""What a join's own places at the end are called."""
+STEPS = 255
+"""A weight is told in steps of this share of the largest of its row."""
+LARGEST = 65535
+"""The largest of a row is told in steps of this share of 1."""
+HEAVY = 20 * 2**20
+"""Characters from which a browser takes long to open a page."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of the text, or a special piece by itself."""
+
+    text: str
+    """As it is written."""
+    raw: int = -1
+    """Its number among the text's words, by which models with other pieces find it; -1: no word of the text."""
+    pieces: int = 1
+    """How many places of the sequence it has."""
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """What a model sees of an image; a region of a detector, or a patch."""
+
+    places: np.ndarray
+    """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height."""
+    whole: np.ndarray
+    """(R,) bool: the whole image; of patches, their class token."""
+    names: Sequence[str] = ()
+    """What each is, if anybody says."""
+    patches: bool = False
+    """They are a photo's patches; what these read of each other is shown, too."""
+
+    @staticmethod
+    def none() -> Boxes:
+        """Of a model that reads texts alone."""
+        return Boxes(np.zeros((0, 4), np.float32), np.zeros(0, bool))
+
+    def title(self, number: int) -> str:
+        """What a figure calls a region: its number, in which the whole image does not count, and its name."""
+        if self.whole[number]:
+            return "class token" if self.patches else "whole image"
+        name = self.names[number] if self.names else ""
+        return f"{number - int(self.whole[:number].sum())} {name}".strip()
+
+
+@dataclass
+class Layer:
+    """The attention of one layer."""
+
+    name: str
+    """What sort of layer it is, see `AttentionMap.name`; the two directions between text and image are one."""
+    number: int
+    """Counted from 0 among the layers of this name."""
+    heads: int
+    blocks: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    """(heads, rows, columns) by who reads whom, of `BLOCKS`."""
+    even: dict[str, np.ndarray] = field(default_factory=dict)
+    """(rows,) by who reads: the share that every place would get if a row gave the same to all that it may read."""
+
+    def packed(self) -> dict[str, Any]:
+        """As the page has it."""
+        blocks = {f"{row}_{column}": pack(block) for (row, column), block in self.blocks.items()}
+        even = {row: shares.round(6).tolist() for row, shares in self.even.items()}
+        told = {"name": self.name, "number": self.number, "heads": self.heads}
+        return {**told, "blocks": blocks, "even": even}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says to an image and a text."""
+
+    about: str
+    """What its head tells, such as the answer; of a model without a head, that there is none."""
+    ranked: Sequence[tuple[str, float | None]] = ()
+    """The most likely answers, best first, each with its probability; None of a number."""
+
+    def packed(self) -> dict[str, Any]:
+        """As the page has it."""
+        return {"about": self.about, "ranked": [list(one) for one in self.ranked]}
+
+
+@dataclass
+class View:
+    """What one model reads of one image and text, and its attention."""
+
+    words: list[Word]
+    boxes: Boxes
+    layers: list[Layer]
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know, a line each."""
+    answer: Answer | None = None
+    """What the model says to them."""
+
+    def packed(self) -> dict[str, Any]:
+        """As the page has it."""
+        return {
+            "words": [[word.text, word.raw, word.pieces] for word in self.words],
+            "boxes": np.round(self.boxes.places, 4).tolist(),
+            "whole": np.flatnonzero(self.boxes.whole).tolist(),
+            "names": list(self.boxes.names),
+            "patches": self.boxes.patches,
+            "layers": [layer.packed() for layer in self.layers],
+            "notes": self.notes,
+            "answer": None if self.answer is None else self.answer.packed(),
+        }
+
+    def shares(self, head: str) -> np.ndarray:
+        """What a head, LAYER-HEAD, gives from words (K) to boxes (R); raises InputError if there is none such."""
+        layer, number = self._layer_of(head)
+        return np.asarray(layer.blocks[WORDS, BOXES][number])
+
+    def even(self, head: str) -> float:
+        """What each box would get from a word in the layer of LAYER-HEAD if all that it may read got the same."""
+        layer, _ = self._layer_of(head)
+        return float(layer.even[WORDS].max())
+
+    def _layer_of(self, head: str) -> tuple[Layer, int]:
+        """The layer of LAYER-HEAD, and the head's number in it."""
+        for layer in self.layers:
+            names = [f"{layer.number}-{place}" for place in range(layer.heads)]
+            if (WORDS, BOXES) in layer.blocks and head in names:
+                return layer, names.index(head)
+        there = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
+        spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in there)
+        raise InputError(
+            f"--heat-maps {head}: no such head; expected LAYER-HEAD of a layer whose words read boxes: {spans}"
+        )
+
+    def mass(self) -> dict[tuple[str, int], np.ndarray]:
+        """By name and number of the layer, each head's (H,) mean share of words' attention that is on boxes.
+
+        Words are those of the text; the whole image is no box. None of a layer whose words read no boxes.
+        """
+        is_word = np.array([word.raw >= 0 for word in self.words], bool)
+        found = {}
+        for layer in self.layers:
+            block = layer.blocks.get((WORDS, BOXES))
+            if block is not None and is_word.any() and (~self.boxes.whole).any():
+                on_boxes = block[:, is_word][:, :, ~self.boxes.whole].sum(-1)
+                found[layer.name, layer.number] = on_boxes.mean(1)
+        return found
+
+
+def pack(block: np.ndarray) -> str:
+    """Attention (H, rows, columns) in base64: each row's largest weight in two bytes, then one byte a weight.
+
+    A weight is off by at most half of 1/255 of its row's largest as told, which is rounded up to a 65,535th.
+    """
+    heads, rows, columns = block.shape
+    largest = block.max(-1) if columns else np.zeros((heads, rows))
+    told = np.ceil(largest * LARGEST).clip(0, LARGEST).astype("<u2")
+    scale = np.maximum(told, 1).astype(np.float64) / LARGEST
+    steps = np.rint(block / scale[..., None] * STEPS).clip(0, STEPS).astype(np.uint8)
+    return base64.b64encode(told.tobytes() + steps.tobytes()).decode()
+
+
+def view_of(
+    student: Student, sample: Sample, boxes: Boxes, layers: Collection[int], device: str
+) -> View:
+    """Ask a model about one sample of one row, and keep what it attends to; `layers`: only these, none for all.
+
+    Raises InputError if it gives no attention maps, or has no such layer.
+    """
+    reading = _Reading(sample, student, boxes, layers)
+    batch: Batch = collate([sample]).to(device)
+    with torch.no_grad():
+        student(batch, attention=reading)
+    missing = set(layers) - {layer.number for layer in reading.told}
+    if missing or not reading.told:
+        there = len({number for _, number in reading.seen})
+        wanted = f"--layers {min(missing)}: " if missing else ""
+        raise InputError(f"{wanted}the model has {there} layers that tell what they attend to")
+    return View(reading.words, boxes, reading.told)
+
+
+class _Reading:
+    """Takes the maps of one row as they are made, and keeps them by words and boxes."""
+
+    def __init__(
+        self, sample: Sample, student: Student, boxes: Boxes, layers: Collection[int]
+    ) -> None:
+        self.words: list[Word] = []
+        self.word_of: list[int] = []
+        for place, word in _words(sample, student):
+            if place == len(self.words):
+                self.words.append(word)
+            else:
+                self.words[place] = replace(word, pieces=self.words[place].pieces + 1)
+            self.word_of.append(place)
+        self.boxes = boxes
+        self.blocks = OF_PATCHES if boxes.patches else BLOCKS
+        self.layers = layers
+        self.told: list[Layer] = []
+        self.weights = 0
+        self.seen: set[tuple[str, int]] = set()
+
+    def __call__(self, one: AttentionMap) -> None:
+        name = one.name
+        reader, _, read = name.partition(" over ")
+        if read:  # both directions of a layer between two streams stand together
+            name = reader if read == reader else "cross"
+        self.seen.add((name, one.layer))
+        if self.layers and one.layer not in self.layers:
+            return
+        # One matrix per side: which word or box each place of the map belongs to.
+        rows = self._sides(one.rows)
+        columns = self._sides(one.columns)
+        weights = one.weights[0].double().cpu().numpy()
+        layer = self._layer(name, one.layer, len(weights))
+        for row, column in self.blocks:
+            of_row = rows[row]
+            of_column = columns[column]
+            if not of_row.any() or not of_column.any():
+                continue
+            # From a word of several pieces: their mean; to it: their sum (Clark et al. 2019, Section 4.1).
+            mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
+            block = _times(_times(weights, of_column).swapaxes(1, 2), mean).swapaxes(1, 2)
+            layer.blocks[row, column] = block
+            layer.even[row] = _even(weights, mean)
+            self.weights += block.size
+        self._check_weight()
+
+    def _check_weight(self) -> None:
+        """Raises InputError as soon as one pair alone would make a page too heavy."""
+        if self.weights * 4 // 3 <= HEAVY:
+            return
+        fit = len(self.told) - 1
+        some = f"pass --layers with at most {fit} of them" if fit else "one layer is too much"
+        told = f"{len(self.boxes.places)} {'patches' if self.boxes.patches else 'boxes'}"
+        raise InputError(
+            f"what {told} read of each other in these layers would make a page of more than {HEAVY >> 20} MB; {some}"
+        )
+
+    def _layer(self, name: str, number: int, heads: int) -> Layer:
+        for layer in self.told:
+            if (layer.name, layer.number) == (name, number):
+                return layer
+        self.told.append(Layer(name, number, heads))
+        return self.told[-1]
+
+    def _sides(self, places: Places) -> dict[str, np.ndarray]:
+        """(K, S) and (R, S) of 0 and 1: which word and which box each of S places belongs to."""
+        holds = places.holds[0].tolist()
+        numbers = places.number[0].tolist()
+        self._make_room(sum(kind == Place.ADDED for kind in holds))
+        words = np.zeros((len(self.words), len(holds)))
+        boxes = np.zeros((len(self.boxes.places), len(holds)))
+        for place, (kind, number) in enumerate(zip(holds, numbers, strict=True)):
+            if kind in IMAGE_PLACES:
+                boxes[number, place] = 1
+            elif kind == Place.ADDED:
+                words[self.first_added + number, place] = 1
+            elif kind != Place.PADDING:
+                words[self.word_of[number], place] = 1
+        return {WORDS: words, BOXES: boxes}
+
+    @property
+    def first_added(self) -> int:
+        """Number of the first word that stands for what a join adds."""
+        return max(self.word_of, default=-1) + 1
+
+    def _make_room(self, added: int) -> None:
+        """Words for what a join adds behind the regions."""
+        while len(self.words) < self.first_added + added:
+            self.words.append(Word(END))
+
+
+def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Of rows (K, S), means of a map's, the even share (K,) of one place; `weights` is (H, S, S').
+
+    A place that a mask hides, as a causal one does later words, has a weight of exactly 0 in every head.
+    """
+    readable = (weights > 0).any(0).sum(1)
+    shares: np.ndarray = rows @ (1 / np.maximum(readable, 1))
+    return shares
+
+
+def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Weights (H, S, S') summed into (H, S, K) by `of` (K, S'), whose rows mostly pick one place each."""
+    if (of.sum(1) == 1).all() and (of.max(1) == 1).all():
+        return weights[:, :, of.argmax(1)]
+    summed: np.ndarray = weights @ of.T
+    return summed
+
+
+def _words(sample: Sample, student: Student) -> Iterator[tuple[int, Word]]:
+    """For each piece of a row the number of its word on the page, and the word; special pieces are by themselves."""
+    if sample.text is None:
+        return
+    row = sample.text
+    text = needed(student.inputs(max(1, len(row.ids)))[0], "text", "look")
+    example = needed(sample.example, "example", "look")
+    written = [example.text] if example.pair is None else [example.text, example.pair]
+    raw = [part[start:stop] for part in written for start, stop in spans(part)]
+    next_place = count()
+    place = -1
+    before = -1
+    for number, is_special, word in zip(row.ids, row.special, row.word, strict=True):
+        is_raw = word >= 0 and not is_special
+        if not is_raw or word != before:
+            place = next(next_place)
+        before = word if is_raw else -1
+        piece = text.engine.id_to_token(int(number)) or "?"
+        yield place, Word(raw[word], int(word)) if is_raw else Word(piece)

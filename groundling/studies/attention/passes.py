@@ -1,0 +1,333 @@
+"""One pass over a model and its samples that tells attention layer by layer; nothing of it is held.
+
+A `Consumer` takes from every map what it needs and lets it go, so that memory does not grow with attention and cost is
+one forward pass a sample. Of several processes each reads its share; batches are the same however many there are, and
+what consumers keep is merged in the samples' order or in exact sums, so that results are equal, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import nn
+
+from groundling.core.batch import Batch, RegionRow, Sample, collate
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator, seed_of
+from groundling.data.regions.paired import Store
+from groundling.data.samples import Samples
+from groundling.data.shards import Part
+from groundling.models.attention import AttentionMap
+from groundling.models.kinds import Student
+from groundling.runs.progress import followed
+from groundling.studies.attention.patches import PatchReader
+
+BATCH = 32
+"""Samples that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch as a consumer meets it."""
+
+    batch: Batch
+    """As the model reads it, on the model's device."""
+    samples: Sequence[Sample]
+    """Its B samples without padding, each with its `example`."""
+    places: Sequence[int]
+    """Number of each among all samples of the pass."""
+
+
+class Consumer(Protocol):
+    """What looks at maps as they are made."""
+
+    def see(self, seen: Seen, one: AttentionMap) -> None:
+        """Take what is needed of one layer; no tensor of `one` may be kept, nor a view of it."""
+        ...
+
+    def kept(self) -> Any:
+        """What this process has taken, small enough to travel between processes."""
+        ...
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        """Hold what all processes together have taken: each one's `kept`, its own among them."""
+        ...
+
+
+class BySample:
+    """Small arrays by sample; in the samples' order once merged, whichever process made them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, np.ndarray] = {}
+
+    def put(self, place: int, layer: int, row: np.ndarray) -> None:
+        """A layer's array (...) of the sample of this number; layers come in their order, and are stacked."""
+        before = self.rows.get(place)
+        if (0 if before is None else len(before)) != layer:
+            raise InputError(f"sample {place}: layer {layer} was told out of its turn")
+        self.rows[place] = row[None] if before is None else np.concatenate([before, row[None]])
+
+    def kept(self) -> dict[int, np.ndarray]:
+        """The rows of this process by number."""
+        return self.rows
+
+    def merge(self, parts: Sequence[dict[int, np.ndarray]]) -> None:
+        """The rows of all processes."""
+        every = {place: row for part in parts for place, row in part.items()}
+        self.rows = {place: every[place] for place in sorted(every)}
+
+    def stacked(self) -> np.ndarray:
+        """All rows (samples, layers, ...), which have to be of one shape."""
+        return np.stack([self.rows[place] for place in sorted(self.rows)])
+
+
+class Rows:
+    """Arrays of one shape by sample and layer, held as whole batches: little more than their own bytes."""
+
+    def __init__(self) -> None:
+        self.places: list[np.ndarray] = []
+        self.layers: list[list[np.ndarray]] = []
+
+    def put(self, places: Sequence[int], layer: int, rows: np.ndarray) -> None:
+        """A layer's arrays (B, ...) of the samples of these numbers; a batch's layers come in their order."""
+        if layer == 0:
+            self.places.append(np.array(places, np.int32))
+        if layer == len(self.layers):
+            self.layers.append([])
+        if layer > len(self.layers) or len(self.layers[layer]) != len(self.places) - 1:
+            raise InputError(f"sample {places[0]}: layer {layer} was told out of its turn")
+        self.layers[layer].append(rows)
+
+    def kept(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Numbers (n,) and arrays (n, layers, ...) of this process's samples, if it has any."""
+        if not self.places:
+            return None
+        layers = [np.concatenate(batches) for batches in self.layers]
+        return np.concatenate(self.places), np.stack(layers, 1)
+
+    def merge(self, parts: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> None:
+        """Those of all processes, in the order of samples."""
+        told = [part for part in parts if part is not None]
+        self.places, self.layers = [], []
+        if told:
+            places = np.concatenate([places for places, _ in told])
+            order = np.argsort(places)
+            rows = np.concatenate([rows for _, rows in told])[order]
+            self.places = [places[order]]
+            self.layers = [[rows[:, layer]] for layer in range(rows.shape[1])]
+
+    def stacked(self) -> np.ndarray:
+        """All arrays (samples, layers, ...), in the order of samples."""
+        kept = self.kept()
+        if kept is None:
+            raise InputError("no layer was told of any sample")
+        places, rows = kept
+        return rows[np.argsort(places)]
+
+
+FIXED = 1 << 32
+"""Parts of 1 in which `Sums` counts: integers add up to the same in any order, floating-point numbers do not."""
+
+
+class Sums:
+    """Sums of numbers that are the same in whatever order and by whichever process they were added."""
+
+    def __init__(self, *shape: int) -> None:
+        self.total = np.zeros(shape, np.int64)
+
+    def add(self, where: Any, values: np.ndarray) -> None:
+        """Add values, each at most 2**20 in size, to the part of the sums that `where` indexes."""
+        self.total[where] += np.rint(np.asarray(values, float) * FIXED).astype(np.int64)
+
+    def kept(self) -> np.ndarray:
+        """The sums of this process, in parts of 1."""
+        return self.total
+
+    def merge(self, parts: Sequence[np.ndarray]) -> None:
+        """The sums of all processes."""
+        self.total = np.sum(parts, axis=0)
+
+    def values(self) -> np.ndarray:
+        """The sums, exact to 2**-33 for each number that was added."""
+        return self.total / FIXED
+
+
+class Pass(Protocol):
+    """What is asked of every sample once."""
+
+    def read(self, part: Part) -> None:
+        """Ask the share of one of several processes; what it says waits to be merged with the others'."""
+        ...
+
+    def kept(self) -> Any:
+        """What this process's share has said, small enough to travel between processes."""
+        ...
+
+    def merge(self, parts: Sequence[Any]) -> None:
+        """Hold what all processes together were told: each one's `kept`, its own among them."""
+        ...
+
+
+def batches_of(
+    model: Student, samples: Samples, part: Part, batch: int
+) -> Iterator[tuple[Batch, list[Sample], list[int]]]:
+    """Batches of a process's share on the model's device, their samples and those's numbers.
+
+    Batches are the same however many processes there are. Raises InputError if there are no samples.
+    """
+    if not len(samples):
+        raise InputError("there are no samples whose attention could be looked at")
+    device = next(model.parameters()).device
+    order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
+    training = model.training
+    model.eval()
+    starts = range(part.rank * batch, len(order), batch * part.world)
+    for start in followed(starts, "looking", "batch"):
+        places = [int(place) for place in order[start : start + batch]]
+        some = list(samples.get(places, ()))
+        yield collate(some).to(device), some, places
+    model.train(training)
+
+
+class Look:
+    """A pass that tells every map of attention to consumers."""
+
+    def __init__(
+        self,
+        model: Student,
+        samples: Callable[[], Samples],
+        consumers: Sequence[Consumer],
+        batch: int = BATCH,
+    ) -> None:
+        """`samples` are made when they are read, so that those of passes to come take no memory."""
+        self.model = model
+        self.samples = samples
+        self.consumers = consumers
+        self.batch = batch
+
+    @torch.no_grad()
+    def read(self, part: Part) -> None:
+        """Every layer's map, the lowest layer first; raises InputError if the model gives no attention."""
+        samples = self.samples()
+        for batch, some, places in batches_of(self.model, samples, part, self.batch):
+            _tell(self.model, Seen(batch, some, places), self.consumers)
+
+    def kept(self) -> list[Any]:
+        """What each consumer has kept."""
+        return [consumer.kept() for consumer in self.consumers]
+
+    def merge(self, parts: Sequence[list[Any]]) -> None:
+        """Every consumer's."""
+        for place, consumer in enumerate(self.consumers):
+            consumer.merge([part[place] for part in parts])
+
+
+def _tell(model: Student, seen: Seen, consumers: Sequence[Consumer]) -> None:
+    """One forward pass, of which consumers are told."""
+
+    def watch(one: AttentionMap) -> None:
+        for consumer in consumers:
+            consumer.see(seen, one)
+
+    model(seen.batch, watch)
+
+
+def read_here(passes: Sequence[Pass]) -> None:
+    """Do passes on this process; under torchrun every process does its share, and all hold the whole afterwards."""
+    state = PartialState()
+    part = Part(state.process_index, state.num_processes)
+    for one in passes:
+        one.read(part)
+        own = [one.kept()]
+        one.merge(gather_object(own) if state.num_processes > 1 else own)
+
+
+def stream(
+    model: Student, samples: Samples, consumers: Sequence[Consumer], batch: int = BATCH
+) -> None:
+    """Run the model once over all samples and tell every map to every consumer, see `Look` and `read_here`."""
+    read_here([Look(model, lambda: samples, consumers, batch)])
+
+
+# -- controls ----------------------------------------------------------------------------------------------------------
+
+
+def partners(images: Sequence[str], seed: int) -> dict[str, str]:
+    """Another image for every image, each the other of exactly one; the same for the same seed and images.
+
+    Raises InputError for fewer than two images.
+    """
+    different = list(dict.fromkeys(images))
+    if len(different) < 2:
+        raise InputError(
+            f"{len(different)} image: there is no other one to show instead; at least 2 are needed "
+            "(--no-other-images or --no-other-inputs leaves this control out)"
+        )
+    order = generator(seed, "partners").permutation(len(different))
+    # Along one circle nobody meets itself.
+    others = np.roll(order, 1)
+    return {different[one]: different[other] for one, other in zip(order, others, strict=True)}
+
+
+class OtherLooks:
+    """A store in which every image keeps its boxes and shows what is seen in another image's.
+
+    So a caption is read beside as many regions in the same places, whose looks it does not describe: what a head finds
+    then, it finds by where and how large regions are, and by which come first. If the other image has fewer regions,
+    they come again.
+    """
+
+    def __init__(self, store: Store, partner: Mapping[str, str]) -> None:
+        """`partner`: whose looks each image gets, see `partners`."""
+        self.store = store
+        self.partner = partner
+        self.count = store.count
+        self.size = store.size
+        self.in_annotated_order = store.in_annotated_order
+        self.behind = store.behind
+
+    def __contains__(self, image: object) -> bool:
+        return image in self.store
+
+    def __getitem__(self, image: str) -> RegionRow:
+        """The image's regions with the features of its partner's."""
+        row = self.store[image]
+        other = self.store[self.partner[image]]
+        own_places = np.flatnonzero(~row.whole)
+        places = np.flatnonzero(~other.whole)
+        if not len(places):
+            places = np.arange(len(other))
+        features = row.features.copy()
+        features[own_places] = other.features[np.resize(places, len(own_places))]
+        if row.whole.any():
+            # Without a whole image of its own, the other's regions stand for it, as in `with_whole_image`.
+            whole = other.features[other.whole] if other.whole.any() else other.features
+            features[row.whole] = whole.mean(0)
+        return replace(row, features=features)
+
+
+def untrained(model: Student, seed: int = 0) -> Student:
+    """The model itself with random weights in place of its own, drawn as BERT's are; its CNN, if any, stays.
+
+    A control: what such a model's heads find, training has not taught them.
+    """
+    draws = torch.Generator().manual_seed(seed_of(seed, "untrained"))
+    for name, part in model.named_modules():
+        if name.startswith("cnn."):
+            continue
+        if isinstance(part, nn.Linear | nn.Embedding):
+            values = torch.randn(part.weight.shape, generator=draws) * 0.02
+            part.weight.data.copy_(values)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            part.bias.data.zero_()
+        if isinstance(part, nn.LayerNorm):
+            part.reset_parameters()
+    for weight in model.of_patches() if isinstance(model, PatchReader) else ():
+        weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
+    return model

@@ -1,0 +1,211 @@
+"""A model as an analysis asks it: pre-trained, or fine-tuned with its head, on examples of either's kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.forms import Form
+from groundling.data.captions.captions import Captions
+from groundling.data.captions.images import find_images, in_store, with_store_ids
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import Samples
+from groundling.models.kinds import RegionReader
+from groundling.models.saved_heads import load_head, start_lm_head
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.prediction.description import FILE
+from groundling.prediction.fitted import load
+from groundling.prediction.loaded import such
+from groundling.prediction.scoring import labelled_parts
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.studies.attention.outcomes import HiddenWords, Match, Outcome, RightAnswer
+from groundling.studies.attention.passes import OtherLooks, untrained
+from groundling.studies.attention.settings import Attending
+from groundling.tasks import Task
+from groundling.vision_language.single_stream import SingleStream
+
+Asked = Literal["best", "match", "words"]
+
+
+class Subject(Protocol):
+    """A model and what it reads."""
+
+    model: RegionReader
+    form: Form | None
+    """Shape of a fine-tuned model's answers."""
+    outcome: Outcome | None
+    """What it says of an example, as one number; None if it says nothing."""
+    notes: list[str]
+    """What a reader of its numbers must know."""
+
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> Samples:
+        """Examples as the model reads them; with `partner`, beside the looks of other images (`OtherLooks`)."""
+        ...
+
+
+def subject_of(
+    config: Attending, asked: Asked, device: torch.device, trust: Sequence[str] = ()
+) -> Subject:
+    """The model of the settings; raises InputError if it reads no regions, or other ones than the stores have.
+
+    `trust`: objects of the user's own that a fine-tuned model's folder may ask for.
+    """
+    if is_fine_tuned(config.model):
+        return FineTuned(config, device, trust)
+    return PreTrained(config, asked, device)
+
+
+def is_fine_tuned(source: str) -> bool:
+    """Whether `finetune` wrote a folder, so that there is a head and a task."""
+    patterns = (FILE, f"model/{FILE}", f"seed-*/model/{FILE}")
+    return any(any(Path(source).glob(pattern)) for pattern in patterns)
+
+
+class PreTrained:
+    """A model as `pretrain` leaves it, with the head that tells a match, or hidden words."""
+
+    def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
+        """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
+        self.attended = Attended(config, device)
+        if isinstance(self.attended.model, Lxmert):
+            raise InputError(
+                f"{config.model}: the importance of modalities is not defined for a model of two streams: "
+                "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
+            )
+        self.model: RegionReader = self.attended.model
+        self.form: Form | None = None
+        self.notes: list[str] = []
+        folder = Path(config.model)
+        self.outcome: Outcome | None = None
+        if asked != "words":
+            self.outcome = self._match(folder, device)
+        if asked != "match" and self.outcome is None:
+            self.outcome = self._words(folder, device, config.seed)
+        if self.outcome is None and asked != "best":
+            raise InputError(
+                f"{config.model}: holds no head for --outcome {asked}; `groundling pretrain` leaves one that tells a "
+                "match for UNITER and VisualBERT on captions and for VL-BERT with --related, and one of words for all"
+            )
+
+    def _match(self, folder: Path, device: torch.device) -> Match | None:
+        head = SentenceImage(self.model.sizes)
+        if not all(load_head(folder, part, name) for name, part in head.saved().items()):
+            return None
+        return Match(head.to(device).eval())
+
+    def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWords | None:
+        if not isinstance(self.model, SingleStream):  # a guest's own heads are not read
+            return None
+        mask = self.model.text.tokenizer.mask_token_id
+        if mask is None:
+            return None
+        head = MaskedLM(self.model.sizes, mask_id=mask)
+        if start_lm_head(head.head, folder, "bert") == "new":
+            return None
+        return HiddenWords(head.to(device).eval(), seed)
+
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> Samples:
+        """As `Attended` puts them."""
+        return self.attended.samples(examples, others=partner is not None)
+
+
+class FineTuned:
+    """A model as `finetune` leaves it, asked as in its training run's evaluation."""
+
+    def __init__(self, config: Attending, device: torch.device, trust: Sequence[str] = ()) -> None:
+        """Raises InputError if it reads texts alone, or the settings are another model's."""
+        self.fitted = load(config.model, device=str(device), trust=trust)
+        student = self.fitted.student
+        if not isinstance(student, SingleStream) or not self.fitted.about.reads.regions:
+            raise InputError(f"{config.model}: this model reads texts alone")
+        if config.most_regions:
+            raise InputError(
+                f"--most-regions {config.most_regions}: {config.model} reads as many as it learned with; leave it out"
+            )
+        self.sight = self.fitted.sight(
+            config.regions, config.images, other_regions=config.other_regions
+        )
+        if config.untrained:
+            untrained(student, config.seed)
+        self.model: RegionReader = student.to(device).eval()
+        self.form: Form | None = self.fitted.form
+        self.task = self.fitted.task()
+        self.outcome: Outcome | None = RightAnswer(self.fitted.objective, self.task.metrics)
+        self.notes = self.fitted.notes
+
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> Samples:
+        """As its own head asks; raises InputError for an image that cannot be looked at."""
+        images = list(dict.fromkeys(image for one in examples for image in one.images))
+        others = [] if partner is None else [partner[image] for image in images]
+        seen = self.sight.look(list(dict.fromkeys([*images, *others])))
+        for image, fault in seen.faults.items():
+            raise InputError(f"{image}: {fault}{such(len(seen.faults))}")
+        if partner is not None and seen.store is not None:
+            photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
+            seen = replace(seen, store=OtherLooks(seen.store, partner), photos=photos)
+        return self.fitted.samples(examples, seen, self.task.mark)
+
+
+def reads_pixels(subject: Subject) -> bool:
+    """Whether a model makes its features from photos."""
+    return subject.model.reads != "features"
+
+
+def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example], list[str]]:
+    """The examples that the settings name: a task's, those that a fine-tuned model knows, or captions of images.
+
+    Also notes on captions that are read past. Raises InputError if the data is missing or malformed, or an example has
+    no image.
+    """
+    data = Path(config.data)
+    notes: list[str] = []
+    if isinstance(subject, FineTuned) and not config.task:
+        _, parts = labelled_parts(
+            subject.fitted, data, config.split, config.asking, config.label, subject.sight
+        )
+        examples = next(iter(parts.values()))
+    elif config.task:
+        task = named("tasks", Task, config.task).at(data)
+        examples = task.read(data, config.split or task.dev[0])
+    else:
+        told = Captions(data, (config.split,) if config.split else (), config.columns).sound()
+        examples = _of_captions(told, subject, config.attending.images)
+        notes = told.notes
+    for example in examples:
+        if not example.images:
+            raise InputError(f"{config.data}: {example.id} names no image")
+    return examples, notes
+
+
+def _of_captions(told: Captions, subject: Subject, folder: str) -> list[Example]:
+    """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
+    images = told.images
+    store = subject.attended.store if isinstance(subject, PreTrained) else None
+    if store is None and folder:
+        found = find_images(images, folder, told.path)
+        images = [*found.images, *found.missing]
+    images = with_store_ids(images)
+    if isinstance(store, SeveralStores):
+        found = in_store(images, store, store.name, told.path)
+        images = [*found.images, *found.missing]
+    return [
+        Example(f"{image.id}#{number}", caption, images=(image.id,))
+        for image in images
+        for number, caption in enumerate(image.captions)
+    ]

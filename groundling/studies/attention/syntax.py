@@ -1,0 +1,384 @@
+"""Which heads follow which syntactic relations to regions (VisualBERT, Section 3, Table 2, Figure 4), as a command."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from groundling.core.batch import needed
+from groundling.core.errors import InputError
+from groundling.data.text.conllu import Parse, read_parses, written
+from groundling.data.text.parsers import PARSERS, parses_by
+from groundling.runs.folder import write_whole
+from groundling.runs.report import TableRow, counted, table
+from groundling.runs.run import Run, say_notes
+from groundling.studies.attention.attending import Attended, inputs_of, read_all
+from groundling.studies.attention.commands.syntax import SyntaxConfig, check
+from groundling.studies.attention.entities import POINTING, State
+from groundling.studies.attention.leaderboard import Board
+from groundling.studies.attention.passes import Look
+from groundling.studies.attention.syntax_measures import (
+    PROTOCOL,
+    TABLE_2,
+    Arcs,
+    Matched,
+    Questions,
+    matched,
+    questions,
+)
+from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions
+
+COUNTED = "layers and heads count from 0"
+GOLD = "parses.conllu"
+"""What a rendered world has beside its captions."""
+SHOWN = 20
+"""Most captions of one kind that the result names."""
+OUTCOMES = {
+    State.CUT: "cut_off",
+    State.NO_PIECES: "without_pieces",
+    State.SPLITS_WORD: "split_a_word",
+}
+"""Why a word was not asked, as the result says it."""
+
+
+class Read(NamedTuple):
+    """What a run asks."""
+
+    captions: Sequence[Caption]
+    matched: Matched
+    questions: Questions
+
+
+def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
+    """For every dependency relation, how often each head picks the region of a word's neighbour; in `out`.
+
+    Writes `result.json`, all heads of all relations as `relations.csv`, and what spaCy or Stanza said as
+    `parses.conllu`; prints a table, and returns what `result.json` holds. Of several processes each reads its share.
+
+    Raises:
+        InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
+            installed, or no relation has enough arcs.
+    """
+    check(config, out)
+    if config.write_captions:
+        return _write_captions(config)
+    source = _file(config)
+    settings = asdict(config)
+    del settings["processes"]  # results do not depend on them
+    inputs = {"data": config.data, "parses": source or "", **inputs_of(config.attending)}
+    run = Run(out, "syntax", settings, inputs, config.attending.cpu)
+    result = run.result
+    if result is None:
+        # A parser is asked once, and what it said is then the file of parses.
+        parsed = replace(config, parses=str(source or _ask_parser(config, run)))
+        read = read_arcs(parsed)
+        asked = (config, read.questions)
+        looks = plan(asked, run.state.device)
+        read_all(looks, plan, asked, config.processes)
+        arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
+        result = _result(config, read, arcs)
+
+        def save(folder: Path) -> None:
+            _write_table(folder, result["relations"])
+
+        run.finish(result, save)
+    say_notes(result["notes"])
+    if run.state.is_main_process:
+        print(_told(result))
+    return result
+
+
+# -- captions and parses -----------------------------------------------------------------------------------------------
+
+
+def _captions(config: SyntaxConfig) -> list[Caption]:
+    return captions(Path(config.data), config.split, unrelated=config.unrelated)
+
+
+def _write_captions(config: SyntaxConfig) -> dict[str, Any]:
+    path = Path(config.write_captions)
+    texts = [caption.text for caption in _captions(config)]
+    write_whole(path, "".join(f"{text}\n" for text in texts))
+    print(f"{path}: {len(texts):,} captions, one a line")
+    return {"captions": len(texts)}
+
+
+def _file(config: SyntaxConfig) -> Path | None:
+    """The file or folder of the parses; None if a parser is to be asked. Raises InputError if it is not there."""
+    path = Path(config.parses)
+    if config.parses == "gold" and not path.exists():
+        path = Path(config.data) / GOLD
+        if not path.exists():
+            raise InputError(
+                f"--parses gold: no {path}; `groundling data tasks` writes one for a rendered world; photographs "
+                "have none"
+            )
+    if path.exists():
+        return path
+    if config.parses.partition(":")[0] in PARSERS:
+        return None
+    raise InputError(
+        f"--parses {config.parses}: no such file or folder; expected one of CoNLL-U, or {', '.join(PARSERS)} or gold"
+    )
+
+
+def _ask_parser(config: SyntaxConfig, run: Run) -> Path:
+    """Where the parses of spaCy or Stanza are, once the first process has them."""
+    path = run.folder / GOLD
+    with run.state.main_process_first():
+        if not path.exists():
+            told = _captions(config)
+            write_parses(path, parses_by(config.parses, [caption.text for caption in told]), told)
+    return path
+
+
+def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> None:
+    """The parses of captions as a CoNLL-U file that names them."""
+    lines = []
+    for parse, caption in zip(parses, of, strict=True):
+        if parse.words:  # a sentence without any is none
+            lines += written(replace(parse, id=caption.id))
+    write_whole(path, "".join(f"{line}\n" for line in lines))
+
+
+def read_arcs(config: SyntaxConfig) -> Read:
+    """Captions, their parses from a file or folder, and arcs; raises InputError if no caption has a parse."""
+    told = _captions(config)
+    found = matched(told, read_parses(config.parses), config.labels)
+    if not found.parsed:
+        what = found.unaligned or [f"{config.parses} has no sentence of their words"]
+        raise InputError(f"none of the {len(told):,} captions has a parse; {what[0]}")
+    images = {one.caption.image for one in found.parsed}
+    if config.other_images and len(images) < 2:
+        left_out = f"; {found.elsewhere:,} name other ones" if found.elsewhere else ""
+        raise InputError(
+            f"{config.parses}: its sentences are captions of one image alone, {next(iter(images))}{left_out}; the "
+            "control beside other images needs two (--no-other-images leaves it out)"
+        )
+    return Read(told, found, questions(found.parsed, config.other_phrases))
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def plan(told: tuple[SyntaxConfig, Questions], device: torch.device) -> list[Look]:
+    """The pass, and the one beside the looks of other images."""
+    config, asked = told
+    attended = Attended(config.attending, device)
+    half_of = asked.halves(config.attending.seed)
+    half = [half_of[one.images[0]] for one in asked.examples]
+    mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
+    looks = []
+    for others in (False, True)[: 1 + config.other_images]:
+        samples = partial(attended.samples, asked.examples, others)
+        arcs = Arcs(asked.phrases, mark, half, asked.relations)
+        looks.append(Look(attended.model, samples, [arcs], config.attending.at_once))
+    return looks
+
+
+def _result(config: SyntaxConfig, read: Read, looks: Sequence[Arcs]) -> dict[str, Any]:
+    relations, rare = _relations(config, read.questions, looks)
+    if not relations:
+        most = max(rare, key=lambda name: rare[name], default="")
+        least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
+        matched = read.matched
+        told = counted(len(matched.unaligned), "sentence") + " not aligned with its caption"
+        raise InputError(
+            f"no relation has {config.least_arcs} arcs at a phrase with boxes: {least} ({told}, "
+            f"{len(matched.unparsed)} without a parse); --least-arcs asks for fewer"
+        )
+    counts = _counts(read, looks[0])
+    return {
+        "task": FLICKR30K.name,
+        "split": config.split,
+        "model": config.attending.model,
+        "untrained": config.attending.untrained,
+        "parses": config.parses,
+        "labels": config.labels,
+        "protocol": PROTOCOL,
+        "counted": COUNTED,
+        "query": "mean over the other word's pieces",
+        "active_above": config.active,
+        "counts": counts,
+        "unaligned": read.matched.unaligned[:SHOWN],
+        "unparsed": read.matched.unparsed[:SHOWN],
+        "relations": relations,
+        "rare": rare,
+        "notes": _notes(config, counts, read.matched, relations),
+    }
+
+
+def _relations(
+    config: SyntaxConfig, asked: Questions, looks: Sequence[Arcs]
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """What is told of every relation that has enough arcs, and how many the others have."""
+    half_of = asked.halves(config.attending.seed)
+    number = {image: place for place, image in enumerate(half_of)}
+    relation = np.concatenate([np.array(own) for own in asked.relations])
+    images = [
+        one.images[0] for one, own in zip(asked.examples, asked.relations, strict=True) for _ in own
+    ]
+    image = np.array([number[name] for name in images])
+    half = np.array([half_of[name] for name in images])
+    found, *others = [look.by_relation() for look in looks]
+    told, rare = [], {}
+    for place, (name, end) in enumerate(asked.names):
+        own = relation == place
+        hits = found[place]
+        arcs = int((hits.facts.state == State.ASKED).sum())
+        if arcs < config.least_arcs:
+            rare[f"{name}, phrase is {end}"] = arcs
+            continue
+        kinds: list[tuple[str, ...]] = [()] * int(own.sum())
+        null = others[0][place] if others else None
+        board = Board(
+            hits, image[own], half[own], kinds, config.active, config.attending.seed, null
+        )
+        row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
+        told.append({**row, "arcs": arcs, **_without(board.report())})
+    return told, rare
+
+
+NOT_OF_RELATIONS = ("phrases", "kinds", "notes", "special_share", "entropy")
+"""What a leaderboard says of phrases that is not told of a relation."""
+
+
+def _without(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without what is not of relations, at its top and in its rows."""
+    kept = {name: value for name, value in report.items() if name not in NOT_OF_RELATIONS}
+    for rows in ("layers", "heads"):
+        kept[rows] = [
+            {name: value for name, value in row.items() if name not in NOT_OF_RELATIONS}
+            for row in report[rows]
+        ]
+    return kept
+
+
+def _counts(read: Read, look: Arcs) -> dict[str, int]:
+    facts = look.result().facts
+    states = Counter(facts.state.tolist())
+    matched = read.matched
+    told = read.questions.told
+    return {
+        "captions": len(read.captions),
+        "parsed": len(matched.parsed),
+        "unparsed": len(matched.unparsed),
+        "unaligned_sentences": len(matched.unaligned),
+        "sentences_of_other_captions": matched.elsewhere,
+        "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
+        "phrases_of_several_heads": told["phrases_of_several_heads"],
+        "arcs": len(facts.state),
+        "arcs_to_other_phrases": told["arcs_to_other_phrases"],
+        "asked": states[State.ASKED],
+        **{name: states[state] for state, name in OUTCOMES.items()},
+        "in_images_without_regions": int((facts.regions == 0).sum()),
+    }
+
+
+TOLD_OF = {
+    "unparsed": ("caption", "left out: without a parse"),
+    "phrases_of_several_heads": ("phrase", "left out: several words have their parent outside"),
+    "arcs_to_other_phrases": ("arc", "left out: to another phrase with boxes (--other-phrases)"),
+    "cut_off": ("word", "left out: cut off with the end of a caption (--max-length)"),
+    "without_pieces": ("word", "left out: without a piece of the tokenizer's"),
+    "split_a_word": ("word", "left out: beginning or ending within another"),
+    "in_images_without_regions": ("arc", "counted as not found: in images without a region"),
+}
+"""Counts that a reader of the result must know: of what, and why."""
+
+
+def _notes(
+    config: SyntaxConfig,
+    counts: dict[str, int],
+    matched: Matched,
+    relations: Sequence[dict[str, Any]],
+) -> list[str]:
+    notes = [
+        f"{counted(counts[name], noun)} {why}"
+        for name, (noun, why) in TOLD_OF.items()
+        if counts[name]
+    ]
+    if matched.unaligned:
+        notes.append(
+            f"{counted(len(matched.unaligned), 'sentence')} left out: not the words of the caption named; first "
+            f"{matched.unaligned[0]}"
+        )
+    if all(one["confidence"] is None for one in relations):
+        notes.append(
+            "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
+            "region drawn at random"
+        )
+    if any(one["measure"] == "pointing" for one in relations):
+        notes.append(POINTING)
+    if not any(one["active_heads"] for one in relations):
+        notes.append(
+            f"no head sends more than {config.active:.0%} of its attention from any relation's words to regions; "
+            "--active 0 takes all heads"
+        )
+    return notes
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
+    """Every head on every relation, as a table for programs."""
+    text = io.StringIO()
+    first = {"relation": "", "phrase_is": ""}
+    writer = csv.DictWriter(text, [*first, *relations[0]["heads"][0]], lineterminator="\n")
+    writer.writeheader()
+    for one in relations:
+        named = {name: one[name] for name in first}
+        writer.writerows({**named, **row} for row in one["heads"])
+    write_whole(folder / "relations.csv", text.getvalue())
+
+
+def _told(result: dict[str, Any]) -> str:
+    """The result for people: the paper's relations, then all others."""
+    counts = result["counts"]
+    lines = [
+        f"{counts['asked']:,} arcs of {counts['parsed']:,} captions; labels: {result['labels']}; {COUNTED}"
+    ]
+    order = list(TABLE_2)
+    relations = result["relations"]
+    of_paper = [one for one in relations if one["table_2"]]
+    of_paper.sort(key=lambda one: order.index(one["relation"]))
+    others = [one for one in relations if not one["table_2"]]
+    for heading, rows in (("relations of the paper's Table 2", of_paper), ("others", others)):
+        if rows:
+            lines.append(f"{heading}\n\n{table([_row(one) for one in rows])}")
+    if result["rare"]:
+        arcs = sum(result["rare"].values())
+        lines.append(f"{len(result['rare'])} rarer relations have {arcs:,} arcs together")
+    return "\n\n".join(lines)
+
+
+def _row(one: dict[str, Any]) -> TableRow:
+    best = one["best"]
+    rule = "confidence" if one["confidence"] is not None else "chance"
+
+    def value(name: str) -> str:
+        return "-" if one[name] is None else f"{one[name]['value']:.2f}"
+
+    held_out = one["held_out"]
+    interval = "-" if held_out is None else "{:.2f} to {:.2f}".format(*held_out["interval"])
+    return {
+        "relation": one["relation"],
+        "phrase is": one["phrase_is"],
+        "arcs": f"{one['arcs']:,}",
+        "baseline": f"{value(rule)} ({rule})",
+        "best": "none" if best is None else best["head"],
+        "%": "-" if best is None else f"{best['value']:.2f}",
+        "held out": value("held_out"),
+        "95 % interval": interval,
+        "other images": value("other_images"),
+    }

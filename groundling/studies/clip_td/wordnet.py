@@ -1,0 +1,269 @@
+"""WordNet from the user's own database files: what a form is a form of, its synonyms and hypernyms, by frequency.
+
+The files are those of Princeton's format (manual pages wndb(5), cntlist(5), morphy(7)), as Debian's package
+wordnet-base and NLTK's corpus `wordnet` hold them. Nothing is downloaded, and nothing of NLTK is imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from groundling.core.errors import InputError
+
+NOUN, VERB, ADJECTIVE, ADVERB = "n", "v", "a", "r"
+FILES = {NOUN: "noun", VERB: "verb", ADJECTIVE: "adj", ADVERB: "adv"}
+"""Endings of the files by part of speech; where all else is equal, the earlier part of speech counts."""
+TYPES = {"1": NOUN, "2": VERB, "3": ADJECTIVE, "4": ADVERB, "5": ADJECTIVE}
+"""Parts of speech by the number in a sense key; 5 is an adjective of a cluster, `s` in the data."""
+COUNTS = "cntlist.rev"
+HEAD = 4000
+"""Bytes in which a file tells its version; the licence that they begin with has 1,740."""
+HYPERNYM = "@"
+"""Pointer to a meaning above; of an instance (`@i`, as of Rome to city) it is another."""
+NUMBERS = {"n": 1, "v": 2, "a": 3, "r": 4, "s": 5}
+"""Types of meaning in the data, and their numbers in a sense key."""
+HEADING = re.compile(r"WordNet (\d+\.\d+) Copyright")
+VERSIONS = ("3.0", "3.1")
+RULES = {
+    NOUN: (
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    VERB: (
+        ("s", ""),
+        ("ies", "y"),
+        ("es", "e"),
+        ("es", ""),
+        ("ed", "e"),
+        ("ed", ""),
+        ("ing", "e"),
+        ("ing", ""),
+    ),
+    ADJECTIVE: (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    ADVERB: (),
+}
+"""Endings and what stands in their place: morphy's rules of detachment."""
+PLACES = (
+    "/usr/share/wordnet",
+    "~/nltk_data/corpora/wordnet",
+    "/usr/share/nltk_data/corpora/wordnet",
+    "/usr/local/share/nltk_data/corpora/wordnet",
+)
+"""Where Debian and NLTK put the files."""
+BELOW = (".", "dict", "corpora/wordnet", "wordnet")
+"""Where they are in a folder that somebody names."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a form is taken for."""
+
+    lemma: str
+    """In lower case, words joined by _; the form itself if WordNet does not know it."""
+    pos: str = ""
+    """Part of speech, empty if WordNet does not know the form."""
+
+
+@dataclass(frozen=True)
+class Synset:
+    """Words of one meaning."""
+
+    name: str
+    """Offset and part of speech, as 02084071-n."""
+    lemmas: tuple[str, ...]
+    """As the file spells them, words joined by _."""
+    counts: tuple[int, ...]
+    """How often each lemma was tagged with this meaning."""
+    hypernyms: tuple[int, ...]
+    """Offsets of the meanings above it, of the same part of speech."""
+
+
+class WordNet:
+    """The database of a folder; index and counts are read at once, meanings when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError if a file is missing or damaged, or of another version than 3.0 and 3.1."""
+        self.folder = folder
+        self._data = {pos: _bytes(self._path(f"data.{end}")) for pos, end in FILES.items()}
+        self._index: dict[str, dict[str, str]] = {}
+        self._exceptions: dict[str, dict[str, list[str]]] = {}
+        self._irregular: dict[tuple[str, str], list[str]] = defaultdict(list)
+        versions = {f"data.{FILES[pos]}": _version(data) for pos, data in self._data.items()}
+        for pos, ending in FILES.items():
+            index = _bytes(self._path(f"index.{ending}"))
+            versions[f"index.{ending}"] = _version(index)
+            lines = index.decode("latin-1").splitlines()
+            self._index[pos] = {line.split(" ", 1)[0]: line for line in lines if line[:1] != " "}
+            self._exceptions[pos] = _exceptions(self._path(f"{ending}.exc"))
+            for form, lemmas in self._exceptions[pos].items():
+                for lemma in lemmas:
+                    self._irregular[lemma, pos].append(form)
+        self.version = self._one_of(versions)
+        self._tagged, self._totals = _counts(self._path(COUNTS))
+        self._read: dict[str, Reading] = {}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name
+
+    def _one_of(self, versions: Mapping[str, str]) -> str:
+        """The version of all files; raises InputError if there are several, or one that is not known."""
+        for name, version in versions.items():
+            if version not in VERSIONS:
+                found = f"WordNet {version}" if version else "no version"
+                raise InputError(
+                    f"{self._path(name)}: {found} in its head, expected WordNet {' or '.join(VERSIONS)}"
+                )
+        different = sorted(set(versions.values()))
+        if len(different) > 1:
+            raise InputError(f"{self.folder}: files of WordNet {' and '.join(different)}")
+        return different[0]
+
+    def read(self, form: str) -> Reading:
+        """What a form is most often: no sentence is parsed, a form has one reading wherever it stands.
+
+        Of all parts of speech and lemmas it can have, the one that the sense-tagged texts have most often; of equals a
+        noun before a verb, an adjective, an adverb, and the form itself before one that is derived.
+        """
+        form = form.lower()
+        if form not in self._read:
+            found = [Reading(lemma, pos) for pos in FILES for lemma in self.bases(form, pos)]
+            self._read[form] = max(found, key=self._frequency, default=Reading(form))
+        return self._read[form]
+
+    def _frequency(self, reading: Reading) -> int:
+        return self._totals[reading.lemma, reading.pos]
+
+    def lemma(self, form: str) -> str:
+        """The lemma of a form's reading."""
+        return self.read(form).lemma
+
+    def bases(self, form: str, pos: str) -> list[str]:
+        """Every lemma of a part of speech that a form (lower case) can be of: itself, listed exceptions, rules."""
+        derived = list(self._exceptions[pos].get(form, ()))
+        for ending, instead in RULES[pos]:
+            if form.endswith(ending) and len(form) > len(ending):
+                derived.append(form.removesuffix(ending) + instead)
+        known = [lemma for lemma in (form, *derived) if lemma in self._index[pos]]
+        return list(dict.fromkeys(known))
+
+    def irregular(self, lemma: str, pos: str) -> list[str]:
+        """The forms of a lemma that the list of exceptions holds, in its order."""
+        return self._irregular.get((lemma, pos), [])
+
+    def first(self, lemma: str, pos: str) -> Synset | None:
+        """The most frequent meaning of a lemma, which stands first in the index; None if there is none."""
+        line = self._index[pos].get(lemma)
+        if line is None:
+            return None
+        fields = line.split()
+        try:
+            offset = int(fields[-int(fields[2])])
+        except (IndexError, ValueError):
+            path = self._path(f"index.{FILES[pos]}")
+            raise InputError(f"{path}: the line of {lemma!r} is damaged") from None
+        return self.synset(offset, pos)
+
+    def synset(self, offset: int, pos: str) -> Synset:
+        """The meaning at an offset; raises InputError if no line begins there."""
+        data = self._data[pos]
+        line = data[offset : data.find(b"\n", offset)].decode("latin-1")
+        try:
+            return self._synset(offset, pos, line.partition(" | ")[0].split())
+        except (IndexError, KeyError, ValueError):
+            path = self._path(f"data.{FILES[pos]}")
+            raise InputError(
+                f"{path}: no meaning at byte {offset}; damaged, or of another version than its index?"
+            ) from None
+
+    def _synset(self, offset: int, pos: str, fields: Sequence[str]) -> Synset:
+        """The meaning of a data line's fields; raises ValueError and its like if they are none."""
+        if int(fields[0]) != offset:
+            raise ValueError(f"{fields[0]} stands at {offset}")
+        number = NUMBERS[fields[2]]
+        pointers = 4 + 2 * int(fields[3], 16)
+        lemmas = []
+        counts = []
+        for place in range(4, pointers, 2):
+            lemma = fields[place].partition("(")[0]  # behind it: where an adjective may stand
+            lemmas.append(lemma)
+            order = int(fields[place + 1], 16)
+            counts.append(self._tagged[f"{lemma.lower()}%{number}:{fields[1]}:{order:02d}"])
+        hypernyms = []
+        first = pointers + 1
+        for place in range(first, first + 4 * int(fields[pointers]), 4):
+            if fields[place] == HYPERNYM:
+                hypernyms.append(int(fields[place + 1]))
+        return Synset(f"{offset:08d}-{pos}", tuple(lemmas), tuple(counts), tuple(hypernyms))
+
+
+def wordnet_folder(named: str) -> Path:
+    """The folder that holds the files: the one that is named, or below it; else where Debian and NLTK put them.
+
+    Raises:
+        InputError: There are none.
+    """
+    roots = [named] if named else PLACES
+    for root in roots:
+        for below in BELOW:
+            folder = Path(root).expanduser() / below
+            if (folder / "index.noun").is_file():
+                return folder
+    where = named or "neither Debian's nor NLTK's place"
+    raise InputError(
+        f"{where}: no WordNet (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
+        "and pass --wordnet FOLDER"
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); WordNet's database needs it"
+        ) from None
+
+
+def _version(content: bytes) -> str:
+    """The version in a file's head; empty if there is none."""
+    found = HEADING.search(content[:HEAD].decode("latin-1"))
+    return found[1] if found else ""
+
+
+def _exceptions(path: Path) -> dict[str, list[str]]:
+    """Lemmas by form."""
+    out = {}
+    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
+        form, *lemmas = line.split() or [""]
+        if not lemmas:
+            raise InputError(f"{path}, line {number}: expected a form and its lemmas")
+        out[form] = lemmas
+    return out
+
+
+def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """How often each sense was tagged, by its key without an adjective's head; and each lemma of a part of speech."""
+    tagged = Counter[str]()
+    totals = Counter[tuple[str, str]]()
+    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
+        try:
+            key, _, count = line.split()
+            lemma, sense = key.split("%")
+            kind, file, order, *_ = sense.split(":")
+            tagged[f"{lemma}%{kind}:{file}:{order}"] += int(count)
+            totals[lemma, TYPES[kind]] += int(count)
+        except (KeyError, ValueError):
+            raise InputError(
+                f"{path}, line {number}: expected a sense key, its number and a count"
+            ) from None
+    return tagged, totals

@@ -1,0 +1,309 @@
+"""What a CLIP, or a pre-trained model's match head, answers without any training on the task (CLIP-TD, Section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.core.forms import Answer, Choose, Classify
+from groundling.core.metrics import collapsed
+from groundling.data.clusters import Clusters, kmeans_1d
+from groundling.data.regions.shelf import Shelf, manifests
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import thinned
+from groundling.prediction.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
+from groundling.prediction.predictions import told_of
+from groundling.runs.folder import disk_errors, write_json
+from groundling.runs.run import Run, say_notes
+from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig, check
+from groundling.studies.clip_td.zero_shot_rules import (
+    RISING,
+    asked,
+    choose,
+    classify,
+    finite,
+    same_for_same,
+)
+from groundling.tasks import Task
+from groundling.tasks.beside import with_others
+from groundling.training.evaluation import Scores, most_likely, write_answers
+from groundling.training.teaching import place_of_features
+
+SEED = "seed-0"
+"""Where the answers are: nothing is drawn, so it is a run of one seed, which `vcr`, `ensemble` and `verdict` read."""
+Kind = Literal["choices", "classes", "answers"]
+USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "answers"}
+"""Settings that only one kind of task reads."""
+
+
+def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
+    """Answer a task's splits as `finetune` would after training; scores in `out/result.json`, answers in `out/seed-0`.
+
+    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts; see
+    `shift/zero_shot.py` for the rules. Of several processes each answers everything.
+
+    Raises:
+        InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
+            similarities differ to make clusters of.
+    """
+    check(config, out)
+    folder = Path(config.data)
+    task = named("tasks", Task, config.task).at(folder)
+    kind = _kind(task)
+    _check(config, task, kind)
+    task = with_others(task, config.also)
+    stores = _stores(config, task)  # a mistake in --regions is told before any data is read
+    run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
+    if run.result is not None:
+        return run.result
+    work = _Answering(config, task, kind, run, stores)
+    place = run.folder / SEED
+    with disk_errors(place):
+        place.mkdir(exist_ok=True)
+    scores: dict[str, dict[str, float]] = {}
+    for split in _splits(config, task):
+        answers = work.answers(split)
+        if run.state.is_main_process:
+            write_answers(answers, task, split, place)
+        if answers.labels is not None:
+            scores[split] = _scored(answers, task, split, config)
+    done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
+    done |= {"splits": list(scores), "scores": scores}
+    if run.state.is_main_process:
+        write_json(place / "result.json", done)
+    result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
+    return run.finish(result | work.told)
+
+
+def _kind(task: Task) -> Kind:
+    """What is asked; raises InputError where a similarity of text and image decides nothing."""
+    if isinstance(task.form, Choose):
+        return "choices"
+    if isinstance(task.form, Answer):
+        return "answers"
+    if isinstance(task.form, Classify) and set(task.form.labels) == set(RISING):
+        return "classes"
+    raise InputError(
+        f"zero-shot: no rule makes answers to {task.name} of similarities; there are rules for choices, for "
+        f"{', '.join(RISING)}, and for VQA's answers"
+    )
+
+
+def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
+    """Raises InputError for a setting that this kind of task does not read."""
+    given = asdict(config)
+    unset = asdict(ZeroShotConfig())
+    for name, reader in USES.items():
+        if reader != kind and given[name] != unset[name]:
+            raise InputError(
+                f"zero-shot: {task.name} does not read --{name}, only tasks of {reader} do"
+            )
+    if kind == "answers" and config.regions:
+        raise InputError(
+            f"zero-shot: {task.name} has {task.form.outputs:,} answers, and a match head would read the image once for "
+            "each of them; pass a CLIP and --images, without --regions"
+        )
+    if config.regions and config.teacher_cache:
+        raise InputError("--teacher-cache is for features of a CLIP; --regions has none")
+
+
+def _splits(config: ZeroShotConfig, task: Task) -> Sequence[str]:
+    """What is answered."""
+    return [config.split] if config.split else task.dev
+
+
+def _stores(config: ZeroShotConfig, task: Task) -> dict[str, SeveralStores]:
+    """The region stores of every split that is read; none without --regions."""
+    if not config.regions:
+        return {}
+    names = (task.train, *task.dev, *task.test)
+    shelf = Shelf(config.regions, names, f"split of {task.name}", features=not config.images)
+    read = [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
+    return {split: shelf.of(split) for split in read}
+
+
+def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
+    return {
+        "model": config.model,
+        "data": config.data,
+        "images": config.images,
+        **(manifests(config.regions) if config.regions else {}),
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
+    }
+
+
+def _scored(answers: Scores, task: Task, split: str, config: ZeroShotConfig) -> dict[str, float]:
+    """The task's metrics and, of a whole split, the benchmark's own scores; one answer to all is marked."""
+    scores = dict(answers.metrics)
+    if not config.most_questions:
+        folder = Path(config.data)
+        scores |= task.official(folder, split, answers.officials, answers.predictions)
+    if collapsed(answers.predictions, answers.labels):
+        scores["constant"] = 1.0
+    return scores
+
+
+class _Answering:
+    """A model at a task; what is to be told of the answers beside their scores gathers in `told`."""
+
+    def __init__(
+        self,
+        config: ZeroShotConfig,
+        task: Task,
+        kind: Kind,
+        run: Run,
+        stores: Mapping[str, SeveralStores],
+    ) -> None:
+        self.config = config
+        self.task = task
+        self.fitted: Clusters | None = None
+        self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
+        self.match: Matcher
+        if config.regions:
+            self.match = ByMatchHead(config, stores, run.state.device)
+        else:
+            cache = place_of_features(config.teacher_cache, run.folder)
+            self.match = ByCosine(config.model, config.images, run.state.device, cache)
+        self.told["measure"] = self.match.measure
+        if kind == "choices":
+            self.told["protocol"] = config.protocol
+
+    def answers(self, split: str) -> Scores:
+        """What it answers to one split."""
+        every = self.task.read(Path(self.config.data), split)
+        examples = thinned(every, self.config.most_questions)
+        if len(examples) < len(every):
+            self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
+        with told_of(f"zero-shot, {split}"):
+            form = self.task.form
+            if isinstance(form, Choose):
+                return self._chosen(split, examples)
+            if isinstance(form, Classify):
+                return self._classified(split, examples, form)
+            if isinstance(form, Answer) and isinstance(self.match, ByCosine):
+                return self._prompted(split, examples, form, self.match)
+            raise InputError(f"no rule makes answers to {self.task.name} of similarities")
+
+    def _note(self, note: str) -> None:
+        self.told["notes"].append(note)
+        say_notes([note])
+
+    def _chosen(self, split: str, examples: Sequence[Example]) -> Scores:
+        """The choice that fits the image best; of equals the first."""
+        rows = [row for example in examples for row in asked(example, self.config.protocol)]
+        choices = len(rows) // len(examples)
+        if any(len(example.choices) != choices for example in examples):
+            raise InputError(f"examples differ in how many choices they have, one has {choices}")
+        found = self._matched(split, rows)
+        read = [found.read[start : start + choices] for start in range(0, len(rows), choices)]
+        scores = same_for_same(found.scores.reshape(-1, choices), read)
+        cut = [int(pieces.sum()) for pieces in found.dropped.reshape(-1, choices)]
+        alike = sum(len(set(texts)) == 1 for one, texts in zip(cut, read, strict=True) if one)
+        self._tell_alike(split, alike, len(examples), "choices")
+        return self._scores(examples, scores, choose(scores))
+
+    def _classified(self, split: str, examples: Sequence[Example], form: Classify) -> Scores:
+        """The class whose centre is nearest, of three clusters of the similarities; no label is read."""
+        found = self.match.on_a_line(self._matched(split, examples).scores)
+        clusters = self._clusters(found)
+        centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
+        self.told.setdefault("centroids", {})[split] = centres
+        outputs = classify(found, clusters, form.labels)
+        return self._scores(examples, outputs, form.predict(outputs))
+
+    def _clusters(self, found: np.ndarray) -> Clusters:
+        """Those of the similarities that were found, or of the training split's, which are the same for all splits."""
+        if self.config.fit == "split":
+            told = "of the similarities of the split that is answered, without its labels (transductive)"
+            self.told["clusters"] = told
+            return kmeans_1d(found, len(RISING))
+        self.told["clusters"] = "of the training split's similarities, without its labels"
+        if self.fitted is None:
+            train = self.task.read(Path(self.config.data), self.task.train)
+            fitted = self._matched(self.task.train, train).scores
+            self.fitted = kmeans_1d(self.match.on_a_line(fitted), len(RISING))
+        return self.fitted
+
+    def _prompted(
+        self, split: str, examples: Sequence[Example], form: Answer, match: ByCosine
+    ) -> Scores:
+        """The answer whose prompt fits the image best; equal questions share their prompts.
+
+        One question's prompts are in memory at a time, and of all answers' scores the likeliest are kept.
+        """
+        asks = "{question}" in self.config.prompt
+        places: dict[str, list[int]] = {}
+        for place, example in enumerate(examples):
+            places.setdefault(example.text if asks else "", []).append(place)
+        samples = match.kept(examples, "clip_image")
+        predictions = np.zeros(len(examples))
+        outputs = np.zeros((len(examples), 1))
+        likely: list[list[tuple[int, float]]] = [[] for _ in examples]
+        alike = 0
+        for question, own in places.items():
+            table, row_of = self._table(question, form.labels, match)
+            alike += len(own) * (len(table) == 1 < len(row_of))
+            for start in range(0, len(own), BATCH):
+                some = own[start : start + BATCH]
+                images = np.stack([one.features["clip_image"] for one in samples.get(some, ())])
+                scores = finite(match.scale * images.astype(float) @ table.T)[:, row_of]
+                predictions[some] = form.predict(scores)
+                best = predictions[some].astype(int)
+                outputs[some] = np.take_along_axis(scores, best[:, None], 1)
+                for place, answers in zip(some, most_likely(scores), strict=True):
+                    likely[place] = answers
+        self._tell_alike(split, alike, len(examples), "prompts")
+        return self._scores(examples, outputs, predictions, likely)
+
+    def _table(
+        self, question: str, answers: Sequence[str], match: ByCosine
+    ) -> tuple[np.ndarray, list[int]]:
+        """Embeddings (K, E) of a question's prompts, those that are read alike once, and each answer's row of them.
+
+        Otherwise rounding would choose among prompts that differ only in what was cut off.
+        """
+        asked_so = self.config.prompt.replace("{question}", question)
+        rows = match.towers.rows([asked_so.replace("{answer}", answer) for answer in answers])
+        self.told["dropped_pieces"] += sum(cut for _, cut in rows)
+        different = {row.ids.tobytes(): row for row, _ in rows}
+        number = {read: place for place, read in enumerate(different)}
+        embedded = match.towers.embedded(list(different.values())).cpu().numpy().astype(float)
+        return embedded, [number[row.ids.tobytes()] for row, _ in rows]
+
+    def _matched(self, split: str, rows: Sequence[Example]) -> Matches:
+        found = self.match(rows, split)
+        self.told["dropped_pieces"] += int(found.dropped.sum())
+        cut = int((found.dropped > 0).sum())
+        if cut:
+            self._note(f"{split}: {cut:,} of {len(rows):,} texts were cut at their end")
+        return found
+
+    def _tell_alike(self, split: str, alike: int, count: int, what: str) -> None:
+        self.told.setdefault("cut_alike", {})[split] = alike
+        if alike:
+            self._note(
+                f"{split}: of {alike:,} of {count:,} examples all {what} were cut to the same text; the first is taken"
+            )
+
+    def _scores(
+        self,
+        examples: Sequence[Example],
+        outputs: np.ndarray,
+        predictions: np.ndarray,
+        likely: Sequence[Sequence[tuple[int, float]]] = (),
+    ) -> Scores:
+        labels = None
+        metrics: dict[str, float] = {}
+        if examples[0].label is not None:
+            labels = np.array([example.label for example in examples], float)
+            metrics = self.task.score(predictions, labels)
+        ids = [example.id for example in examples]
+        officials = [example.official for example in examples]
+        return Scores(ids, outputs, predictions, labels, metrics, officials, likely)

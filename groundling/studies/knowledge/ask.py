@@ -1,0 +1,128 @@
+"""What an encoder says things look like, as a command: Memory Colors, CoDa, ViComTe, or a rendered world's nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from groundling.core.errors import InputError
+from groundling.runs.run import Run
+from groundling.studies.knowledge.answers import Answers, Notes, embedding, fill_mask, stroop
+from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.knowledge import averaged, summary
+from groundling.studies.knowledge.linear import compared
+from groundling.studies.knowledge.noun_states import noun_states
+from groundling.studies.knowledge.visual_facts import VisualFact, open_visual_facts
+from groundling.training.evaluation import Scores
+
+ALL = "all"
+"""The group of all of a relation's facts."""
+
+STATE = "state"
+"""What the linear mode calls the noun's state, among what it reads from."""
+
+
+class Asked(NamedTuple):
+    """What a mode found."""
+
+    result: dict[str, Any]
+    """For `result.json`: notes, and by relation and group the scores."""
+    outputs: list[np.ndarray]
+    """Per fact, a number for each of its options (options,)."""
+
+
+def ask(config: AskConfig, out: str | Path) -> dict[str, Any]:
+    """Probe an encoder; writes `out/result.json` (returned) and, by mode, `predictions_MODE.jsonl` of its scores.
+
+    There `prediction` and `label` number the fact's options; the label is the first of the most frequent answers.
+    Raises InputError for a missing setting, a mode that does not exist or that the model cannot do, and bad data.
+    """
+    if not config.modes or not set(config.modes) <= MODES.keys():
+        raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
+    facts, left_out, beside = open_visual_facts(config.data)
+    inputs: dict[str, str | Path] = {"model": config.model, "data": config.data}
+    inputs |= {f"data:{path.name}": path for path in beside}
+    run = Run(out, "ask", asdict(config), inputs)
+    if run.result is not None:
+        return run.result
+    result: dict[str, Any] = {"facts": len(facts), "left_out": left_out}
+    for mode in config.modes:
+        asked = MODES[mode](config, facts)
+        _predictions(facts, asked.outputs).write(run.folder / f"predictions_{mode}.jsonl")
+        result[mode] = asked.result
+    return run.finish(result)
+
+
+Untrained = Callable[[str | Path, Sequence[VisualFact], int], tuple[Answers, Notes]]
+"""Asks a model for its answers by template, without anything being fitted."""
+
+
+def _untrained(
+    answer: Untrained, config: AskConfig, facts: Sequence[VisualFact], logs: bool = False
+) -> Asked:
+    """Answers as they come, averaged over templates; `logs`: they are log-probabilities."""
+    answers, notes = answer(config.model, facts, config.max_length)
+    return Asked({**notes, "relations": _summaries(facts, answers, logs)}, averaged(answers))
+
+
+def _linear(config: AskConfig, facts: Sequence[VisualFact]) -> Asked:
+    """What ridge regressions read from the nouns' states, beside word embeddings alone and random numbers."""
+    nouns = [fact.subject for fact in facts]
+    found = noun_states(config.model, nouns, config.frames, config.layer, config.max_length)
+    kinds = {STATE: found.state, "words": found.words}
+    relations: dict[str, dict[str, Any]] = {}
+    outputs: dict[int, np.ndarray] = {}
+    for relation in dict.fromkeys(fact.relation for fact in facts):
+        numbers = [number for number, fact in enumerate(facts) if fact.relation == relation]
+        own = [facts[number] for number in numbers]
+        scores, said = compared(own, kinds, config.folds, config.seed)
+        relations[relation] = {ALL: scores}
+        outputs |= dict(zip(numbers, said[STATE], strict=True))
+    result = {"unknown_pieces": found.unknown, "relations": relations}
+    return Asked(result, [outputs[number] for number in range(len(facts))])
+
+
+MODES: dict[str, Callable[[AskConfig, Sequence[VisualFact]], Asked]] = {
+    "fill-mask": partial(_untrained, fill_mask, logs=True),
+    "embedding": partial(_untrained, embedding),
+    "stroop": partial(_untrained, stroop),
+    "linear": _linear,
+}
+"""Ways of asking, by name."""
+
+
+def _summaries(
+    facts: Sequence[VisualFact], answers: Answers, logs: bool
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The summary of each relation's facts, all together and by group."""
+    members: dict[str, dict[str, list[int]]] = {}
+    for number, fact in enumerate(facts):
+        groups = members.setdefault(fact.relation, {})
+        groups.setdefault(ALL, []).append(number)
+        if fact.group and fact.group != ALL:
+            groups.setdefault(fact.group, []).append(number)
+    summaries: dict[str, dict[str, dict[str, Any]]] = {}
+    for relation, groups in members.items():
+        summaries[relation] = {}
+        for group, numbers in groups.items():
+            summaries[relation][group] = summary(
+                [facts[i] for i in numbers], [answers[i] for i in numbers], logs
+            )
+    return summaries
+
+
+def _predictions(facts: Sequence[VisualFact], outputs: Sequence[np.ndarray]) -> Scores:
+    ragged = np.empty(len(facts), object)  # facts may differ in how many options they have
+    ragged[:] = outputs
+    return Scores(
+        ids=[fact.id for fact in facts],
+        outputs=ragged,
+        predictions=np.array([output.argmax() for output in outputs]),
+        labels=np.array([fact.target.argmax() for fact in facts]),
+        metrics={},
+    )

@@ -1,0 +1,105 @@
+"""Layouts of what language models are asked without training: minimal pairs, and facts of how things look."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from groundling.check.places import Match, Place
+from groundling.check.report import Report
+from groundling.data.captions.tables import header_of
+from groundling.data.tables.tables import TABLES, separator_note
+from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
+from groundling.studies.knowledge.visual_facts import open_visual_facts
+
+PAIRS = {"BLiMP": BLIMP, "EWoK": EWOK, "your own": OWN}
+"""Fields by which a file of pairs is told; BabyLM's supplement has BLiMP's."""
+FACTS: dict[str, tuple[str, ...]] = {
+    "CoDa, raw": ("class_id", "included", "action"),
+    "CoDa": ("class_id", "ngram", "label"),
+    "Memory Colors": ("descriptor", "item", "label"),
+    "ViComTe": ("sub", "obj", "alt"),
+}
+"""Fields by which a file of facts is told; ViComTe's distributions by their name."""
+DISTRIBUTIONS = "*-dist.jsonl"
+
+
+def minimal_pairs(place: Place, report: Report) -> Match | None:
+    """Files that `groundling pairs` reads, in the folder and below it."""
+    kinds: dict[tuple[Path, str], list[Path]] = {}
+    unknown: list[Path] = []
+    for path in _files(place, ENDINGS):
+        name = _kind(path, PAIRS)
+        if name:
+            kinds.setdefault((path.parent, name), []).append(path)
+        elif path.suffix == ".jsonl" and not _kind(path, FACTS):
+            unknown.append(path)
+    for path in unknown:  # the command reads every file of a folder that has pairs in some
+        beside = [key for key in kinds if key[0] == path.parent]
+        if len(beside) == 1:
+            kinds[beside[0]].append(path)
+    for (folder, name), paths in kinds.items():
+        read = report.readable(partial(read_minimal_pairs, path) for path in paths)
+        pairs = [pair for of_file in read for pair in of_file]
+        groups = {pair.paradigm for pair in pairs}
+        about = f"{len(pairs):,} minimal pairs ({name}) in {len(groups):,} groups"
+        report.fact(folder, f"{about}; {len(paths):,} files")
+        report.saw(*paths)
+        tables = [path for path in paths if path.suffix in TABLES]
+        report.lines.extend(note for path in tables if (note := separator_note(path)))
+        report.repeated(folder, [f"pair {pair.id}" for pair in pairs])
+    if not kinds:
+        return None
+    names = dict.fromkeys(name for _, name in kinds)
+    taken = [path for paths in kinds.values() for path in paths]
+    return Match(dict.fromkeys(taken, ()), tuple(f"minimal pairs ({name})" for name in names))
+
+
+def visual_facts(place: Place, report: Report) -> Match | None:
+    """Files that `groundling ask` reads, in the folder and below it; a rendered world's own belong to the world."""
+    if (place.folder / "world.json").is_file():
+        return None
+    kinds: dict[Path, str] = {}
+    for path in _files(place, (".jsonl",)):
+        name = "ViComTe" if path.match(DISTRIBUTIONS) else _kind(path, FACTS)
+        if name:
+            kinds[path] = name
+    reads: list[Callable[[], tuple[Path, str]]] = [
+        partial(_facts, path, kinds[path]) for path in kinds
+    ]
+    for path, line in report.readable(reads):
+        report.fact(path, line)
+        if kinds[path] == "CoDa, raw":
+            report.saw(*path.parent.glob("coda_*"))
+    names = dict.fromkeys(kinds.values())
+    return Match(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
+
+
+def _facts(path: Path, name: str) -> tuple[Path, str]:
+    """A file of facts, and a line on it."""
+    file = open_visual_facts(path)
+    relations = Counter(fact.relation for fact in file.facts)
+    counts = ", ".join(f"{relation}: {count:,}" for relation, count in relations.items())
+    left_out = [f"{reason}: {count:,}" for reason, count in file.left_out.items() if count]
+    out = f"; left out: {', '.join(left_out)}" if left_out else ""
+    return path, f"facts ({name}), {counts}{out}"
+
+
+def _files(place: Place, endings: tuple[str, ...]) -> list[Path]:
+    """Files of these endings in a folder and below it, but for folders of images; without hidden ones."""
+    seen = list(place.files)
+    for folder in place.other_folders:
+        seen += sorted(folder.rglob("*"))
+    return [
+        path
+        for path in seen
+        if path.suffix in endings and not path.name.startswith(".") and path.is_file()
+    ]
+
+
+def _kind(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
+    """What a file is by the fields of its first line, empty if nothing that is known."""
+    fields = header_of(path)
+    return next((name for name, needed in kinds.items() if set(needed) <= set(fields)), "")

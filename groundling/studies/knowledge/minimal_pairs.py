@@ -1,0 +1,170 @@
+"""Minimal pairs: BLiMP's files, EWoK's, and one's own, as texts of which some should be likelier than others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from groundling.core.errors import InputError
+from groundling.data.tables.tables import columns_of, read_csv, read_json_lines, read_tsv
+
+BLIMP = ("sentence_good", "sentence_bad")
+"""Fields of BLiMP (Warstadt et al. 2020), and of the supplement of the BabyLM challenge, which has no others."""
+EWOK = ("Target1", "Target2", "Context1", "Context2", "Domain")
+"""Fields of EWoK (Ivanova et al. 2024) that decide what is asked and where it is counted."""
+OWN = ("good", "bad")
+"""Columns of one's own file; `group` and `id` may stand beside them."""
+LAYOUTS = (
+    f"{' and '.join(BLIMP)} (BLiMP); {', '.join(EWOK)} (EWoK); or {' and '.join(OWN)} (your own)"
+)
+"""What a file may hold, for messages."""
+ENDINGS = (".jsonl", ".csv", ".tsv")
+"""Endings of the files that are read."""
+SAME_FIELD = {"syntax/semantics": "syntax_semantics"}
+"""BLiMP's files spell one field in two ways."""
+SAME_PHENOMENON = {"s-selection": "argument_structure"}
+"""BLiMP's files have 13 terms, its paper 12 phenomena: argument structure has nine paradigms there (Table 2)."""
+
+
+class Text(NamedTuple):
+    """A text, and from where on it is scored."""
+
+    whole: str
+    """What the model reads."""
+    start: int = 0
+    """The character from which on its words are scored; before it there is context."""
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    """Texts that differ in little: the good and the bad sentence, or two targets after each of two contexts."""
+
+    id: str
+    """Its own within a folder."""
+    texts: tuple[Text, ...]
+    """Good and bad; of EWoK target 1 after contexts 1 and 2, then target 2 after contexts 1 and 2."""
+    paradigm: str
+    """The smallest group whose accuracy is reported: BLiMP's UID, EWoK's domain, one's own group."""
+    phenomenon: str = ""
+    """BLiMP's linguistic term."""
+    field: str = ""
+    """BLiMP's field: morphology, syntax, semantics, syntax_semantics."""
+
+    @property
+    def of_ewok(self) -> bool:
+        """Whether it has two targets and two contexts."""
+        return len(self.texts) == 4
+
+
+def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
+    """Pairs of a file, or of all .jsonl, .csv and .tsv files of a folder and the folders below it, in order of name.
+
+    The fields of the first file tell which layout it is, and the others must have it, too. Raises InputError naming the
+    file and line of a field that is missing or empty, or of an id that is there twice.
+    """
+    files = _files(Path(path))
+    reader = _reader(files[0])
+    pairs: dict[str, MinimalPair] = {}
+    for file in files:
+        for where, pair in reader(file):
+            if pair.id in pairs:
+                raise InputError(
+                    f"{where}: the id {pair.id} is there twice; each pair needs its own"
+                )
+            for text in pair.texts:
+                if not text.whole[text.start :].strip():
+                    raise InputError(f"{where}: an empty sentence; each pair has its texts in full")
+            pairs[pair.id] = pair
+    return list(pairs.values())
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if path.suffix not in ENDINGS:
+            raise InputError(f"{path}: expected a {', '.join(ENDINGS)} file, or a folder of them")
+        return [path]
+    # Archives made on a Mac hold a second file of each name, which begins with a dot.
+    seen = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
+    files = [file for file in seen if file.suffix in ENDINGS]
+    if not files:
+        raise InputError(f"{path}: no {', '.join(ENDINGS)} file there; unpack an archive first")
+    return files
+
+
+Reader = Callable[[Path], Iterator[tuple[str, MinimalPair]]]
+"""The pairs of a file, each after its file and line."""
+
+
+def _reader(file: Path) -> Reader:
+    if file.suffix != ".jsonl":
+        return _own_table
+    _, first = next(read_json_lines(file, ()))
+    fields = list(first) if isinstance(first, dict) else []
+    for names, reader in ((BLIMP, _blimp), (EWOK, _ewok), (OWN, _own_lines)):
+        if set(names) <= set(fields):
+            return reader
+    raise InputError(f"{file}, line 1: fields are {', '.join(fields)[:80]}; expected {LAYOUTS}")
+
+
+def _blimp(file: Path) -> Iterator[tuple[str, MinimalPair]]:
+    for number, (where, row) in enumerate(read_json_lines(file, BLIMP), 1):
+        paradigm = _text(where, row, "UID", file.stem)
+        phenomenon = _text(where, row, "linguistics_term")
+        field = _text(where, row, "field")
+        yield (
+            where,
+            MinimalPair(
+                f"{paradigm}/{_text(where, row, 'pairID', str(number))}",
+                tuple(Text(row[name]) for name in BLIMP),
+                paradigm,
+                SAME_PHENOMENON.get(phenomenon, phenomenon),
+                SAME_FIELD.get(field, field),
+            ),
+        )
+
+
+def _ewok(file: Path) -> Iterator[tuple[str, MinimalPair]]:
+    for number, (where, row) in enumerate(read_json_lines(file, EWOK), 1):
+        texts = []
+        for target in ("Target1", "Target2"):
+            for context in ("Context1", "Context2"):
+                if not row[context].strip():
+                    raise InputError(f"{where}: an empty {context}")
+                before = row[context].strip() + " "
+                texts.append(Text(before + row[target].strip(), len(before)))
+        yield where, MinimalPair(f"{file.stem}/{number}", tuple(texts), row["Domain"])
+
+
+def _own_lines(file: Path) -> Iterator[tuple[str, MinimalPair]]:
+    for number, (where, row) in enumerate(read_json_lines(file, OWN), 1):
+        yield where, _own(file, where, number, row)
+
+
+def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
+    if file.suffix not in (".csv", ".tsv"):
+        raise InputError(f"{file}: a .jsonl file beside tables; give one kind of file at a time")
+    read = read_csv if file.suffix == ".csv" else read_tsv
+    header = columns_of(file)
+    columns = [*OWN, *(name for name in ("group", "id") if name in header)]
+    for number, (line, row) in enumerate(read(file, columns), 1):
+        where = f"{file}, line {line}"
+        yield where, _own(file, where, number, row)
+
+
+def _own(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPair:
+    name = _text(where, row, "id", str(number))
+    texts = tuple(Text(row[column]) for column in OWN)
+    return MinimalPair(f"{file.stem}/{name}", texts, _text(where, row, "group", file.stem))
+
+
+def _text(where: str, row: dict[str, Any], name: str, default: str = "") -> str:
+    """A field that may be missing; numbers are taken as they are written."""
+    value = row.get(name, default)
+    is_text = isinstance(value, str | int) and not isinstance(
+        value, bool
+    )  # a bool is an int to Python
+    if not is_text or (name in row and not str(value).strip()):
+        raise InputError(f"{where}: field {name!r} is {value!r}, expected a text")
+    return str(value)

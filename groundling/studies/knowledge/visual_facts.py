@@ -1,0 +1,315 @@
+"""What things look like, as people say it: the public files of Memory Colors, CoDa and ViComTe, and the world's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from groundling.core.errors import InputError
+from groundling.data.tables.tables import lines_of
+from groundling.studies.knowledge.coda import COLOURS, beside, is_raw, read_coda
+
+MASK = "[MASK]"
+"""The place of the answer in a prompt, whatever the model's own mask token is."""
+
+_ANSWERS = """memory black blue brown green grey orange pink purple red white yellow
+color black blue brown gray green orange pink purple red silver white yellow
+shape cross heart octagon oval polygon rectangle rhombus round semicircle square star triangle
+material bronze ceramic cloth concrete cotton denim glass gold iron jade leather metal paper plastic rubber stone tin \
+wood"""
+ANSWERS: dict[str, tuple[str, ...]] = {"coda": COLOURS}
+for _line in _ANSWERS.splitlines():
+    _name, *_words = _line.split()
+    ANSWERS[_name] = tuple(_words)
+"""Memory Colors' answers, and ViComTe's per relation in the order of its distributions (its mine-data/README.md)."""
+
+_COLOR = (
+    "In daylight {} looks [MASK].",
+    "You would call the color of {} [MASK].",
+    "To paint {} you need [MASK] paint.",
+)
+TEMPLATES = {
+    "coda": _COLOR,
+    "color": _COLOR,
+    "shape": (
+        "Seen from the front, {} has a [MASK] outline.",
+        "To draw {} you begin with a [MASK] shape.",
+    ),
+    "material": ("Most of {} consists of [MASK].", "To make {} a factory needs [MASK]."),
+    "size_larger": ("Next to {} the [MASK] looks small.", "The [MASK] takes up less room than {}."),
+    "size_smaller": ("Next to {} the [MASK] looks huge.", "The [MASK] takes up more room than {}."),
+    "cooccur": (
+        "A picture of {} often shows a [MASK] too.",
+        "Where you see {} you expect to see a [MASK].",
+    ),
+}
+"""Prompts for files without sentences of their own, by relation; {} is the subject with its article."""
+
+
+OBJECT_GROUPS = ("Single", "Multi", "Any")
+"""CoDa's groups of objects by their number: mostly one colour, a few, or any."""
+
+MASKED_TEMPLATES = (1, "text-masked")
+"""How CoDa's files call the template group whose sentences have a `[MASK]`."""
+
+LARGEST = 1e300
+"""Counts and shares above this are refused: eleven of them still have a finite sum."""
+
+
+@dataclass(frozen=True)
+class VisualFact:
+    """A subject, the answers to choose from, and how people's answers fall on them."""
+
+    id: str
+    """Its own within a file."""
+    subject: str
+    """The thing asked about, without an article."""
+    relation: str
+    """What is asked of it: color, shape, material, size_larger, ..."""
+    options: tuple[str, ...]
+    """The answers to choose from."""
+    target: np.ndarray
+    """(options,) float, sums to 1: shares of people's answers; one-hot where the file has a single answer."""
+    group: str = ""
+    """A part of the data in the file's own terms: Single, Multi, Any; in a world, the noun's split."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """Sentences with one `[MASK]`, by the name of their template."""
+
+
+class FactsFile(NamedTuple):
+    """What a file tells, and what of it was left out."""
+
+    facts: list[VisualFact]
+    left_out: dict[str, int]
+    """How many lines or subjects, by reason."""
+    beside: tuple[Path, ...] = ()
+    """Other files that were read because they belong to it."""
+
+
+def open_visual_facts(path: str | Path) -> FactsFile:
+    """The facts of a file as `read_visual_facts` has them, and what was left out."""
+    if not is_raw(path):
+        return FactsFile(read_visual_facts(path), {})
+    objects, left_out = read_coda(path)
+    facts = []
+    for each in objects:
+        if MASK not in "".join(each.prompts.values()):
+            raise InputError(f"{path}: {each.noun!r} has no sentence with {MASK}")
+        facts.append(
+            VisualFact(each.id, each.noun, "color", COLOURS, each.shares, "", each.prompts)
+        )
+    return FactsFile(facts, left_out, beside(path))
+
+
+def read_visual_facts(path: str | Path) -> list[VisualFact]:
+    """Facts of one file in JSON lines; each line's fields tell which of these layouts it has.
+
+    - Memory Colors' `memory_colors.jsonl` (Norlund et al. 2021): per object `descriptor`, `item`, `label`.
+    - CoDa's `default_*.jsonl` (Paik et al. 2021): per object and template `class_id`, `ngram`, `label` (eleven shares),
+      `object_group` (0 Single, 1 Multi, 2 Any), `text`, `template_idx`, `template_group` (1: `text` has a `[MASK]`;
+      group 0 has none and is left out). World files add `relation` and `options`: what is asked, and its answers.
+    - CoDa's raw `annotations.jsonl`, beside its `objects.jsonl` and `templates.yaml`: see `read_coda`.
+    - ViComTe (Zhang et al. 2022), its path telling the relation: `db/**/*.jsonl`, per subject `sub`, `obj`, `alt`; or
+      `distributions/*-dist.jsonl`, one line of counts or shares by subject.
+
+    Raises InputError naming the line that has none of these layouts, or that contradicts an earlier one.
+    """
+    if is_raw(path):
+        return open_visual_facts(path).facts
+    facts: dict[str, VisualFact] = {}
+    for number, text in enumerate(lines_of(path), start=1):
+        line = _Line(Path(path), number, text)
+        for fact in line.facts():
+            if fact.id in facts:
+                line.check_agreement(facts[fact.id], fact)
+                facts[fact.id].prompts.update(fact.prompts)
+            else:
+                facts[fact.id] = fact
+    for fact in facts.values():
+        if not fact.prompts:
+            raise InputError(
+                f"{path}: {fact.id} has no sentence with {MASK}; expected lines of template_group 1"
+            )
+    return list(facts.values())
+
+
+class _Line:
+    """One line of a file: its JSON object, read as one of the layouts."""
+
+    def __init__(self, path: Path, number: int, text: str) -> None:
+        self.path = path
+        self.number = number
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            self.fail(f"not JSON ({error.msg}); expected one object a line")
+        except (
+            ValueError,
+            RecursionError,
+        ):  # a number of thousands of digits; brackets in brackets
+            self.fail("JSON with a number too long or brackets too deep; expected one plain object")
+        if not isinstance(row, dict) or not row:
+            self.fail("expected a JSON object with fields")
+        self.row: dict[str, Any] = row
+
+    def facts(self) -> Iterator[VisualFact]:
+        """What the line tells, by its layout."""
+        fields = self.row.keys()
+        # A line of distributions has subjects for field names, and "item" and "label" are among ViComTe's subjects.
+        if all(isinstance(value, list) for value in self.row.values()):
+            yield from self._distributions()
+        elif {"item", "label"} <= fields:
+            yield self._memory_colors()
+        elif {"class_id", "ngram", "label"} <= fields:
+            yield self._coda()
+        elif {"sub", "obj", "alt"} <= fields:
+            yield self._vicomte_pair()
+        else:
+            layouts = "item, label (Memory Colors); class_id, ngram, label (CoDa); sub, obj, alt or lists (ViComTe)"
+            self.fail(f"fields are {', '.join(self.row)[:80]}; expected {layouts}")
+
+    def check_agreement(self, earlier: VisualFact, fact: VisualFact) -> None:
+        """Raises InputError unless `fact` is the `earlier` one in other sentences."""
+        same_options = earlier.options == fact.options
+        same_target = np.array_equal(earlier.target, fact.target)
+        repeated = earlier.prompts.keys() & fact.prompts.keys()
+        if not same_options or not same_target or repeated:
+            self.fail(
+                f"{fact.id} was there before with another label, other options or this template_idx"
+            )
+
+    def fail(self, what: str) -> NoReturn:
+        raise InputError(f"{self.path}, line {self.number}: {what}")
+
+    # -- layouts -------------------------------------------------------------------------------------------------------
+
+    def _memory_colors(self) -> VisualFact:
+        options = ANSWERS["memory"]
+        item = self._word("item")
+        target = self._one_hot("label", options)
+        descriptor = self._word("descriptor", default="")  # the article; "steel" has none
+        return self._fact(item, "color", options, target, f"{descriptor} {item}".strip())
+
+    def _coda(self) -> VisualFact:
+        options = self._coda_options()
+        prompts = {}
+        if self.row.get("template_group") in MASKED_TEMPLATES:
+            sentence = self._word("text")
+            if sentence.count(MASK) != 1 or "template_idx" not in self.row:
+                self.fail(f"text is {sentence!r}; expected one {MASK} in it, and a template_idx")
+            prompts[str(self.row["template_idx"])] = sentence
+        name = self._word("class_id")
+        relation = self._word("relation", default="color")
+        return VisualFact(
+            # In a world file, a noun has a fact for every relation.
+            id=f"{name}/{relation}" if "relation" in self.row else name,
+            subject=self._word("ngram"),
+            relation=relation,
+            options=options,
+            target=self._shares("label", options),
+            group=self._coda_group(),
+            prompts=prompts,
+        )
+
+    def _coda_options(self) -> tuple[str, ...]:
+        if "options" not in self.row:
+            return ANSWERS["coda"]
+        options = self.row["options"]
+        words = isinstance(options, list) and all(
+            isinstance(word, str) and word for word in options
+        )
+        if not words or len(options) < 2 or len(set(options)) < len(options):
+            self.fail(f"options is {str(options)[:60]}; expected two or more different words")
+        return tuple(options)
+
+    def _coda_group(self) -> str:
+        group = self.row.get("object_group")
+        if type(group) is int and 0 <= group < len(OBJECT_GROUPS):  # True is an int, too
+            return OBJECT_GROUPS[group]
+        return self._word("object_group")
+
+    def _vicomte_pair(self) -> VisualFact:
+        relation = self._relation()
+        subject = self._word("sub")
+        options = ANSWERS.get(relation)
+        if options is None:
+            # Where answers are things, the line's two are the choice; sorted, so that their order tells nothing.
+            options = tuple(sorted((self._word("obj"), self._word("alt"))))
+        return self._fact(
+            subject, relation, options, self._one_hot("obj", options), f"the {subject}"
+        )
+
+    def _distributions(self) -> Iterator[VisualFact]:
+        relation = self._relation()
+        options = ANSWERS.get(relation, ())
+        for subject in self.row:
+            target = self._shares(subject, options)
+            yield self._fact(subject, relation, options, target, f"the {subject}")
+
+    def _fact(
+        self,
+        subject: str,
+        relation: str,
+        options: tuple[str, ...],
+        target: np.ndarray,
+        phrase: str,
+    ) -> VisualFact:
+        """A fact of a file without sentences of its own; `phrase` is the subject with its article."""
+        groups = {name.lower(): name for name in OBJECT_GROUPS}
+        return VisualFact(
+            id=f"{self.number}:{subject}",
+            subject=subject,
+            relation=relation,
+            options=options,
+            target=target,
+            group=groups.get(self.path.parent.name, ""),
+            prompts={template: template.format(phrase) for template in TEMPLATES[relation]},
+        )
+
+    # -- fields --------------------------------------------------------------------------------------------------------
+
+    def _word(self, name: str, default: str | None = None) -> str:
+        value = self.row.get(name, default)
+        if not isinstance(value, str):
+            self.fail(f"{name} is {value!r}; expected a text")
+        word = value.strip()
+        if not word and default != "":
+            self.fail(f"{name} is {value!r}; expected a text")
+        return word
+
+    def _shares(self, name: str, options: Sequence[str]) -> np.ndarray:
+        values = self.row[name]
+        if not _are_counts(values) or len(values) != len(options) or not sum(values):
+            self.fail(
+                f"{name} is {str(values)[:60]}; expected {len(options)} numbers from 0 up, not all of them 0"
+            )
+        return np.array(values, float) / sum(values)
+
+    def _one_hot(self, name: str, options: Sequence[str]) -> np.ndarray:
+        value = self._word(name)
+        if value not in options:
+            self.fail(f"{name} is {value!r}; expected one of {', '.join(options)}")
+        return np.eye(len(options))[options.index(value)]
+
+    def _relation(self) -> str:
+        """The last part of the path that names a relation: `wiki-color/`, `size_larger/`, `shape-dist.jsonl`."""
+        file = self.path.name.split("-dist")[0]
+        for part in (file, *reversed(self.path.parts[:-1])):
+            name = part.removeprefix("wiki-")
+            if name in TEMPLATES:
+                return name
+        self.fail(
+            f"ViComTe's lines do not name their relation; expected one of {', '.join(TEMPLATES)} in the path"
+        )
+
+
+def _are_counts(values: object) -> bool:
+    """Whether it is a list of numbers from 0 up; NaN and infinity are none."""
+    if not isinstance(values, list):
+        return False
+    return all(type(value) in (int, float) and 0 <= value <= LARGEST for value in values)

@@ -1,0 +1,177 @@
+"""Winoground, as a command: does a model tell images and captions of the same words apart? (Thrush et al. 2022)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from accelerate import PartialState
+
+from groundling.core.batch import Example
+from groundling.data.regions.shelf import Shelf, manifests
+from groundling.data.regions.stores import SeveralStores
+from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher
+from groundling.runs.folder import json_text, whole_file
+from groundling.runs.report import table
+from groundling.runs.run import Run, say_notes
+from groundling.studies.clip_td.zero_shot_rules import finite, same_for_same
+from groundling.studies.knowledge.commands.winoground import WinogroundConfig
+from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
+from groundling.studies.knowledge.winoground_data import FILE, Winoground, read_winoground
+from groundling.vision_language.loading import is_single_stream
+
+ALL = "all"
+"""The group of all examples."""
+TEST = "test"
+"""What Hugging Face calls the only split."""
+
+
+def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
+    """Score every image with both captions; writes `out/result.json` (returned) and `out/items.jsonl`.
+
+    Raises:
+        InputError: A setting or the data is wrong, an image is missing, or the model has no head for it.
+    """
+    examples = read_winoground(config.data)
+    sources = [config.model, *([config.other] if config.other else [])]
+    run = Run(out, "winoground", asdict(config), _inputs(config), config.cpu)
+    if run.result is not None:
+        _say(run.result)
+        return run.result
+    kept = run.folder / "features"
+    found = [_found(config, source, examples, run.state.device, kept) for source in sources]
+    worth = np.concatenate([of_model.worth for of_model in found], 1)
+    groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
+    for number, example in enumerate(examples):
+        for tag in example.tags:
+            groups.setdefault(tag, []).append(number)
+    estimates = {name: estimate(worth[numbers], name) for name, numbers in groups.items()}
+    count = len(WINOGROUND)
+    result: dict[str, Any] = found[0].told | {
+        "chance": {rule.name: rule.chance for rule in WINOGROUND},
+        "scores": {name: as_json(WINOGROUND, one) for name, one in estimates.items()},
+    }
+    if config.other:
+        others = {name: as_json(WINOGROUND, one, count) for name, one in estimates.items()}
+        result["other"] = found[1].told | {"scores": others}
+        result["difference"] = {
+            name: as_json(WINOGROUND, less(one, count)) for name, one in estimates.items()
+        }
+    if run.state.is_main_process:
+        _write_items(run.folder / "items.jsonl", examples, found)
+        shutil.rmtree(kept, ignore_errors=True)
+    result = run.finish(result)
+    _say(result)
+    return result
+
+
+def _inputs(config: WinogroundConfig) -> dict[str, str | Path]:
+    stores = manifests(config.regions) if config.regions else {}
+    given = {"model": config.model, "data": config.data, "images": config.images}
+    return {**given, "other": config.other, **stores}
+
+
+class _Found(NamedTuple):
+    """What a model makes of the examples."""
+
+    told: dict[str, Any]
+    """Its name, its measure, and how many captions it cut."""
+    scores: np.ndarray
+    """(N, 4), of image 0 with captions 0 and 1, then of image 1."""
+    worth: np.ndarray
+    """(N, rules): 1 where a rule holds."""
+
+
+def _found(
+    config: WinogroundConfig,
+    source: str,
+    examples: Sequence[Winoground],
+    device: torch.device,
+    kept: Path,
+) -> _Found:
+    """What one of the models makes of the examples; `kept` is a folder for features."""
+    match: Matcher
+    # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
+    if config.regions and (source == config.model or is_single_stream(source)):
+        match = ByMatchHead(replace(config, model=source), _stores(config), device)
+    else:
+        match = ByCosine(source, _images(config), device, kept)
+    scores, cut = _scores(examples, match)
+    told = {"model": source, "measure": match.measure, "cut_captions": cut}
+    return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
+
+
+def _stores(config: WinogroundConfig) -> dict[str, SeveralStores]:
+    """The region stores, of the one split that there is."""
+    shelf = Shelf(config.regions, (), "split of Winoground", features=not config.images)
+    return {TEST: shelf.of(TEST)}
+
+
+def _images(config: WinogroundConfig) -> str:
+    """The folder of the images: as given, or the one that the data set has them in."""
+    folder = Path(config.data)
+    return config.images or str((folder.parent if folder.name == FILE else folder) / "images")
+
+
+def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray, int]:
+    """Scores (N, 4) of image 0 with captions 0 and 1, then of image 1; and how many captions were cut."""
+    rows: list[Example] = []
+    for example in examples:
+        for image in example.images:
+            for caption in example.captions:
+                name = f"{example.id}/{len(rows) % 4}"
+                rows.append(Example(name, caption, images=(image,)))
+    found = match(rows, TEST)
+    cut = int((found.dropped > 0).sum()) // 2
+    if cut:
+        say_notes([f"{cut:,} of {2 * len(examples):,} captions were cut at their end"])
+    # Captions that read alike score alike with an image, in whatever batch they were read.
+    read = [found.read[start : start + 2] for start in range(0, len(rows), 2)]
+    alike = same_for_same(finite(found.scores.reshape(-1, 2)), read)
+    return alike.reshape(-1, 4), cut
+
+
+def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Found]) -> None:
+    """One JSON line per example: tags, scores, and which rules hold; the same of the other model under `other`."""
+    with whole_file(path) as file:
+        for number, example in enumerate(examples):
+            line: dict[str, Any] = {"id": example.id, "tags": example.tags}
+            first, *others = [_item(of_model, number) for of_model in found]
+            line |= first
+            if others:
+                line["other"] = others[0]
+            file.write(json_text(line) + "\n")
+
+
+def _item(found: _Found, number: int) -> dict[str, Any]:
+    """A model's scores of an example, and which rules hold."""
+    holds = zip(WINOGROUND, found.worth[number], strict=True)
+    scores = found.scores[number].round(6).tolist()
+    return {"scores": scores, **{rule.name: bool(value) for rule, value in holds}}
+
+
+def _say(result: dict[str, Any]) -> None:
+    """Print what was found, in points."""
+    if not PartialState().is_main_process:
+        return
+    rows = [{"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND}]
+    rows += [_row(name, found) for name, found in result["scores"].items()]
+    if "other" in result:
+        rows += [_row(f"{name}: other", one) for name, one in result["other"]["scores"].items()]
+        rows += [
+            _row(f"{name}: other - model", one, "+") for name, one in result["difference"].items()
+        ]
+    print(table(rows))
+
+
+def _row(name: str, found: dict[str, Any], sign: str = "") -> dict[str, str]:
+    row = {"": name, "items": f"{found['items']:,}"}
+    for rule in WINOGROUND:
+        low, high = (100 * end for end in found[f"{rule.name}_interval"])
+        row[rule.name] = f"{100 * found[rule.name]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+    return row

@@ -1,0 +1,31 @@
+"""`groundling info`: parameter counts of a preset or a model folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from groundling.command import Command
+from groundling.core.documented import documented
+
+
+@documented
+@dataclass(frozen=True)
+class InfoConfig:
+    """Which model is described."""
+
+    name: str = ""
+    """A preset (xdbert-bert-base, visualbert-base, ...) or a model folder."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+COMMAND = Command(
+    "info",
+    "parameter counts of a preset or a model folder",
+    "groundling.studies.papers.info:info",
+    {"_own": InfoConfig()},
+    positional=("--name",),
+    out=False,
+    speaks=True,
+    needs=("name",),
+)

@@ -1,0 +1,71 @@
+"""The world as six vision-and-language data sets in their official files, which no text alone gives away.
+
+A text is drawn first, then an image for each of its answers. So in every split a question, hypothesis, sentence,
+expression or list of choices has all its answers equally often: VQA v2's complementary pairs, carried through.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container
+from pathlib import Path
+
+from groundling.core.errors import InputError
+from groundling.data.tables.tables import lines_of
+from groundling.studies.worlds.data_sets.captions import write_captions
+from groundling.studies.worlds.data_sets.files import POOLS, TaskFiles
+from groundling.studies.worlds.data_sets.flickr30k import write_flickr30k
+from groundling.studies.worlds.data_sets.nlvr2 import write_nlvr2
+from groundling.studies.worlds.data_sets.refcoco import write_refcoco
+from groundling.studies.worlds.data_sets.snli_ve import write_snli_ve
+from groundling.studies.worlds.data_sets.vcr import write_vcr
+from groundling.studies.worlds.data_sets.vqa import write_vqa
+from groundling.studies.worlds.world import World
+
+__all__ = ["POOLS", "sentences", "write_tasks"]
+
+WRITERS = {
+    "captions": write_captions,
+    "vqa": write_vqa,
+    "vcr": write_vcr,
+    "nlvr2": write_nlvr2,
+    "refcoco+": write_refcoco,
+    "flickr30k": write_flickr30k,
+    "snli-ve": write_snli_ve,
+}
+"""The data sets, each by what writes it."""
+
+
+def write_tasks(
+    world: World,
+    folder: str | os.PathLike,
+    train: int = 4000,
+    held: int = 1000,
+    names: Container[str] = WRITERS,
+    shortcut: float = 0.0,
+) -> dict[str, int]:
+    """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
+
+    `names` are those of `WRITERS` to write, if not all. `shortcut` is the share of VCR's questions whose wrong answers
+    are of no kind that was asked for (a shape, not a colour), which gives them away to a reader of the text.
+
+    `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
+    pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number
+    is negative, or the share is none.
+    """
+    for name, most in (("train", train), ("held", held)):
+        if most < 0:
+            raise InputError(f"{name} is {most}; expected 0 or more examples a split")
+    if not 0 <= shortcut <= 1:
+        raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
+    files = TaskFiles(world, Path(folder), train, held, shortcut)
+    for name, write in WRITERS.items():
+        if name in names:
+            write(files)
+    files.close()
+    return files.counts
+
+
+def sentences(folder: str | os.PathLike) -> list[str]:
+    """Every text of a folder that `write_tasks` wrote, once, and VQA's answers: what a vocabulary has to have."""
+    return lines_of(Path(folder) / "texts.txt")

@@ -1,0 +1,65 @@
+"""The world as NLVR2: sentences on two images, each with two pairs of which it is true and two of which it is not."""
+
+from __future__ import annotations
+
+from numpy.random import Generator
+
+from groundling.studies.worlds.data_sets.claims import Claim, draw_looks_of_one, fitting, spoken
+from groundling.studies.worlds.data_sets.files import Record, Round, TaskFiles
+from groundling.studies.worlds.scenes import Scene
+
+SENTENCES = {
+    "the left image has a {} .": (1, 0, 1, 1, 0, 1, 0, 0),
+    "the right image has a {} .": (0, 1, 1, 1, 1, 0, 0, 0),
+    "both images have a {} .": (1, 1, 1, 1, 1, 0, 0, 1),
+    "one image has a {} , not both .": (1, 0, 0, 1, 1, 1, 0, 0),
+}
+"""Has the left, has the right image such a thing: in two pairs of which the sentence is true, then in two not."""
+
+
+def draw_sentence(rng: Generator) -> Claim[int]:
+    """A sentence; its answers say of four pairs, left and right in turn, whether the image has the thing."""
+    looks = draw_looks_of_one(rng)
+    template = tuple(SENTENCES)[rng.integers(len(SENTENCES))]
+
+    def answer_of(scene: Scene) -> int:
+        return 1 if fitting(scene, *looks) else 0
+
+    return Claim(template.format(spoken(*looks)), SENTENCES[template], answer_of)
+
+
+def write_nlvr2(files: TaskFiles) -> None:
+    """Lines of all splits; a round is one of NLVR2's sets of four pairs."""
+    for split in ("train", "dev", "test1"):
+        rows: list[Record] = []
+        for each in files.rounds("nlvr2", split, draw_sentence, scenes_each=2):
+            rows += _rows(files, split, each)
+        files.put(f"nlvr2/{split}.json", *rows)
+
+
+def _rows(files: TaskFiles, split: str, each: Round[Claim[int]]) -> list[Record]:
+    rows = []
+    for pair, place in enumerate(each.rng.permutation(4).tolist()):
+        name = f"{split}-{each.number}-{pair}"
+        label = str(place < 2)
+        left = f"{name}-img0.png"
+        right = f"{name}-img1.png"
+        files.images[left] = each.scenes[2 * place]
+        files.images[right] = each.scenes[2 * place + 1]
+        row: Record = {
+            "sentence": each.claim.text,
+            "left_url": left,
+            "right_url": right,
+            "identifier": f"{name}-0",
+            "label": label,
+            "writer": "0",
+            "validation": {"0": label},
+            "synset": "thing",
+            "query": "",
+        }
+        if split == "train":
+            row["directory"] = each.number % 100
+        else:
+            row["extra_validations"] = {}
+        rows.append(row)
+    return rows

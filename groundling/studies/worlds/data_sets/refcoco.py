@@ -1,0 +1,86 @@
+"""The world as RefCOCO+: expressions that name one thing of an image."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from itertools import count
+
+from numpy.random import Generator
+
+from groundling.runs.folder import write_whole
+from groundling.studies.worlds.data_sets.claims import (
+    Claim,
+    draw_looks_of_one,
+    fitting,
+    only,
+    spoken,
+)
+from groundling.studies.worlds.data_sets.files import Record, TaskFiles, category_of
+from groundling.studies.worlds.language import RELATIONS
+from groundling.studies.worlds.scenes import Scene, side
+
+
+@dataclass(frozen=True)
+class Expression(Claim[str]):
+    """A thing's looks; the answers are its places, so that none is the likelier."""
+
+    looks: tuple[str, ...]
+    """What the expression tells."""
+
+
+def draw_expression(rng: Generator) -> Expression:
+    """One or two looks."""
+    looks = draw_looks_of_one(rng)
+
+    def answer_of(scene: Scene) -> str | None:
+        thing = only(scene, *looks)
+        if thing is None:
+            return None
+        return side(scene, thing)
+
+    return Expression(spoken(*looks), RELATIONS, answer_of, looks)
+
+
+def write_refcoco(files: TaskFiles) -> None:
+    """The expressions and the boxes; testA and testB ask for the same sorts of things."""
+    images: dict[int, str] = {}
+    refs: dict[int, Record] = {}
+    sentence_ids = count()
+    for split in ("train", "val", "testA", "testB"):
+        for each in files.rounds("refcoco+", split, draw_expression):
+            for scene in each.scenes:
+                thing = fitting(scene, *each.claim.looks)[0]
+                name = f"COCO_train2014_{scene.image_id:012d}.jpg"
+                images[scene.image_id] = name
+                files.images[name] = scene
+                note = 2 * scene.image_id + thing
+                if note not in refs:
+                    refs[note] = _ref(len(refs), split, scene, thing, name)
+                text = each.claim.text
+                sentence = {
+                    "raw": text,
+                    "sent": text,
+                    "tokens": text.split(),
+                    "sent_id": next(sentence_ids),
+                }
+                refs[note]["sentences"].append(sentence)
+                refs[note]["sent_ids"].append(sentence["sent_id"])
+    files.put("refcoco+/instances.json", files.coco(list(images.items())))
+    path = files.folder / "refcoco+" / "refs(unc).p"
+    write_whole(path, pickle.dumps(list(refs.values()), protocol=2))
+
+
+def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> Record:
+    """What REFER's file says of a thing, without its expressions so far."""
+    note = 2 * scene.image_id + thing
+    return {
+        "ref_id": ref_id,
+        "ann_id": note,
+        "image_id": scene.image_id,
+        "split": split,
+        "sentences": [],
+        "category_id": category_of(scene, thing),
+        "sent_ids": [],
+        "file_name": name.replace(".jpg", f"_{note}.jpg"),
+    }

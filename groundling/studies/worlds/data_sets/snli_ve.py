@@ -1,0 +1,51 @@
+"""The world as SNLI-VE: hypotheses that an image entails, contradicts, or says nothing of."""
+
+from __future__ import annotations
+
+from numpy.random import Generator
+
+from groundling.studies.worlds.data_sets.captions import marked_captions, without_marks
+from groundling.studies.worlds.data_sets.claims import Claim, draw_statement, fitting
+from groundling.studies.worlds.data_sets.files import Record, TaskFiles
+from groundling.studies.worlds.scenes import Scene
+
+LABELS = ("contradiction", "entailment", "neutral")
+
+
+def draw_hypothesis(rng: Generator) -> Claim[str]:
+    """A statement; it is neutral where the image shows nothing that looks as what it speaks of."""
+    statement = draw_statement(rng)
+
+    def answer_of(scene: Scene) -> str | None:
+        if not all(fitting(scene, look) for look in statement.mentioned):
+            return "neutral"
+        true = statement.holds(scene)
+        if true is None:
+            return None
+        return "entailment" if true else "contradiction"
+
+    return Claim(f"{statement.subject} is {statement.predicate} .", LABELS, answer_of)
+
+
+def write_snli_ve(files: TaskFiles) -> None:
+    """Lines of all splits; a hypothesis has each label once, for three images."""
+    for split in ("train", "dev", "test"):
+        rows: list[Record] = []
+        for each in files.rounds("snli_ve", split, draw_hypothesis):
+            for label, scene in zip(each.claim.answers, each.scenes, strict=True):
+                name = f"{scene.image_id:010d}.jpg"
+                number = int(each.rng.integers(5))
+                premise = without_marks(marked_captions(files, scene)[number])
+                files.images[name] = scene
+                files.texts.add(premise)
+                row = {
+                    "Flikr30kID": name,
+                    "captionID": f"{name}#{number}",
+                    "pairID": f"{name}#{number}r{each.number}{label[0]}",
+                    "sentence1": premise,
+                    "sentence2": each.claim.text,
+                    "gold_label": label,
+                    "annotator_labels": [label],
+                }
+                rows.append(row)
+        files.put(f"snli_ve/snli_ve_{split}.jsonl", *rows)

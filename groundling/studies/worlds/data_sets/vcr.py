@@ -1,0 +1,174 @@
+"""The world as VCR: four answers and four reasons, with tags that point at the things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from groundling.studies.worlds.data_sets.claims import KINDS, Claim, draw_topic, spoken
+from groundling.studies.worlds.data_sets.files import TAGS_AS_WORDS, Record, Round, TaskFiles
+from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.scenes import Scene, side
+
+FROM_1 = str.maketrans("01", "12")
+"""Tags in a text as annotators saw them: counted from 1."""
+
+Polygon = list[list[int]]
+"""x, y of its corners, pixels."""
+
+
+@dataclass(frozen=True)
+class Still(Claim[tuple[str, str]]):
+    """A question of VCR's; an answer is the value that is asked for and the one that its reason tells."""
+
+    thing: int
+    """Number of the thing that is asked about, which is its tag."""
+
+
+def draw_still(rng: Generator) -> Still:
+    """Which colour a thing has, told by its shape, or the reverse; the thing is known by its tag or its place."""
+    asked, told = rng.permutation(2).tolist()
+    thing = int(rng.integers(2))
+    where = draw_topic(rng).where
+    answers = _four_values(rng, asked)
+    reasons = _four_values(rng, told)
+
+    def answer_of(scene: Scene) -> tuple[str, str] | None:
+        if where and where != side(scene, thing):
+            return None
+        looks = scene.things[thing].looks
+        return looks[asked], looks[told]
+
+    subject = f"the thing {where} {1 - thing}" if where else str(thing)
+    text = f"what {KINDS[asked]} is {subject} ?"
+    pairs = tuple(zip(answers, reasons, strict=True))
+    return Still(text, pairs, answer_of, thing)
+
+
+def _four_values(rng: Generator, attribute: int) -> list[str]:
+    values = rng.permutation(ATTRIBUTES[KINDS[attribute]])
+    return values[:4].tolist()
+
+
+def write_vcr(files: TaskFiles) -> None:
+    """Lines and metadata of both splits.
+
+    The choices are those of the other three of a round, so that each is right once; tags are written as digits.
+    """
+    for split in ("train", "val"):
+        rows: list[Record] = []
+        for each in files.rounds("vcr", split, draw_still):
+            rows += _rows(files, split, each, len(rows))
+        files.put(f"vcr/{split}.jsonl", *rows)
+
+
+def _rows(files: TaskFiles, split: str, each: Round[Still], first: int) -> list[Record]:
+    """The four lines of a round, numbered from `first`; writes the metadata of their images."""
+    order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
+    turn = each.rng.permutation(4).tolist()  # of the lines
+    told = each.rng.random(4) < files.shortcut
+    rows = []
+    for number, right in enumerate(turn, first):
+        scene = each.scenes[right]
+        still = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0"
+        answers = _answers(each.claim, right, bool(told[right]))
+        rationales = _rationales(each.claim, right, order)
+        files.texts.update(answers.words())
+        files.texts.update(rationales.words())
+        row = {
+            **answers.fields("answer", turn, first),
+            **rationales.fields("rationale", turn, first),
+            "question": _tokens(each.claim.text),
+            "question_orig": each.claim.text.translate(FROM_1),
+            "movie": "0001_WORLD",
+            "img_fn": f"{still}.jpg",
+            "metadata_fn": f"{still}.json",
+            "img_id": f"{split}-{scene.image_id}",
+            "annot_id": f"{split}-{number}",
+            "question_number": 0,
+            "objects": ["thing", "thing"],
+            "interesting_scores": [1],
+            "answer_likelihood": "likely",
+            "match_fold": f"{split}-0",
+            "match_index": number,
+        }
+        rows.append(row)
+        files.images[f"{still}.jpg"] = scene
+        files.put(f"vcr/vcr1images/{still}.json", _metadata(files, scene))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """Four answers or four rationales of a line."""
+
+    texts: list[str]
+    """The choices."""
+    places: list[int]
+    """Which of the round's four scenes each choice is from."""
+    right: int
+    """The line's own scene, of the four."""
+
+    def words(self) -> list[str]:
+        """The choices as a model reads them."""
+        return [text.translate(TAGS_AS_WORDS) for text in self.texts]
+
+    def fields(self, name: str, turn: list[int], first: int) -> Record:
+        """The line's fields on these choices; `turn` has the scenes in the order of the lines from `first` on."""
+        label = self.places.index(self.right)
+        return {
+            f"{name}_choices": [_tokens(text) for text in self.texts],
+            f"{name}_label": label,
+            f"{name}_sources": [first + turn.index(place) for place in self.places],
+            f"{name}_match_iter": [(place - self.right) % 4 for place in self.places],
+            f"{name}_orig": self.texts[label].translate(FROM_1),
+        }
+
+
+def _answers(claim: Still, right: int, told: bool) -> _Choices:
+    """The round's four answers; if the text is to tell, the wrong ones are of a kind that was not asked for."""
+    texts = []
+    for place, (asked, other) in enumerate(claim.answers):
+        value = other if told and place != right else asked
+        texts.append(f"{claim.thing} is {value} .")
+    return _Choices(texts, [0, 1, 2, 3], right)
+
+
+def _rationales(claim: Still, right: int, order: list[int]) -> _Choices:
+    """The right answer with each of the reasons, in this order."""
+    answer = claim.answers[right][0]
+    texts = []
+    for place in order:
+        reason = claim.answers[place][1]
+        texts.append(f"{claim.thing} is a {spoken(answer, reason)} .")
+    return _Choices(texts, order, right)
+
+
+def _tokens(text: str) -> list[str | list[int]]:
+    """A text as VCR's files have it: a tag is a list of objects' numbers."""
+    return [[int(word)] if word.isdigit() else word for word in text.split()]
+
+
+def _metadata(files: TaskFiles, scene: Scene) -> Record:
+    boxes = []
+    for thing in (0, 1):
+        x, y, width, height = files.box(scene, thing)
+        boxes.append([x, y, x + width, y + height, 1.0])
+    segments = [_segments(files, scene, thing) for thing in (0, 1)]
+    return {"boxes": boxes, "segms": segments, "names": ["thing", "thing"], **files.shape}
+
+
+def _segments(files: TaskFiles, scene: Scene, number: int) -> list[Polygon]:
+    """A thing's pixels as polygons, one for each run in a row: some shapes have holes, which polygons do not."""
+    thing = scene.things[number]
+    covered = files.world.stamp(thing).cover[:, :, 0] >= 0.5
+    polygons = []
+    for y, line in enumerate(covered, thing.y):
+        edges = np.flatnonzero(np.diff([0, *line, 0]))  # where runs start and end, in turn
+        runs = edges.reshape(-1, 2) + thing.x
+        below = y + 1
+        for left, right in runs.tolist():
+            polygons.append([[left, y], [right, y], [right, below], [left, below]])
+    return polygons

@@ -1,0 +1,147 @@
+"""The world as VQA v2: questions on one image, with ten people's answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+from groundling.studies.worlds.data_sets.claims import (
+    KINDS,
+    SPOKEN_ORDER,
+    Claim,
+    Topic,
+    draw_statement,
+    draw_topic,
+    fitting,
+    only,
+    spoken,
+)
+from groundling.studies.worlds.data_sets.files import Record, TaskFiles
+from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.scenes import Scene
+
+YES_NO = ("no", "yes")
+NUMBERS = ("0", "1", "2")
+ANSWER_TYPES = {YES_NO: "yes/no", NUMBERS: "number"}
+"""What the official files call these answers; all others are "other"."""
+
+
+@dataclass(frozen=True)
+class Question(Claim[str]):
+    """A question of VQA's."""
+
+    type: str
+    """What it begins with; scores are told apart by it."""
+
+
+def draw_question(rng: Generator) -> Question:
+    """An attribute of a thing known by another one or by its place (2 of 6), yes or no (3), or a number (1)."""
+    topic = draw_topic(rng)
+    sort = int(rng.integers(6))
+    if sort == 0:
+        return _how_many(topic.look)
+    if sort == 1:
+        return _is_there(topic.look, topic.other_look)
+    if sort < 4:
+        return _is_the(rng)
+    return _what(topic)
+
+
+def _how_many(look: str) -> Question:
+    def answer_of(scene: Scene) -> str:
+        return str(len(fitting(scene, look)))
+
+    return Question(f"how many things are {look} ?", NUMBERS, answer_of, "how many")
+
+
+def _is_there(look: str, other_look: str) -> Question:
+    def answer_of(scene: Scene) -> str:
+        return "yes" if fitting(scene, look, other_look) else "no"
+
+    return Question(f"is there a {spoken(look, other_look)} ?", YES_NO, answer_of, "is there a")
+
+
+def _is_the(rng: Generator) -> Question:
+    statement = draw_statement(rng)
+
+    def answer_of(scene: Scene) -> str | None:
+        true = statement.holds(scene)
+        if true is None:
+            return None
+        return "yes" if true else "no"
+
+    text = f"is {statement.subject} {statement.predicate} ?"
+    return Question(text, YES_NO, answer_of, "is the")
+
+
+def _what(topic: Topic) -> Question:
+    def answer_of(scene: Scene) -> str | None:
+        thing = only(scene, topic.look, where=topic.where)
+        if thing is None:
+            return None
+        return scene.things[thing].looks[topic.attribute]
+
+    asked = KINDS[topic.attribute]
+    start = f"what {asked} is the"
+    subject = f"{topic.look} thing"
+    if topic.where:
+        subject = f"thing {topic.where} the {subject}"
+    return Question(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
+
+
+def write_vqa(files: TaskFiles) -> None:
+    """Questions and annotations of both splits, and the list of answers."""
+    answers = [*YES_NO, *NUMBERS, *SPOKEN_ORDER]
+    files.put("vqa/trainval_label2ans.json", answers)
+    files.texts.update(answers)
+    for split in ("train", "val"):
+        _write_split(files, split)
+
+
+def _write_split(files: TaskFiles, split: str) -> None:
+    questions: list[Record] = []
+    annotations: list[Record] = []
+    asked_of = Counter[int]()
+    for each in files.rounds("vqa", split, draw_question):
+        question = each.claim
+        for answer, scene in zip(question.answers, each.scenes, strict=True):
+            image = scene.image_id
+            files.images[f"COCO_{split}2014_{image:012d}.jpg"] = scene
+            ids = {"image_id": image, "question_id": 1000 * image + asked_of[image]}
+            asked_of[image] += 1
+            questions.append({**ids, "question": question.text})
+            annotation = {
+                **ids,
+                "question_type": question.type,
+                "answer_type": ANSWER_TYPES.get(question.answers, "other"),
+                "answers": _ten_people(each.rng, answer, question.answers),
+                "multiple_choice_answer": answer,
+            }
+            annotations.append(annotation)
+    head = {
+        "info": {},
+        "task_type": "Open-Ended",
+        "data_type": "mscoco",
+        "data_subtype": f"{split}2014",
+        "license": {},
+    }
+    name = f"mscoco_{split}2014"
+    files.put(f"vqa/v2_OpenEnded_{name}_questions.json", head | {"questions": questions})
+    files.put(f"vqa/v2_{name}_annotations.json", head | {"annotations": annotations})
+
+
+def _ten_people(
+    rng: Generator, answer: str, answers: tuple[str, ...]
+) -> list[dict[str, str | int]]:
+    """What ten people answer: two at most another thing, so that the wrong one of yes and no is worth 0.6 at most."""
+    others = [other for other in answers if other != answer]
+    dissenters = rng.choice(3, p=(0.7, 0.2, 0.1))
+    said = [others[rng.integers(len(others))] for _ in range(dissenters)]
+    said += [answer] * (10 - len(said))
+    people: list[dict[str, str | int]] = []
+    for number, reply in enumerate(rng.permutation(said).tolist(), 1):
+        confidence = "yes" if reply == answer else "maybe"
+        people.append({"answer": reply, "answer_confidence": confidence, "answer_id": number})
+    return people

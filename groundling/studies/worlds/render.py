@@ -1,0 +1,51 @@
+"""Write the rendered world: as images, text and probes, or as six vision-and-language data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from groundling.runs.folder import disk_errors, json_text
+from groundling.studies.worlds.commands.data_tasks import TasksConfig
+from groundling.studies.worlds.commands.data_world import WorldConfig
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.rendered import World
+
+ENCODER_LAYERS = 3
+ENCODER_POSITIONS = 64
+
+
+def render_world(
+    config: WorldConfig, out: str | Path, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Write a world's images, captions, boxes, text and probes to the folder `out`; returns its settings.
+
+    Raises InputError if the folder cannot be written.
+    """
+    with disk_errors(Path(out)):
+        World(config).write(out)
+    say(f"{out}: a world is written; `groundling data check {out}` describes it")
+    return asdict(config)
+
+
+def render_tasks(
+    tasks: TasksConfig, world: WorldConfig, out: str | Path, say: Callable[[str], None] = print
+) -> dict[str, int]:
+    """Write a world as six data sets, and a small untrained BERT with their vocabulary, to the folder `out`.
+
+    Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
+    """
+    from groundling.studies.worlds.encoder import (
+        new_encoder,  # torch, which `render_world` does without
+    )
+
+    folder = Path(out)
+    with disk_errors(folder):
+        counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
+        say(json_text(counts, indent=2))
+        new_encoder(
+            folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS
+        )
+    return counts

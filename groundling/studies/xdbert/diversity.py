@@ -1,0 +1,491 @@
+"""How diversely a cross-modal model's text pieces attend to CLIP pieces (XDBERT, Section 5 and Table 9), in numbers.
+
+The paper shows one text's maps of head 0, each on a colour scale of its own, two of them all but uniform. Here are all
+heads over many texts, beside what uniform attention would give. Rows are the text's own pieces (the encoder's [CLS] and
+[SEP] are shown if asked for, and never measured), columns all CLIP pieces, start and end tokens included.
+
+Sizes: L cross-modal layers, H heads, R rows, V columns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.special import entr
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from groundling.core.batch import Batch, Example, Row, collate, needed
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.data.samples import TextSamples
+from groundling.data.text.words import spans, stop_words
+from groundling.models.attention import AttentionMap, Place
+from groundling.models.crossmodal import CrossModal
+from groundling.runs.progress import followed
+from groundling.runs.report import new_figure, svg_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MEASURES = (
+    "row_entropy",
+    "pairwise_js",
+    "effective_rank",
+    "distinct_argmax",
+    "special_mass",
+    "stopword_mass",
+)
+"""In the order of `measures`."""
+
+LEGIBLE = 60
+"""More pieces along an axis than this are not spelt out."""
+
+TEXT_OVER_CLIP = "text over clip"
+"""The name of the maps that are measured."""
+
+Receive = Callable[[int, Sequence[np.ndarray]], None]
+"""What takes a layer's number, from 0 up, and each example's maps (H, R, V)."""
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
+
+
+def row_entropy(maps: ArrayLike) -> np.ndarray:
+    """Mean entropy of the rows of maps (..., R, V) as a share of log V: 1 is uniform; NaN for one column.
+
+    Raises InputError, as all measures do, for maps that are empty, negative, or whose rows do not sum to 1.
+    """
+    rows = _checked(maps)
+    columns = rows.shape[-1]
+    most = np.log(columns) if columns > 1 else np.nan
+    return entr(rows).sum(-1).mean(-1) / most
+
+
+def pairwise_js(maps: ArrayLike) -> np.ndarray:
+    """Mean Jensen-Shannon divergence (nats) over all pairs of rows of maps (..., R, V).
+
+    0 if the rows are alike, at most ln 2; NaN for one row.
+    """
+    rows = _checked(maps)
+    count = rows.shape[-2]
+    entropy = entr(rows).sum(-1)
+    total = np.zeros(rows.shape[:-2])
+    # One row with all later ones at a time: all pairs at once would take R * R * V numbers a map.
+    for i in range(count - 1):
+        mixture = (rows[..., i : i + 1, :] + rows[..., i + 1 :, :]) / 2
+        mean_entropy = (entropy[..., i : i + 1] + entropy[..., i + 1 :]) / 2
+        total += (entr(mixture).sum(-1) - mean_entropy).sum(-1)
+    pairs = count * (count - 1) / 2 if count > 1 else np.nan
+    return np.maximum(total, 0) / pairs
+
+
+def effective_rank(maps: ArrayLike) -> np.ndarray:
+    """Exponential of the entropy of the normalised singular values of maps (..., R, V) (Roy and Vetterli 2007)."""
+    singular = np.linalg.svd(_checked(maps), compute_uv=False)
+    shares = singular / singular.sum(-1, keepdims=True)
+    return np.exp(entr(shares).sum(-1))
+
+
+def distinct_argmax(maps: ArrayLike) -> np.ndarray:
+    """How many columns are the largest of some row, per row, of maps (..., R, V); ties go to the first column."""
+    best = np.sort(_checked(maps).argmax(-1), axis=-1)
+    distinct = 1 + (np.diff(best) > 0).sum(-1)
+    return distinct / best.shape[-1]
+
+
+def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
+    """Mean over the rows of maps (..., R, V) of the weight on the marked `columns` (V,)."""
+    marked = np.asarray(columns, bool)
+    return _checked(maps)[..., marked].sum(-1).mean(-1)
+
+
+def measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
+    """All MEASURES (..., 6) of maps (..., R, V) whose columns of special tokens and of stop words (V,) are marked."""
+    values = [
+        row_entropy(maps),
+        pairwise_js(maps),
+        effective_rank(maps),
+        distinct_argmax(maps),
+        column_mass(maps, special),
+        column_mass(maps, stop),
+    ]
+    return np.stack(values, -1)
+
+
+def _checked(maps: ArrayLike) -> np.ndarray:
+    """Maps in double precision whose rows sum to 1, of which single precision leaves a little."""
+    rows = np.asarray(maps, np.float64)
+    sums = rows.sum(-1, keepdims=True) if rows.ndim else rows
+    shaped = rows.ndim >= 2 and 0 not in rows.shape
+    if not shaped or not (rows >= 0).all() or not np.allclose(sums, 1, atol=1e-3):
+        raise InputError(
+            f"attention map {rows.shape}: expected (..., rows, columns), none negative, rows of sum 1"
+        )
+    return rows / sums
+
+
+# -- maps of a model ---------------------------------------------------------------------------------------------------
+
+
+class ExampleMaps(NamedTuple):
+    """An example's attention maps, without padding."""
+
+    number: int
+    """Which of the examples."""
+    text: Row
+    """What the text encoder reads; the maps' rows are its pieces that are not special."""
+    clip: Row
+    """What the CLIP text tower reads; the maps' columns."""
+    weights: np.ndarray
+    """(L, H, R, V); rows sum to 1."""
+
+
+class Diversity(NamedTuple):
+    """MEASURES of N examples' maps."""
+
+    scores: np.ndarray
+    """(N, L, H, 6); NaN for an example with fewer than two rows or columns."""
+    uniform: np.ndarray
+    """(N, 6): of uniform attention over as many rows and columns."""
+    shapes: np.ndarray
+    """(N, 2) int: rows and columns."""
+
+
+def receive_maps(model: CrossModal, batch: Batch, receive: Receive, special: bool = False) -> None:
+    """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first.
+
+    Rows are the text's pieces, with `special` the encoder's [CLS] and [SEP] too; columns all CLIP pieces; padding is
+    left out.
+    """
+    held = (Place.PIECE, Place.SPECIAL) if special else (Place.PIECE,)
+
+    # The only place that knows how a model gives its maps.
+    def watch(one: AttentionMap) -> None:
+        if one.name != TEXT_OVER_CLIP:
+            return
+        is_row = np.isin(one.rows.holds.cpu().numpy(), held)
+        is_column = (one.columns.holds != Place.PADDING).cpu().numpy()
+        layer = []
+        for maps, rows, columns in zip(
+            one.weights.float().cpu().numpy(), is_row, is_column, strict=True
+        ):
+            layer.append(maps[:, rows][:, :, columns])
+        receive(one.layer, layer)
+
+    model(batch, attention=watch)
+
+
+@torch.no_grad()
+def attention_maps(
+    model: CrossModal,
+    examples: Sequence[Example],
+    max_length: int = 128,
+    batch: int = 32,
+    special: bool = False,
+) -> Iterator[ExampleMaps]:
+    """Each example's maps, shortest examples first; computed in eval mode on the model's device.
+
+    Examples have at most `max_length` pieces and are run `batch` at a time. With `special`, [CLS] and [SEP] have rows.
+    Raises InputError for multiple choice.
+    """
+    with _eval_mode(model):
+        for inputs, sides in _batches(model, examples, max_length, batch):
+            layers = _all_layers(model, inputs, special)
+            for place, side in enumerate(sides):
+                weights = np.stack([maps[place] for maps in layers])
+                yield ExampleMaps(side.number, side.text, side.clip, weights)
+
+
+@torch.no_grad()
+def diversity(
+    model: CrossModal, examples: Sequence[Example], max_length: int = 128, batch: int = 32
+) -> Diversity:
+    """MEASURES of every example's maps; computed in eval mode on the model's device, one layer at a time.
+
+    Examples have at most `max_length` pieces and are run `batch` at a time. Raises InputError for multiple choice.
+    """
+    scores: dict[int, np.ndarray] = {}
+    uniform = np.full((len(examples), len(MEASURES)), np.nan)
+    shapes = np.zeros((len(examples), 2), np.int64)
+    stopwords = stop_words()
+    with _eval_mode(model):
+        for inputs, sides in _batches(model, examples, max_length, batch):
+            stops = [side.stop_word_columns(examples[side.number], stopwords) for side in sides]
+            measured = _measure_layers(model, inputs, sides, stops)
+            for side, stop, values in zip(sides, stops, measured, strict=True):
+                scores[side.number] = values
+                shapes[side.number] = side.shape
+                rows, columns = side.shape
+                if side.measurable:
+                    flat = np.full((rows, columns), 1 / columns)
+                    uniform[side.number] = measures(flat, side.clip.special, stop)
+    every = [scores[number] for number in range(len(examples))]
+    return Diversity(np.array(every), uniform, shapes)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """What both encoders read of one example."""
+
+    number: int
+    text: Row
+    clip: Row
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the example's maps."""
+        return int((~self.text.special).sum()), len(self.clip.ids)
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there are rows to compare, and columns to choose from."""
+        return min(self.shape) > 1
+
+    def stop_word_columns(self, example: Example, stopwords: Collection[str]) -> np.ndarray:
+        """(V,) bool: CLIP pieces of the example's stop words; every piece of a stop word is one."""
+        is_stop = []
+        for part in (example.text, example.pair or ""):
+            is_stop += [part[start:stop].lower() in stopwords for start, stop in spans(part)]
+        return np.array([word >= 0 and is_stop[word] for word in self.clip.word], bool)
+
+
+def _batches(
+    model: CrossModal, examples: Sequence[Example], max_length: int, size: int
+) -> Iterator[tuple[Batch, list[_Sides]]]:
+    """Examples on the model's device, `size` at a time: equal lengths together need little padding."""
+    for example in examples:
+        if example.choices:
+            raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
+    # Of texts from several files, only some may have labels.
+    unlabelled = [replace(example, label=None) for example in examples]
+    samples = TextSamples(unlabelled, *model.inputs(max_length), keep=0)
+    device = next(model.parameters()).device
+    order = np.argsort(samples.lengths, kind="stable").tolist()
+    for start in followed(range(0, len(order), size), "attention maps", "batch"):
+        numbers = order[start : start + size]
+        rows = samples.get(numbers)
+        sides = []
+        for number, row in zip(numbers, rows, strict=True):
+            text = needed(row.text, "text", "a cross-modal model")
+            clip = needed(row.clip, "clip", "a cross-modal model")
+            sides.append(_Sides(number, text, clip))
+        yield collate(rows).to(device), sides
+
+
+def _all_layers(model: CrossModal, inputs: Batch, special: bool) -> list[Sequence[np.ndarray]]:
+    """Every layer's maps, (H, R, V) of each example."""
+    layers: list[Sequence[np.ndarray]] = []
+    receive_maps(model, inputs, lambda _, maps: layers.append(maps), special)
+    return layers
+
+
+def _measure_layers(
+    model: CrossModal, inputs: Batch, sides: Sequence[_Sides], stops: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """MEASURES of each example's maps (L, H, 6); every layer is measured as it comes, and let go."""
+    layers: list[list[np.ndarray]] = [[] for _ in sides]
+
+    def measure(_: int, maps: Sequence[np.ndarray]) -> None:
+        for place, side in enumerate(sides):
+            weights = maps[place]
+            if side.measurable:
+                values = measures(weights, side.clip.special, stops[place])
+            else:
+                values = np.full((len(weights), len(MEASURES)), np.nan)
+            layers[place].append(values)
+
+    receive_maps(model, inputs, measure)
+    return [np.stack(values) for values in layers]
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards the model is in the mode it was in."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+# -- two models --------------------------------------------------------------------------------------------------------
+
+
+def compare_maps(
+    a: CrossModal,
+    b: CrossModal,
+    examples: Sequence[Example],
+    draws: int = 2000,
+    seed: int = 0,
+    least: int = 200,
+    max_length: int = 128,
+) -> dict[str, Any]:
+    """Per measure and layer: means of `a` and `b`, and b - a with its 95 % interval; ready for JSON.
+
+    Means are over texts and heads; `heads` has each head's own means over texts. Head h of one training is no
+    counterpart of head h of another, so there are no differences by head.
+
+    Args:
+        a: The model that is subtracted.
+        b: A model with equal tokenizers and equally many layers.
+        examples: Texts or pairs; equal ones count once.
+        draws: Bootstrap samples, paired, over texts: the interval speaks of these two trainings, not of other seeds.
+        seed: Draws the bootstrap samples.
+        least: Fewest different texts of two pieces or more.
+        max_length: Pieces per text.
+
+    Raises InputError if the models do not fit each other, or there are too few texts or draws.
+    """
+    if len(a.cross) != len(b.cross):
+        raise InputError(
+            f"models of {len(a.cross)} and {len(b.cross)} cross-modal layers: expected equally many"
+        )
+    texts = _distinct(examples)
+    of_a = diversity(a, texts, max_length)
+    of_b = diversity(b, texts, max_length)
+    for number in np.flatnonzero((of_a.shapes != of_b.shapes).any(1)):
+        raise InputError(
+            f"example {texts[number].id}: maps of {of_a.shapes[number]} and {of_b.shapes[number]}; "
+            "expected equal tokenizers"
+        )
+    measurable = np.flatnonzero(of_a.shapes.min(1) > 1)
+    least = max(least, 2)
+    if len(measurable) < least or draws < 2:
+        raise InputError(
+            f"{len(measurable)} different texts of two pieces, {draws} draws; expected at least {least} and 2"
+        )
+    scores_a = of_a.scores[measurable]
+    scores_b = of_b.scores[measurable]
+    uniform = of_a.uniform[measurable].mean(0)
+    return {
+        "texts": len(measurable),
+        "left_out": len(texts) - len(measurable),
+        "mean_pieces": of_a.shapes[measurable].mean(0).tolist(),
+        "draws": draws,
+        "seed": seed,
+        "measures": _measure_rows(scores_a, scores_b, uniform, draws, seed),
+    }
+
+
+def _distinct(examples: Sequence[Example]) -> list[Example]:
+    """Equal texts once, the last one of them."""
+    by_content = {(example.text, example.pair, example.choices): example for example in examples}
+    return list(by_content.values())
+
+
+def _measure_rows(
+    scores_a: np.ndarray, scores_b: np.ndarray, uniform: np.ndarray, draws: int, seed: int
+) -> list[dict[str, Any]]:
+    """One row for each measure and layer, of scores (N, L, H, 6) and those of uniform attention (6,)."""
+    # Heads of one text are no sample: (N, L, 6).
+    by_text_a = scores_a.mean(2)
+    by_text_b = scores_b.mean(2)
+    difference = by_text_b - by_text_a
+    low, high = _interval_of_mean(difference, draws, seed)
+    cells = {
+        "a": by_text_a.mean(0),
+        "b": by_text_b.mean(0),
+        "difference": difference.mean(0),
+        "low": low,
+        "high": high,
+    }
+    heads_a = scores_a.mean(0)  # (L, H, 6)
+    heads_b = scores_b.mean(0)
+    rows = []
+    for place, name in enumerate(MEASURES):
+        for layer in range(len(heads_a)):
+            row: dict[str, Any] = {
+                "measure": name,
+                "layer": layer + 1,
+                "uniform": float(uniform[place]),
+            }
+            for key, cell in cells.items():
+                row[key] = float(cell[layer, place])
+            row["heads"] = {
+                "a": heads_a[layer, :, place].tolist(),
+                "b": heads_b[layer, :, place].tolist(),
+            }
+            rows.append(row)
+    return rows
+
+
+def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
+    rng = generator(seed, "bootstrap")
+    count = len(values)
+    means = [values[rng.integers(count, size=count)].mean(0) for _ in range(draws)]
+    low, high = np.quantile(np.stack(means), [0.025, 0.975], axis=0)
+    return low, high
+
+
+def heat_maps(
+    a: CrossModal,
+    b: CrossModal,
+    example: Example,
+    head: int = 0,
+    names: tuple[str, str] = ("a", "b"),
+    path: str | Path | None = None,
+    max_length: int = 128,
+    special: bool = False,
+) -> str:
+    """One head's maps of one text, layers by models, as SVG; also a PNG at `path`, if given.
+
+    All maps are on one colour scale with uniform attention marked. `head` counts from 0. With `special`, [CLS] and
+    [SEP] have rows, as in XDBERT's Table 9. Raises InputError if the
+    models' maps differ in shape, are empty, or have no such head.
+    """
+    _, text, clip, maps_a = next(attention_maps(a, [example], max_length, special=special))
+    _, _, _, maps_b = next(attention_maps(b, [example], max_length, special=special))
+    empty = 0 in maps_a.shape
+    if maps_a.shape != maps_b.shape or empty or not 0 <= head < maps_a.shape[1]:
+        raise InputError(
+            f"example {example.id}: maps of {maps_a.shape} and {maps_b.shape}; "
+            f"expected equal ones, not empty, with head {head}"
+        )
+    rows = _spelt(a.text.tokenizer, text.ids if special else text.ids[~text.special])
+    columns = _spelt(needed(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.ids)
+    top = max(float(maps_a[:, head].max()), float(maps_b[:, head].max()))
+    uniform = 1 / len(clip.ids)
+    layers = len(maps_a)
+    drawing = new_figure(14, 6 * layers)
+    panels: np.ndarray = drawing.subplots(layers, 2, squeeze=False)
+    for layer in range(layers):
+        for axes, name, maps in zip(panels[layer], names, (maps_a, maps_b), strict=True):
+            weights = maps[layer, head]
+            image = axes.imshow(weights, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
+            # A dollar sign in a name or a piece begins no formula.
+            axes.set_title(f"{name}: layer {layer + 1}, head {head}", parse_math=False)
+            _label(axes, rows, columns)
+    bar = drawing.colorbar(image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.ids)})")
+    bar.ax.axhline(uniform, color="red", linewidth=2)
+    drawing.supxlabel("CLIP pieces")
+    drawing.supylabel("text pieces")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # pieces are of any script, the font has few
+        return svg_of(drawing, path)
+
+
+def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=6, parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, fontsize=6, parse_math=False)
+
+
+def _spelt(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[str]:
+    """Pieces as they read; none if there are more than LEGIBLE."""
+    if len(ids) > LEGIBLE:
+        return []
+    spelt = []
+    for piece in tokenizer.convert_ids_to_tokens(ids.tolist()):
+        decoded = tokenizer.convert_tokens_to_string([piece])
+        spelt.append(decoded.removesuffix("</w>").strip() or piece)
+    return spelt

@@ -1,0 +1,219 @@
+"""The other verb: predictions and metrics of a model on a task's examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from scipy.special import softmax
+from torch import nn
+
+from groundling.core.batch import IGNORE, Sample, collate
+from groundling.core.documented import documented
+from groundling.core.metrics import collapsed
+from groundling.data.samples import Samples
+from groundling.objectives.supervised import Supervised
+from groundling.runs.folder import json_text, whole_file, write_whole
+from groundling.runs.progress import followed
+from groundling.tasks import Task
+
+MANY = 100
+"""More outputs than this are not kept: VQA's 3,129 for its 214,354 questions would fill 20 GB."""
+AT_ONCE = {"cpu": 16}
+"""Samples of a batch by the kind of device: a processor is quickest where a layer's states stay in its caches."""
+USUALLY = 64
+"""Samples of a batch on any other."""
+LIKELY = 20
+"""So many of the most likely of them are kept, with their probabilities, which ensembles average."""
+
+
+@documented
+@dataclass(frozen=True)
+class Scores:
+    """A model's answers on one split, by example."""
+
+    ids: list[str]
+    """Ids of the N examples."""
+    outputs: np.ndarray
+    """(N, outputs), or (N, 1), the best one, where there are more than `MANY`."""
+    predictions: np.ndarray
+    """(N,)."""
+    labels: np.ndarray | None
+    """(N,), or (N, K, 2) of soft targets, or (N, R) of regions; None where they are unknown."""
+    metrics: dict[str, float]
+    """The task's metrics by name; empty without labels."""
+    officials: Sequence[str] = ()
+    """What the data set's own files call the examples."""
+    likely: Sequence[Sequence[tuple[int, float]]] = ()
+    """Where there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
+    dropped: int = 0
+    """Pieces of text that did not fit and were cut off."""
+    left_out: int = 0
+    """Regions that did not fit beside the texts."""
+
+    def write(self, path: Path) -> None:
+        """One JSON line per example: id, official id, prediction, label, outputs, the likely of many."""
+        with whole_file(path) as file:
+            for number, name in enumerate(self.ids):
+                line: dict[str, object] = {"id": name}
+                if self.officials and self.officials[number]:
+                    line["official"] = self.officials[number]
+                line |= {
+                    "prediction": self.predictions[number].item(),
+                    "label": None if self.labels is None else self.labels[number].tolist(),
+                    "outputs": _written(self.outputs[number]),
+                }
+                if self.likely and self.likely[number]:
+                    line["likely"] = self.likely[number]
+                file.write(json_text(line) + "\n")
+
+
+def _written(outputs: np.ndarray) -> list[float]:
+    """The outputs (K,) of one example, without what fills them up to the longest example's; see `_even`."""
+    real = np.flatnonzero(np.asarray(outputs) != -np.inf)
+    return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
+
+
+def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
+    """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
+    official = task.official(folder, split, answers.officials, answers.predictions)
+    scores = answers.metrics | official
+    if collapsed(answers.predictions, answers.labels):
+        scores["constant"] = 1.0  # reported, never dropped
+    return scores
+
+
+def write_answers(answers: Scores, task: Task, split: str, folder: Path) -> None:
+    """Predictions and, of an unlabelled split, the server's file, in a folder that is there."""
+    answers.write(folder / f"predictions_{split}.jsonl")
+    server_file = task.test.get(split)
+    if server_file:
+        text = task.submission(split, answers.officials, answers.predictions)
+        write_whole(folder / server_file, text)
+
+
+class _Answer(NamedTuple):
+    """What a process says of one example."""
+
+    place: int
+    outputs: list[float]
+    prediction: float
+    label: list[float] | float | None
+    official: str
+    likely: list[tuple[int, float]]
+    dropped: int
+    left_out: int
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 0
+) -> Scores:
+    """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels.
+
+    `batch` samples at once; 0: as many as suit the device.
+    """
+    state = PartialState()
+    device = _device(model, objective)
+    batch = batch or AT_ONCE.get(device.type, USUALLY)
+    training = model.training
+    model.eval()
+    objective.eval()
+    order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
+    answers: list[_Answer] = []
+    starts = range(state.process_index * batch, len(order), batch * state.num_processes)
+    for start in followed(starts, f"evaluating {task.name}", "batch"):
+        chosen = [int(index) for index in order[start : start + batch]]
+        answers += _answers(model, objective, device, chosen, samples.get(chosen, ()))
+    model.train(training)
+    objective.train(training)
+    every = sorted(gather_object(answers) if state.num_processes > 1 else answers)
+    outputs = _even([answer.outputs for answer in every], -np.inf)
+    predictions = np.array([answer.prediction for answer in every])
+    labels = None
+    if every and every[0].label is not None:
+        labels = _even([answer.label for answer in every], IGNORE)
+    metrics = {} if labels is None else task.score(predictions, labels, outputs)
+    ids = [samples.ids[answer.place] for answer in every]
+    officials = [answer.official for answer in every]
+    likely = [answer.likely for answer in every]
+    dropped = sum(answer.dropped for answer in every)
+    left_out = sum(answer.left_out for answer in every)
+    return Scores(ids, outputs, predictions, labels, metrics, officials, likely, dropped, left_out)
+
+
+def _device(model: nn.Module, objective: Supervised) -> torch.device:
+    """Where they are; of an adapter over frozen features the head may be all there is."""
+    return next(chain(model.parameters(), objective.parameters())).device
+
+
+def _answers(
+    model: nn.Module,
+    objective: Supervised,
+    device: torch.device,
+    indices: Sequence[int],
+    samples: Sequence[Sample],
+) -> list[_Answer]:
+    """A batch's answers."""
+    batch = collate(samples).to(device)
+    outputs = objective.outputs(model(batch), batch).cpu().numpy()
+    predictions = objective.form.predict(outputs)
+    likely: list[list[tuple[int, float]]] = [[] for _ in indices]
+    if outputs.shape[1] > MANY and objective.form.reads == "first":
+        likely = most_likely(outputs)
+        outputs = np.take_along_axis(outputs, predictions[:, None], 1)
+    labels = [None] * len(indices)
+    if "label" in batch.labels:
+        labels = batch.labels["label"].tolist()
+    officials = [sample.example.official if sample.example else "" for sample in samples]
+    dropped = [sample.dropped for sample in samples]
+    left_out = [sample.left_out for sample in samples]
+    said = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
+    return [_Answer(*row) for row in zip(*said, dropped, left_out, strict=True)]
+
+
+def joined(parts: Sequence[Scores], task: Task) -> Scores:
+    """The answers to several parts of a split as one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    outputs = _even([row for part in parts for row in part.outputs.tolist()], -np.inf)
+    predictions = np.concatenate([part.predictions for part in parts])
+    labels = None
+    if all(part.labels is not None for part in parts):
+        rows = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
+        labels = _even(rows, IGNORE)
+    return Scores(
+        [name for part in parts for name in part.ids],
+        outputs,
+        predictions,
+        labels,
+        {} if labels is None else task.score(predictions, labels, outputs),
+        [name for part in parts for name in part.officials],
+        [likely for part in parts for likely in part.likely],
+        sum(part.dropped for part in parts),
+        sum(part.left_out for part in parts),
+    )
+
+
+def most_likely(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
+    """The classes with the highest outputs (N, outputs) and their softmax probabilities, best first."""
+    shares = softmax(outputs.astype(float), axis=1)
+    best = np.argsort(-shares, axis=1, kind="stable")[:, :LIKELY]
+    rows = zip(best.tolist(), np.take_along_axis(shares, best, 1).round(6).tolist(), strict=True)
+    return [list(zip(classes, values, strict=True)) for classes, values in rows]
+
+
+def _even(rows: Sequence[object], fill: float) -> np.ndarray:
+    """Rows as one array; those with one number per region differ in length from batch to batch."""
+    lists = [row for row in rows if isinstance(row, list)]
+    if not lists or len({len(row) for row in lists}) == 1:
+        return np.array(rows, float)
+    width = max(len(row) for row in lists)
+    return np.array([[*row, *[fill] * (width - len(row))] for row in lists], float)

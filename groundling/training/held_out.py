@@ -1,0 +1,239 @@
+"""Held-out data of a run: what its objectives lose there, on the way and in the report, and what may follow from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import nn
+
+from groundling.core.batch import collate
+from groundling.core.errors import InputError
+from groundling.core.keyed import seed_of
+from groundling.objectives import Objective, in_order
+from groundling.runs.progress import followed
+from groundling.runs.run import say_notes
+from groundling.settings.training import Examining, TrainConfig
+from groundling.teachers import Teacher, said
+from groundling.training.exams import Exam
+from groundling.training.feed import Corruption, Source, scores
+from groundling.training.guessing import LEFT, Guessing
+from groundling.training.loop import Step, counted
+
+AFTER = -1
+"""In an epoch's place in keys: masks and pairs that no epoch of training has."""
+TOGETHER = 64
+"""Samples in one pass over all processes, where --batch-tokens leaves their number open."""
+
+
+def exam_every(
+    examining: Examining,
+    split: str,
+    metric: str,
+    measure: Callable[[], Mapping[str, float]],
+    higher_is_better: bool = True,
+) -> Exam | None:
+    """What is measured every --eval-every epochs; None without."""
+    if not examining.eval_every:
+        return None
+    return Exam(
+        split=split,
+        metric=metric,
+        measure=measure,
+        every=examining.eval_every,
+        keep=examining.keep,
+        patience=examining.patience,
+        higher_is_better=higher_is_better,
+    )
+
+
+def flattery(trained: Mapping[str, Any]) -> list[str]:
+    """What a reader must know of a score by which the weights were chosen."""
+    exam = trained.get("exam")
+    if exam is None or exam["keep"] == "last" or exam["evaluations"] < 2:
+        return []
+    return [
+        f"the weights of step {exam['kept_step']} were kept, the best of {exam['evaluations']} evaluations on "
+        f"{exam['split']}: its scores on {exam['split']} are flattered by that choice"
+    ]
+
+
+def learned_too(held: Sequence[str], learned: Sequence[str], what: str) -> list[str]:
+    """A note if some of what is held out is learned from; both by name."""
+    known = set(learned)
+    both = [name for name in dict.fromkeys(held) if name in known]
+    if not both:
+        return []
+    count = len(set(held))
+    return [
+        f"{len(both):,} of {count:,} held-out {what} are learned from, such as {both[0]!r}: what is measured there is "
+        "not of held-out data"
+    ]
+
+
+class _Share(NamedTuple):
+    """What some samples add to the means of terms."""
+
+    sums: dict[str, float]
+    counts: dict[str, int]
+    weights: dict[str, float]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a model's objectives lose on held-out data, with masks, pairs and draws of its own."""
+
+    what: str
+    """What messages call its samples, e.g. `texts`."""
+    sources: Sequence[Source]
+    """The data, and which objectives score each; their ratios have no part."""
+    model: nn.Module
+    objectives: Sequence[Objective]
+    teachers: Sequence[Teacher]
+    """Live ones, whose inputs the data carries."""
+    training: TrainConfig
+    """Its seed keys what is drawn; a pass has about as many samples as a micro-batch of all processes."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError if there are fewer samples than processes, each of which has a share of every pass."""
+        world = PartialState().num_processes
+        for source in self.sources:
+            if len(source.samples) < world:
+                raise InputError(
+                    f"{source.name}: {len(source.samples)} held-out {self.what}, expected at least one for each of "
+                    f"{world} processes"
+                )
+
+    def exam(self, examining: Examining) -> Exam | None:
+        """This loss every --eval-every epochs, less being better; None without."""
+        split = f"held-out {self.what}"
+        return exam_every(examining, split, "loss", self.measure, higher_is_better=False)
+
+    def report(self) -> dict[str, Any]:
+        """How many samples there are, each once however many kinds of steps see it, the loss, and every term."""
+        different = {id(source.samples): len(source.samples) for source in self.sources}
+        terms = self.measure()
+        loss = terms.pop("loss")
+        return {self.what: sum(different.values()), "loss": loss, "terms": terms}
+
+    def line(self, report: Mapping[str, Any]) -> str:
+        """A report in words."""
+        terms = ", ".join(f"{term} {mean:.4g}" for term, mean in report["terms"].items())
+        return f"held out, {report[self.what]:,} {self.what}: loss {report['loss']:.4g} ({terms})"
+
+    def measure(self) -> dict[str, float]:
+        """`loss`, and every term's mean over its items, of the model as it is now; the same in all processes.
+
+        The loss is the sum of the means, each with the weight that it has after its warm-up, so that exams compare.
+        The model is asked in evaluation mode; neither that mode nor the training's random state outlasts it.
+        """
+        was_training = self.model.training
+        step = Step(self.model, self.objectives)
+        step.eval()
+        device = self._device()
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            own = self._share(step, device)
+        step.train(was_training)
+        every = gather_object([own]) if PartialState().num_processes > 1 else [own]
+        # Not every process need have met every term.
+        names = sorted({term for share in every for term in share.sums})
+        means = {}
+        loss = 0.0
+        for term in names:
+            total = sum(share.sums.get(term, 0.0) for share in every)
+            means[term] = total / max(1, sum(share.counts.get(term, 0) for share in every))
+            weight = next(share.weights[term] for share in every if term in share.weights)
+            loss += weight * means[term]
+        return {"loss": loss, **means}
+
+    def guessing(self) -> dict[str, float]:
+        """What who guesses loses on the same samples by term, of those for which one can; see `Guessing`."""
+        corruption = Corruption(self.training.seed)
+        found = Guessing()
+        for source in self.sources:
+            active = in_order([one for one in self.objectives if scores(source, one)])
+            for start in range(0, len(source.samples), TOGETHER):
+                indices = range(start, min(start + TOGETHER, len(source.samples)))
+                batch = collate(corruption(source.samples, indices, AFTER, active))
+                for objective in active:
+                    found.add(objective.scored_against(batch))
+        return found.levels()
+
+    def _share(self, step: Step, device: torch.device) -> _Share:
+        """What this process's samples add."""
+        share = _Share(defaultdict(float), defaultdict(int), {})
+        corruption = Corruption(self.training.seed)
+        warm = max((objective.warmup for objective in self.objectives), default=0)
+        is_main = PartialState().is_main_process
+        for number, (source, indices) in enumerate(followed(self._passes(), "held out", "batch")):
+            torch.manual_seed(seed_of(self.training.seed, "held out", number))
+            active = in_order([one for one in self.objectives if scores(source, one)])
+            batch = collate(corruption(source.samples, indices, AFTER, active)).to(device)
+            for teacher in self.teachers:
+                batch, doubts = said(teacher, batch)
+                for doubt in doubts:
+                    doubt.settle(float(doubt.number))
+            counts = counted(active, [batch.host])
+            for term, value in step(batch, [one.name for one in active]).terms.items():
+                share.sums[term] += float(value)
+                # What nobody counts is a mean over passes, each of which is counted once.
+                share.counts[term] += counts.get(term, int(is_main))
+                share.weights[term] = step.weight(term, warm)
+        return share
+
+    def _passes(self) -> list[tuple[Source, np.ndarray]]:
+        """This process's samples in every pass: equal lengths together, no pass much smaller than the others.
+
+        Contrastive losses depend on what stands in a pass, so that it is the same on any number of processes.
+        """
+        state = PartialState()
+        together = self.training.batch // self.training.accumulate
+        if self.training.batch_tokens:
+            together = max(TOGETHER, state.num_processes)
+        passes = []
+        for source in self.sources:
+            order = np.argsort(source.samples.lengths, kind="stable")
+            for indices in np.array_split(order, max(1, len(order) // together)):
+                passes.append((source, indices[state.process_index :: state.num_processes]))
+        return passes
+
+    def _device(self) -> torch.device:
+        return next(
+            chain(self.model.parameters(), *(o.parameters() for o in self.objectives))
+        ).device
+
+
+def still_guessing(held: HeldOut, skilled: str) -> tuple[dict[str, Any], list[str]]:
+    """Of every term for which one can guess: its loss on some samples and what guessing loses there; notes of those
+    that have not left it, which end in what is `skilled`.
+    """
+    levels = held.guessing()
+    losses = held.measure()
+    told = {
+        term: {"loss": losses[term], "guessing": level}
+        for term, level in levels.items()
+        if term in losses
+    }
+    notes = [
+        f"{term} has not left guessing: {one['loss']:.4g}, where {one['guessing']:.4g} is what who knows no more than "
+        f"how frequent each answer is (of numbers: their mean) loses; {skilled}"
+        for term, one in told.items()
+        if not one["loss"] < LEFT * one["guessing"]
+    ]
+    return told, notes
+
+
+def held_report(held: HeldOut | None) -> dict[str, Any]:
+    """`held` of a result, which is said, too; nothing where nothing is held out."""
+    if held is None:
+        return {}
+    report = held.report()
+    say_notes([held.line(report)])
+    return {"held": report}

@@ -1,0 +1,686 @@
+"""The one loop. Pre-training, adaptation, distillation and fine-tuning differ in what is passed to it."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, gather_object
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from groundling.core.batch import Batch, Encoded, collate, sent
+from groundling.core.errors import InputError
+from groundling.core.find import described
+from groundling.core.keyed import generator, seed_of
+from groundling.data.samples import Samples
+from groundling.models.masks import unasked_masks
+from groundling.models.recomputing import recomputing
+from groundling.objectives import Objective
+from groundling.runs.checkpoints import Checkpoints, Counters
+from groundling.runs.folder import disk_errors, json_text, plain, read_log, write_whole
+from groundling.runs.jobs import on_processor
+from groundling.runs.progress import Progress
+from groundling.settings.training import TrainConfig, check_training
+from groundling.teachers import Doubt, Teacher, said
+from groundling.training.exams import Exam
+from groundling.training.feed import Feed, Source, Steps, planned, scores
+from groundling.training.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
+from groundling.training.optimizers import clip_each, optimizer_of, set_rates
+
+MOST_WORKERS = 4
+"""Data-loading processes that are started unasked."""
+
+
+class Step(nn.Module):
+    """A model and its objectives as one module, so that DDP sees every parameter that trains."""
+
+    def __init__(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
+        """Both are registered, not copied."""
+        super().__init__()
+        self.model = model
+        self.objectives = nn.ModuleList(objectives)
+        self.scored_by: dict[str, Objective] = {}
+        self.compiled: Callable[[Batch], Encoded] | None = None
+
+    def compile_model(self) -> None:
+        """Let the model's passes be compiled; what is saved and exported stays as it is."""
+        # A function of its own: a compiled module would be a part of this one, and be saved under its name.
+        self.compiled = torch.compile(self.model.__call__, dynamic=True)
+
+    def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> Outcome:
+        """One pass: the model runs once, then every active objective's head, then their losses.
+
+        Heads are returned if they are `compared`: DDP expects a gradient through everything that is returned.
+        """
+        encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
+        scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
+        heads = {}
+        for objective in scoring:
+            answer: object = objective.read(encoded, batch)
+            if isinstance(answer, Tensor):
+                heads[objective.name] = answer
+            elif answer is not None:
+                raise InputError(
+                    f"{objective.name}: `read` returned {described(answer)}, expected a tensor or None"
+                )
+        encoded = replace(encoded, heads=heads)
+        terms: dict[str, Tensor] = {}
+        for objective in scoring:
+            scored = _terms_of(f"{objective.name}: `forward`", objective(encoded, batch))
+            shared = sorted(scored.keys() & terms.keys())
+            if shared:
+                raise InputError(
+                    f"{objective.name}: another objective has a term {shared[0]!r}, too; each term needs a name"
+                )
+            self.scored_by.update(dict.fromkeys(scored, objective))
+            terms.update(scored)
+        if not compared:
+            return Outcome(terms, {})
+        named = {objective.name: objective for objective in scoring}
+        logits = {name: named[name].distributions(answer) for name, answer in heads.items()}
+        return Outcome(terms, logits)
+
+    def weight(self, term: str, step: int) -> float:
+        """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
+        objective = self.scored_by.get(term)
+        return 1.0 if objective is None else objective.weight_of(term, step)
+
+
+def train(
+    model: nn.Module,
+    objectives: Sequence[Objective],
+    data: Samples | Sequence[Source],
+    config: TrainConfig,
+    out: str | Path,
+    *,
+    teachers: Sequence[Teacher] = (),
+    inner: InnerStep | None = None,
+    exam: Exam | None = None,
+) -> dict[str, object]:
+    """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
+
+    `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are live ones, whose inputs
+    the data carries (`Taught`); they are neither saved nor trained. `inner` runs each micro-batch's passes, such as
+    those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step whose
+    weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the
+    same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch`
+    for several processes. Raises InputError on a loss that is not a number.
+    """
+    check_training(config)
+    sources = list(data) if isinstance(data, Sequence) else [Source(data)]
+    inner = Once() if inner is None else inner
+    with _quiet_writer():
+        training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
+        recomputed = recomputing(model) if config.gradient_checkpointing else nullcontext()
+        with recomputed, unasked_masks():
+            training.run()
+    return training.result()
+
+
+@contextmanager
+def _quiet_writer() -> Iterator[None]:
+    """No traceback of TensorBoard's thread over a disk that is full: the next call of the writer raises the same."""
+    before = threading.excepthook
+
+    def hook(told: threading.ExceptHookArgs) -> None:
+        is_writers = type(told.thread).__module__.startswith("tensorboard")
+        if not is_writers or not isinstance(told.exc_value, OSError):
+            before(told)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+class _Counts(NamedTuple):
+    """What is counted over a whole optimizer step, whatever the split into micro-batches and processes."""
+
+    terms: dict[str, Tensor]
+    """By term: what its sum is divided by, ()."""
+    heads: dict[str, Tensor]
+    """By objective: items that its head answers for, ()."""
+
+
+class _Training:
+    """What a call of `train` sets up once, and its optimizer steps."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objectives: Sequence[Objective],
+        sources: Sequence[Source],
+        config: TrainConfig,
+        out: Path,
+        teachers: Sequence[Teacher],
+        inner: InnerStep,
+        exam: Exam | None,
+    ) -> None:
+        """Arguments as those of `train`; begins where a killed run in `out` stopped."""
+        self.objectives = objectives
+        self.sources = sources
+        self.config = config
+        self.teachers = teachers
+        self.inner = inner
+        self.exam = exam
+        self.accelerator = _accelerator(config, out)
+        _check_names(objectives)
+        _check_needs(sources, objectives, config)
+        self.plan = planned(sources, objectives, config, self.accelerator.num_processes)
+        self.module = Step(model, objectives).to(self.accelerator.device)
+        if config.compile:
+            self.module.compile_model()
+        self.optimizer = optimizer_of(self.module, config)
+        self.checkpoints = Checkpoints(out / "checkpoints")
+        self.counters = self.checkpoints.restore(self.module, self.optimizer) or Counters()
+        self.start = self.counters.step
+        self.wrapped, self.stepper = self.accelerator.prepare(self.module, self.optimizer)
+        if self.counters.scaler is not None and self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(self.counters.scaler)
+        for teacher in teachers:
+            teacher.to(self.accelerator.device)
+        self.log = _Log(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
+        self.late = _Late()
+        # Pieces and regions cut off since the last checkpoint: () before there are any, then (2,).
+        self.cut = torch.zeros((), dtype=torch.long)
+
+    def run(self) -> None:
+        """All steps that are left."""
+        feed = _batches(self.plan, self.objectives, self.config, self.accelerator, self.start)
+        self.module.train()
+        began = time.perf_counter() - self.counters.seconds
+        progress = Progress("training", len(self.plan), "step", done=self.start)
+        for step in range(self.start, len(self.plan)):
+            if self.exam is not None and self.exam.is_over(self.counters.exams):
+                break
+            batches, doubts = self._taken(feed, step)
+            norm = self._learn(step, batches)
+            self.late.ask([*doubts, *self._doubted(norm, step)])
+            self.counters.step = step + 1
+            self.counters.seconds = time.perf_counter() - began
+            samples = sum(len(batch) for batch in batches) * self.accelerator.num_processes
+            self._record(norm, progress)
+            progress.step(samples=samples)
+        progress.close()
+        best = self._best_step()
+        if best:
+            self.checkpoints.bring_back(self.module, best)
+        self._check_weights()
+        # Not end_training(): it takes the process group down, and runs follow.
+        with disk_errors(self.log.path, self.checkpoints.intact()):
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
+
+    def _active(self, step: int) -> list[Objective]:
+        """The objectives that score the step's source."""
+        source = self.sources[self.plan.picks[step]]
+        return [objective for objective in self.objectives if scores(source, objective)]
+
+    def _taken(self, feed: Iterator[Batch], step: int) -> tuple[list[Batch], list[Doubt]]:
+        """The step's micro-batches, with what live teachers say of them, and what is to be looked at of that."""
+        device = self.accelerator.device
+        batches = []
+        doubts = []
+        for _ in range(self.config.accumulate):
+            batch = next(feed).to(device, non_blocking=True)
+            for teacher in self.teachers:
+                batch, doubted = said(teacher, batch)
+                doubts += doubted
+            batches.append(batch)
+        if step == self.start:
+            for objective in self._active(step):
+                batches[0].require(objective.needs, objective.name)
+        return batches, doubts
+
+    def _learn(self, step: int, batches: Sequence[Batch]) -> Tensor:
+        """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm ()."""
+        active = self._active(step)
+        counts = self._counts(active, batches)
+        set_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
+        for number, batch in enumerate(batches):
+            terms = self._pass(step, number, batch, active, counts)
+            self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
+        self.log.count(counts.terms)
+        norm = _clipped(self.accelerator, self.module, self.config)
+        self.stepper.step()
+        self.stepper.zero_grad(set_to_none=True)
+        return norm
+
+    def _doubted(self, norm: Tensor, step: int) -> list[Doubt]:
+        """Whether the gradient was made of numbers; a scaler leaves steps out where it was not."""
+        if self.accelerator.scaler is not None:
+            return []
+        return [
+            Doubt(
+                norm, lambda n: f"step {step + 1}: the gradient's norm is {n}; {self.log.advice()}"
+            )
+        ]
+
+    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _Counts:
+        """Counts over all micro-batches and processes; what was cut off is added to the run's.
+
+        All from batches as they were before they went to the device, which is not waited for.
+        """
+        hosts = [batch.host for batch in batches]
+        counts = counted([*active, self.inner], hosts)
+        answered = [sum(one.answered(batch) for batch in hosts) for one in active]
+        pieces = sum(batch.dropped for batch in hosts)
+        regions = sum(batch.left_out for batch in hosts)
+        totals = self._reduced([pieces, regions, *answered, *counts.values()])
+        self.cut = self.cut + totals[:2]
+        summed = totals[2:].unbind()
+        names = [objective.name for objective in active]
+        heads = dict(zip(names, summed, strict=False))
+        return _Counts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+
+    def _reduced(self, numbers: Sequence[int]) -> Tensor:
+        """Whole numbers (n,), summed over processes: on the device if there are several, or else where they are."""
+        own = torch.tensor(numbers, dtype=torch.long)
+        if self.accelerator.num_processes == 1:
+            return own
+        total: Tensor = self.accelerator.reduce(sent(own, self.accelerator.device), "sum")
+        return total
+
+    def _pass(
+        self,
+        step: int,
+        number: int,
+        batch: Batch,
+        active: Sequence[Objective],
+        counts: _Counts,
+    ) -> Terms:
+        """The inner step of one micro-batch; its summed terms."""
+        names = [objective.name for objective in active]
+        # By the micro-batch's place in the step: two processes drop what one does that accumulates for both.
+        place = number * self.accelerator.num_processes + self.accelerator.process_index
+        torch.manual_seed(seed_of(self.config.seed, "dropout", step, place, 0))
+        micro = MicroStep(
+            batch,
+            lambda changed: self.wrapped(changed, names, self.inner.compares),
+            lambda terms: self._loss(terms, step, counts.terms),
+            self.accelerator.backward,
+            self.objectives[0].sizes,
+            counts.heads,
+        )
+        last = number == self.config.accumulate - 1
+        waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
+        with waiting, self.accelerator.autocast():
+            return _terms_of(f"{type(self.inner).__name__}: an inner step", self.inner(micro))
+
+    def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of terms, each divided by its count."""
+        parts = [
+            self.module.weight(term, step) * value / _divisor(totals, term)
+            for term, value in terms.items()
+        ]
+        if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
+            return sum((p.sum() * 0 for p in self.module.parameters()), torch.zeros(()))
+        # DDP averages gradients over processes; the number of processes makes that a sum.
+        loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
+        return loss
+
+    def _record(self, norm: Tensor, progress: Progress) -> None:
+        """Log, examine and save, as is due after a step."""
+        counters = self.counters
+        done = counters.step
+        steps = len(self.plan)
+        exam = self.exam
+        if exam is not None and not exam.is_due(done, steps, self.plan.per_epoch):
+            exam = None
+        saving = done % self.config.save_every == 0 or done == steps or exam is not None
+        if saving or done % self.config.log_every == 0:
+            self.late.settle()
+            rate = self.optimizer.param_groups[0]["lr"]
+            seconds = counters.seconds
+            counters.last = self.log.write(done, lr=rate, norm=float(norm), seconds=seconds)
+            progress.tell(counters.last)
+        if saving:
+            self._check_weights()
+        if exam is not None:
+            self._examine(exam, progress)
+        if saving:
+            self._save()
+
+    def _examine(self, exam: Exam, progress: Progress) -> None:
+        """Take the exam and keep the weights if none were better before."""
+        counters = self.counters
+        taken = plain({"step": counters.step, **exam.measure()})  # as a checkpoint has it
+        counters.exams = [*counters.exams, taken]
+        self.log.note(counters.step, {f"{exam.split} {k}": taken[k] for k in taken if k != "step"})
+        progress.say(exam.line(counters.exams))
+        if self._best_step() == counters.step and self.accelerator.is_main_process:
+            self.checkpoints.keep(self.module, counters.step)
+
+    def _best_step(self) -> int:
+        """The step whose weights the model is to have at the end; 0 for the last one's."""
+        if self.exam is None or self.exam.keep == "last" or not self.counters.exams:
+            return 0
+        return self.exam.best_step(self.counters.exams)
+
+    def _check_weights(self) -> None:
+        """Raises InputError for weights that are no numbers: nobody resumes from them, and none are exported."""
+        weights = self.module.state_dict().items()
+        sound = {
+            name: value.isfinite().all() for name, value in weights if value.is_floating_point()
+        }
+        if not sound:
+            return
+        # Read together: each read waits for the device.
+        for name, is_sound in zip(sound, torch.stack([*sound.values()]).tolist(), strict=True):
+            if not is_sound:
+                raise InputError(
+                    f"step {self.counters.step}: weights of {name} are no numbers any more (NaN or infinite), "
+                    "so no model is written; lower --lr or use --precision fp32"
+                )
+
+    def _save(self) -> None:
+        """Write a checkpoint from the main process, and let the others wait for it."""
+        if self.accelerator.scaler is not None:
+            self.counters.scaler = self.accelerator.scaler.state_dict()
+        dropped, left_out = self.cut.expand(2).tolist()
+        self.counters.dropped += dropped
+        self.counters.left_out += left_out
+        self.cut = torch.zeros((), dtype=torch.long)
+        if self.accelerator.is_main_process:
+            self.checkpoints.save(self.module, self.optimizer, self.counters, self._best_step())
+        self.accelerator.wait_for_everyone()
+
+    def result(self) -> dict[str, object]:
+        """What is reported of the run."""
+        counters = self.counters
+        told: dict[str, object] = {
+            "steps": counters.step,
+            "epochs": round(self.plan.covered() * counters.step / len(self.plan), 4),
+            "samples": sum(len(source.samples) for source in _different(self.sources)),
+            "dropped_pieces": counters.dropped,
+            "dropped_regions": counters.left_out,
+            "seconds": round(counters.seconds, 1),
+            "last": counters.last,
+            # By which `last` adds up: the loss is the sum of each term times its weight.
+            "loss_weights": {
+                term: self.module.weight(term, counters.step - 1)
+                for term in counters.last
+                if term != "loss"
+            },
+        }
+        if self.exam is not None:
+            told["exam"] = self.exam.told(counters.exams, counters.step, len(self.plan))
+        return told
+
+
+def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
+    """Device, processes and precision; raises InputError if the batch cannot be split over them."""
+    AcceleratorState._reset_state()  # or an earlier call's precision would bind this one; the process group stays
+    accelerator = Accelerator(
+        cpu=on_processor(config.cpu),
+        mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
+        log_with="tensorboard",
+        project_dir=out,
+        # Poolers, and objectives that sit a step out, get no gradient.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    processes = accelerator.num_processes
+    if not config.batch_tokens and config.batch % (config.accumulate * processes):
+        raise InputError(
+            f"batch={config.batch} cannot be split into {config.accumulate} micro-batches on {processes} processes"
+        )
+    return accelerator
+
+
+def _check_needs(
+    sources: Sequence[Source], objectives: Sequence[Objective], config: TrainConfig
+) -> None:
+    """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
+    for source in sources:
+        for samples in (source.samples, source.beside):
+            if samples is None:
+                continue
+            plain = collate(samples.get([0], [generator(config.seed, "check")]))
+            for objective in objectives:
+                if scores(source, objective):
+                    inputs = [name for name in objective.needs if "." not in name]
+                    plain.require(inputs, objective.name)
+
+
+def _batches(
+    plan: Steps,
+    objectives: Sequence[Objective],
+    config: TrainConfig,
+    accelerator: Accelerator,
+    start: int,
+) -> Iterator[Batch]:
+    """This process's micro-batches from optimizer step `start` on."""
+    rank, world = accelerator.process_index, accelerator.num_processes
+    feed = Feed(plan, objectives, config.accumulate, rank, world)
+    return iter(
+        DataLoader(
+            feed,
+            batch_size=None,
+            sampler=range(start * config.accumulate, len(feed)),
+            num_workers=_workers(config, accelerator.device),
+            pin_memory=accelerator.device.type == "cuda",
+        )
+    )
+
+
+def _workers(config: TrainConfig, device: torch.device) -> int:
+    """Data-loading processes: so many, or what fits the machine."""
+    if config.workers >= 0:
+        return config.workers
+    return 0 if device.type == "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
+    """Clip the step's gradient; its norm () before that."""
+    together = config.clip if config.clip and not config.clip_each else math.inf
+    norm: Tensor = accelerator.clip_grad_norm_(module.parameters(), together)
+    if config.clip and config.clip_each:
+        clip_each(module, config.clip)
+    return norm
+
+
+def _different(sources: Sequence[Source]) -> list[Source]:
+    """Sources of different samples: UNITER lists one data set once for each objective."""
+    return list({id(source.samples): source for source in sources}.values())
+
+
+def _check_names(objectives: Sequence[Objective]) -> None:
+    """Terms, heads and counts are kept by their objective's name, so two of one name would be mixed up."""
+    for objective in objectives:
+        if not objective.name:
+            raise InputError(f"{type(objective).__name__}: this objective has no `name`")
+        for field, names in (("needs", objective.needs), ("watched", objective.watched)):
+            if isinstance(names, str):
+                raise InputError(
+                    f"{objective.name}: `{field}` is the text {names!r}, expected a tuple of such texts"
+                )
+    names = [objective.name for objective in objectives]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"two objectives are called {twice[0]!r}, of the model's own and the added ones; each may be there once"
+        )
+
+
+def counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]) -> dict[str, int]:
+    """Items of every term over all micro-batches of this process; InputError if two count the same term."""
+    counts: dict[str, int] = {}
+    for one in counting:
+        own: dict[str, int] = {}
+        for batch in batches:
+            for term, count in _counts_of(one, batch).items():
+                own[term] = own.get(term, 0) + count
+        shared = sorted(own.keys() & counts.keys())
+        if shared:
+            raise InputError(
+                f"two objectives, or one and the inner step, count the term {shared[0]!r}; each term needs a name"
+            )
+        counts.update(own)
+    return counts
+
+
+def _terms_of(who: str, found: object) -> dict[str, Tensor]:
+    """What an objective or an inner step returned; raises InputError if these are not scalars by name."""
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"{who} returns its summed terms by name, not {described(found)}; expected a dict of scalars"
+        )
+    for term, value in found.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{who} returns {described(value)} as {term!r}, expected a tensor ()")
+        if value.ndim:
+            raise InputError(
+                f"{who} returns a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
+            )
+    return dict(found)
+
+
+def _counts_of(one: Objective | InnerStep, batch: Batch) -> dict[str, int]:
+    """Items of every term in a batch; raises InputError if these are not whole numbers by name."""
+    who = one.name if isinstance(one, Objective) else type(one).__name__
+    found: object = one.count(batch)
+    if not isinstance(found, Mapping):
+        raise InputError(f"{who}: `count` returned {described(found)}, expected a dict of numbers")
+    for term, count in found.items():
+        if not isinstance(count, int | np.integer) or count < 0:
+            what = f"{count!r}" if isinstance(count, int) else described(count)
+            raise InputError(
+                f"{who}: `count` says {what} of {term!r}, expected a whole number of items, 0 or more"
+            )
+    return dict(found)
+
+
+def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
+    """What a term's sum is divided by: its count, 1 if there is none."""
+    return totals[term].clamp(min=1) if term in totals else 1.0
+
+
+class _Late:
+    """What is doubted of a step, looked at when the next one is queued: until then nothing waits for the device."""
+
+    def __init__(self) -> None:
+        self.numbers: Tensor | None = None
+        self.arrived: torch.Event | None = None
+        self.doubts: list[Doubt] = []
+
+    def ask(self, doubts: Sequence[Doubt]) -> None:
+        """Settles the step before's, and sends these on their way."""
+        self.settle()
+        self.doubts = list(doubts)
+        if not doubts:
+            return
+        numbers = torch.stack([doubt.number.detach().float() for doubt in doubts])
+        # The copy goes to page-locked memory, so it can be waited for by itself, without what is queued behind it.
+        self.numbers = numbers.to("cpu", non_blocking=True)
+        if numbers.is_cuda:
+            self.arrived = torch.Event(numbers.device)
+            self.arrived.record()
+
+    def settle(self) -> None:
+        """Raises InputError if a number that was asked for is none."""
+        if self.numbers is None:
+            return
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        for doubt, number in zip(self.doubts, self.numbers.tolist(), strict=True):
+            doubt.settle(number)
+        self.numbers = None
+        self.arrived = None
+
+
+class _Log:
+    """Means of every term since the last line, over all processes; lines after the restart point are removed."""
+
+    def __init__(
+        self, path: Path, accelerator: Accelerator, step: int, checkpoints: Checkpoints
+    ) -> None:
+        self.path = path
+        self.accelerator = accelerator
+        self.checkpoints = checkpoints
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+        self.weights: dict[str, float] = {}
+        self.steps = 0
+        if accelerator.is_main_process:
+            with disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
+                write_whole(path, "".join(line + "\n" for line in kept))
+        with disk_errors(path.parent / "tensorboard", checkpoints.intact()):
+            accelerator.init_trackers("tensorboard")
+
+    def advice(self) -> str:
+        """What to do about numbers that are none."""
+        intact = self.checkpoints.intact()
+        return f"{intact}{', ' if intact else ''}lower --lr or use --precision fp32"
+
+    def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
+        """Adds a micro-batch's sums."""
+        for term, value in terms.items():
+            before = self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
+            self.sums[term] = before + value.detach().float()
+        self.weights.update(weights)
+
+    def count(self, counts: Mapping[str, Tensor]) -> None:
+        """Ends an optimizer step: what each sum of it is divided by."""
+        self.steps += 1
+        for term, count in counts.items():
+            self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
+
+    def _means(self) -> dict[str, float]:
+        """Means over all processes, some of which may never have had a term; without a count, means over steps."""
+        terms = list(self.sums)
+        if self.accelerator.num_processes > 1:
+            terms = sorted(set(gather_object(terms)))
+        if not terms:
+            return {}
+        zero = torch.zeros((), device=self.accelerator.device)
+        sums = torch.stack([self.sums.get(term, zero) for term in terms])
+        totals = self.accelerator.reduce(sums, "sum").tolist()
+        means = {}
+        for term, total in zip(terms, totals, strict=True):
+            means[term] = total / max(1.0, float(self.counts.get(term, self.steps)))
+        return means
+
+    def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
+        """Appends a line, and begins anew; returns the loss and every term's mean."""
+        means = self._means()
+        loss = sum(self.weights.get(term, 1.0) * mean for term, mean in means.items())
+        if not math.isfinite(loss):
+            raise InputError(f"step {step}: the loss is {loss}; {self.advice()}")
+        if self.accelerator.is_main_process:
+            measured = {
+                "loss": loss,
+                **means,
+                "lr": lr,
+                "grad_norm": norm,
+                "seconds": round(seconds, 2),
+            }
+            self.note(step, measured)
+        self.sums = {}
+        self.counts = {}
+        self.steps = 0
+        return {"loss": loss, **means}
+
+    def note(self, step: int, measured: Mapping[str, float | None]) -> None:
+        """Appends a line of what was measured after a step, by the main process; None is what is undefined."""
+        if not self.accelerator.is_main_process:
+            return
+        with disk_errors(self.path, self.checkpoints.intact()):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json_text({"step": step, **measured}) + "\n")
+            defined = {name: value for name, value in measured.items() if value is not None}
+            self.accelerator.log(defined, step=step)

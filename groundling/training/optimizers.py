@@ -1,0 +1,137 @@
+"""How weights move: the papers' optimizers, their schedules, and which weights decay."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from groundling.settings.training import TrainConfig
+
+
+class BertAdam(Optimizer):
+    """Adam as BERT's code has it: running means are not corrected for their start at zero; decay is apart from them.
+
+    Source: google-research/bert, optimization.py; VisualBERT's and XDBERT's code train with it.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+    ) -> None:
+        """`groups` of parameters, each with its own `weight_decay`."""
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient; `closure` is not read."""
+        for group in self.param_groups:
+            moved: list[Tensor] = [one for one in group["params"] if one.grad is not None]
+            if all(one.is_cpu for one in moved):
+                # One by one each stays in the caches, and no second copy of all of them is needed.
+                for one in moved:
+                    self._move([one], group)
+            else:
+                self._move(moved, group)
+
+    def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move parameters that have gradients, by a kernel for many of them where there are such."""
+        for one in parameters:
+            if not self.state[one]:
+                self.state[one]["exp_avg"] = torch.zeros_like(one)
+                self.state[one]["exp_avg_sq"] = torch.zeros_like(one)
+        gradients = _gradients(parameters)
+        means = [self.state[one]["exp_avg"] for one in parameters]
+        squares = [self.state[one]["exp_avg_sq"] for one in parameters]
+        first, second = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        divisors = torch._foreach_sqrt(squares)
+        torch._foreach_add_(divisors, group["eps"])
+        torch._foreach_addcdiv_(parameters, means, divisors, value=-group["lr"])
+
+
+def optimizer_of(module: nn.Module, config: TrainConfig) -> Optimizer:
+    """The optimizer of a run, over all parameters of `module` that train."""
+    groups = _groups(module, config)
+    if config.optimizer == "sgd":
+        return SGD(groups, lr=config.lr, momentum=config.momentum)
+    if config.optimizer == "bertadam":
+        return BertAdam(groups, config.lr, config.betas, config.epsilon)
+    return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.epsilon, fused=True)
+
+
+def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """Parameter groups: those that decay and those that do not, of the model and of the objectives' heads."""
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            of_head = name.startswith("objectives.")
+            decays = config.decay_all or parameter.ndim > 1
+            groups.setdefault((of_head, decays), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": config.weight_decay if decays else 0.0,
+            "scale": config.head_lr if head else 1.0,
+            "head": head,
+        }
+        for (head, decays), parameters in groups.items()
+    ]
+
+
+def set_rates(
+    optimizer: Optimizer, config: TrainConfig, step: int, steps: int, epoch: float
+) -> None:
+    """Give every group its learning rate at a step of `steps`; `epoch` is the number of steps in one."""
+    for group in optimizer.param_groups:
+        share = _rate(step, steps, config, epoch, head=group["head"])
+        group["lr"] = config.lr * group["scale"] * share
+
+
+def _rate(step: int, steps: int, config: TrainConfig, epoch: float, head: bool) -> float:
+    """Learning rate at a step, as a share of its peak."""
+    whole = config.horizon or steps
+    delay = 0 if head else config.head_start or round(config.head_share * whole)
+    place = step - delay
+    span = max(1, whole - delay)
+    if place < 0:
+        return 0.0
+    warm = config.warmup_steps or round(config.warmup * span)
+    if place < warm:
+        return (place + 1) / warm
+    if config.schedule == "steps":
+        passed = bisect.bisect_right([number * epoch for number in config.milestones], step)
+        return config.milestone_factor**passed
+    progress = min(1.0, (place - warm) / max(1, span - warm))
+    if config.schedule == "linear":
+        return 1 - progress
+    if config.schedule == "cosine":
+        return (1 + math.cos(math.pi * progress)) / 2
+    return 1.0
+
+
+def clip_each(module: nn.Module, largest: float) -> None:
+    """Clip every parameter's gradient by itself (uclanlp/visualbert, visualbert/pytorch_pretrained_bert)."""
+    gradients = _gradients(module.parameters())
+    if not gradients:
+        return
+    norms = torch.stack(torch._foreach_norm(gradients))
+    # As torch.nn.utils.clip_grad_norm_ does with each of them.
+    shares = (largest / (norms + 1e-6)).clamp(max=1)
+    torch._foreach_mul_(gradients, shares.unbind())
+
+
+def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients of those that have one."""
+    return [one.grad for one in parameters if one.grad is not None]

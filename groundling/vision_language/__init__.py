@@ -1,0 +1,67 @@
+"""A paper's vision-language model in one file each: its join of text and regions, its heads, its pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.batch import Example
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.models.join import Join
+from groundling.models.task_heads import TaskHead
+from groundling.objectives import Given, Objective
+from groundling.vision_language.single_stream import SingleStream
+
+
+@documented
+@dataclass(frozen=True)
+class Phase:
+    """What a model is pre-trained with: objectives, and how often a step scores which of them."""
+
+    objectives: Callable[[Given, PretrainConfig], list[Objective]]
+    """Makes them, from what a run knows and its settings."""
+    mix: Sequence[tuple[float, tuple[str, ...]]] = ()
+    """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
+    pairs: bool = False
+    """Two captions a text, as VisualBERT's."""
+    tags: bool = False
+    """A task's texts keep the places that name objects."""
+    judged: bool = False
+    """Whether a task's texts are right may be predicted (`--task-answers judged`)."""
+
+
+def as_it_is(model: SingleStream, examples: Sequence[Example], pretraining: bool) -> None:
+    """Nothing: the model reads these examples as it is."""
+
+
+@documented
+@dataclass(frozen=True)
+class Design:
+    """A vision-language model that is a BERT over text and regions; raises InputError if its join has another name."""
+
+    name: str
+    """Also the join's `kind`, by which a folder's model finds its design."""
+    join: type[Join]
+    """How texts and regions become one sequence."""
+    build: Callable[..., SingleStream]
+    """(bert, tokenizer, width of a region's features, options) to a model."""
+    phase: Phase
+    """The phase on captioned images."""
+    task_phase: Phase | None = None
+    """The phase on a task's own texts, where it is another one."""
+    ready: Callable[[SingleStream, Sequence[Example], bool], None] = as_it_is
+    """Makes a model ready for a task's examples: segments and words that they want, in pre-training (True) or after."""
+    heads: Mapping[str, type[TaskHead]] = field(default_factory=dict)
+    """The paper's head by task, where it is not the plain one; see docs/papers.md for the settings that go with it."""
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Objectives by name that the paper trains beside a task's own loss, by task."""
+    vocabulary: str = ""
+    """Which BERT the paper starts from, in a word or two."""
+
+    def __post_init__(self) -> None:
+        if self.name != self.join.kind:
+            raise InputError(
+                f"the design {self.name!r} has a join of the kind {self.join.kind!r}; expected one name for both"
+            )

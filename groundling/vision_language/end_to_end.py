@@ -1,0 +1,279 @@
+"""VL-BERT and VisualBERT end to end: a ResNet that looks at regions learns with the encoder that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
+
+from groundling.core.batch import Batch, Encoded, Regions, needed, sent
+from groundling.core.errors import InputError
+from groundling.models.attention import Watch
+from groundling.models.join import Join
+from groundling.models.kinds import Kind, Student
+from groundling.models.loading import load_config, load_processor, load_weights
+from groundling.models.text import TextEncoder
+from groundling.settings.inputs import Pixels
+from groundling.vision_language.roi_align import roi_align
+from groundling.vision_language.single_stream import (
+    CNN,
+    JOIN,
+    SingleStream,
+    bert_of,
+    described_join,
+    load_single_stream,
+)
+from groundling.vision_language.visualbert import VisualBertJoin, visualbert
+from groundling.vision_language.vlbert import VLBertJoin, vlbert
+
+SIDE = 600
+"""Pixels of a picture's short side (jackroos/VL-BERT, SCALES of every configuration)."""
+STRIDE = 16
+"""Pixels per cell of the map under RoIAlign."""
+SAMPLES = 2
+"""RoIAlign's samples per bin and direction."""
+BUILDS: dict[str, Callable[..., SingleStream]] = {"vlbert": vlbert, "visualbert": visualbert}
+"""Models that learn from pixels."""
+
+
+class EndToEnd(SingleStream):
+    """A model that makes its regions' features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
+
+    All stages of the ResNet but the last see a picture, cut to its own size; RoIAlign takes 14 x 14 bins of every
+    region, the whole image included; the last stage, with stride 1 and dilation 2, sees each; their mean is the
+    feature, what lies outside a region's `cover` counting as zero. Stem, first stage and all BatchNorms are frozen.
+    Masked regions are zero in the normalised pixels, wherever else these are seen.
+
+    VisualBERT's are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and the last stage reads of a
+    region's `cover` what the join makes of it; R2C trains stem and BatchNorms, too.
+    """
+
+    reads = "pixels"
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, stream: SingleStream, cnn: ResNetModel, processor: Any) -> None:
+        """`stream`: a model made for pixels; `processor` has the CNN's mean and deviation, and the pictures' sides."""
+        super().__init__(
+            stream.text.encoder,
+            stream.text.tokenizer,
+            stream.join,
+            regions_from=stream.regions_from,
+        )
+        self.fusion = stream.fusion
+        self.look_at = needed(
+            stream.join.from_pixels, "from_pixels", f"a {stream.join.kind} end to end"
+        )
+        self.cnn = cnn.eval()
+        self.processor = processor
+        mean = processor.image_mean if processor.do_normalize else [0.0] * 3
+        std = processor.image_std if processor.do_normalize else [1.0] * 3
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+        _freeze(cnn)
+        _without_stride(cnn.encoder.stages[-1], self.look_at.dilation)
+
+    @property
+    def side(self) -> int:
+        """Pixels of the pictures' short side."""
+        return int(self.processor.size["shortest_edge"])
+
+    @property
+    def long_side(self) -> int:
+        """Most pixels of their long side; 0: 5/3 of the short one."""
+        return int(self.processor.size.get("longest_edge") or 0)
+
+    def resize(self, side: int, long_side: int) -> None:
+        """Look at pictures of other sides from now on, which are kept with the model; 0 leaves one as it is.
+
+        Raises InputError for a long side that is shorter than the short one.
+        """
+        side = side or self.side
+        long_side = long_side or self.long_side
+        if long_side and long_side < side:
+            raise InputError(
+                f"--long-side {long_side}: shorter than the short side of {side} pixels"
+            )
+        self.processor.size = {"shortest_edge": side}
+        if long_side:
+            self.processor.size = {"shortest_edge": side, "longest_edge": long_side}
+
+    def train(self, mode: bool = True) -> EndToEnd:
+        """As always, but the CNN's BatchNorms keep the statistics they came with."""
+        super().train(mode)
+        self.cnn.eval()
+        return self
+
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """As `SingleStream`, with features of the regions seen in the pixels; a batch of texts alone needs neither."""
+        return super().forward(batch if batch.regions is None else self.look(batch), attention)
+
+    def look(self, batch: Batch) -> Batch:
+        """The batch with features (N, R, D) of its regions; those of a multiple choice are seen once.
+
+        Without pixels, regions that have features already keep them: so a blind control reads zeros. Raises
+        InputError if there is neither.
+        """
+        regions = needed(batch.regions, "regions", "a model that reads pixels")
+        if batch.pixels is None and regions.features.shape[-1] == self.join.width:
+            return batch
+        batch.require(("pixels", "extent"), "a model that reads pixels")
+        pixels = needed(batch.pixels, "pixels", "a model that reads pixels")
+        extent = needed(batch.extent, "extent", "a model that reads pixels")
+        choices = batch.choices
+        device = pixels.device
+        # Sizes and numbers of regions are read where no device has to be waited for.
+        sizes = needed(batch.host.extent, "extent", "a model that reads pixels").tolist()
+        there = needed(batch.host.regions, "regions", "a model that reads pixels").mask[::choices]
+        boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
+        pictures = self._pictures(pixels, boxes, regions, choices)
+        looks = []
+        # One by one: padding would reach into a picture, since a BatchNorm makes something of its zeros.
+        for number, (wide, high) in enumerate(sizes):
+            places = sent(there[number].nonzero().squeeze(1), device)
+            cover = None
+            if regions.cover is not None:
+                cover = regions.cover[number * choices, places]
+            picture = pictures[number : number + 1, :, :high, :wide]
+            looks.append(self._features(picture, boxes[number, places], cover))
+        seen = torch.cat(looks)
+        rows, columns = (sent(where, device) for where in there.nonzero(as_tuple=True))
+        features = seen.new_zeros(*there.shape, seen.shape[-1]).index_put((rows, columns), seen)
+        features = features.repeat_interleave(choices, 0)
+        return replace(batch, regions=replace(regions, features=features))
+
+    def _pictures(self, pixels: Tensor, boxes: Tensor, regions: Regions, choices: int) -> Tensor:
+        """Normalised pixels (B, 3, H, W), zero under masked regions."""
+        pictures = (pixels / 255 - self.mean) / self.std
+        if regions.masked is None:
+            return pictures
+        high, wide = pixels.shape[2:]
+        return pictures * ~under(boxes, regions.masked[::choices], wide, high)[:, None]
+
+    def _features(self, picture: Tensor, boxes: Tensor, cover: Tensor | None) -> Tensor:
+        """(R, D) of boxes (R, 4) in pixels of one picture (1, 3, H, W); `cover` (R, 14, 14)."""
+        *stages, last = self.cnn.encoder.stages
+        states = self.cnn.embedder(picture)
+        for stage in stages:
+            states = stage(states)
+        # In full precision: half of it would move the boxes.
+        states = roi_align(states.float(), [boxes], self.look_at.bins, 1 / STRIDE, SAMPLES)
+        if cover is not None:
+            states = self.join.inside(states, cover)
+        states = last(states)
+        if cover is not None:
+            states = self.join.seen(states, cover)
+        means: Tensor = states.float().mean((2, 3))
+        return means
+
+    def export(self, folder: Path) -> None:
+        """Write what a `SingleStream` does, and `cnn`: a stock HF ResNet with its image processor."""
+        super().export(folder)
+        self.cnn.save_pretrained(folder / CNN)
+        self.processor.save_pretrained(folder / CNN)
+
+
+def _freeze(cnn: ResNetModel) -> None:
+    """Stem, first stage and every BatchNorm stay as they are."""
+    cnn.embedder.requires_grad_(False)
+    cnn.encoder.stages[0].requires_grad_(False)
+    for part in cnn.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.requires_grad_(False)
+
+
+def _without_stride(stage: nn.Module, dilation: int) -> None:
+    """A ResNet's last stage without its stride, its 3 x 3 convolutions dilated instead."""
+    for conv in stage.modules():
+        if isinstance(conv, nn.Conv2d):
+            conv.stride = (1, 1)
+            if conv.kernel_size == (3, 3):
+                conv.dilation = (dilation, dilation)
+                conv.padding = (dilation, dilation)
+
+
+def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
+    """Pixels (B, H, W) inside any masked (B, R) box (B, R, 4), both its ends included (VL-BERT's release)."""
+
+    def between(low: Tensor, last: Tensor, count: int) -> Tensor:
+        place = torch.arange(count, device=boxes.device)
+        return (place >= low.floor()[..., None]) & (place <= last.floor()[..., None])
+
+    columns = between(boxes[..., 0], boxes[..., 2], wide) & masked[..., None]
+    rows = between(boxes[..., 1], boxes[..., 3], high)
+    return torch.einsum("brh,brw->bhw", rows.float(), columns.float()) > 0
+
+
+def end_to_end(
+    bert: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
+    backbone: str | Path,
+    side: int,
+    long_side: int = 0,
+    build: Callable[..., SingleStream] = vlbert,
+    **options: Any,
+) -> EndToEnd:
+    """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder; or another model by its `build`.
+
+    Pictures get `side` pixels at the short side, and at the long one at most `long_side`, or 5/3 of the short one. The
+    authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
+    """
+    cnn, processor = _load_cnn(backbone)
+    processor.size = {"shortest_edge": side}
+    stream = build(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True, **options)
+    model = EndToEnd(stream, cnn, processor)
+    model.resize(side, long_side)
+    return model
+
+
+def reading_pixels(
+    start: Student, pixels: Pixels, design: str = "vlbert", options: Mapping[str, Any] | None = None
+) -> EndToEnd:
+    """An end-to-end model, at other sides if these are given, or a new one of a design around a loaded BERT.
+
+    `options` are those of the design's `build`. Raises InputError if `start` is neither.
+    """
+    if isinstance(start, EndToEnd):
+        start.resize(pixels.side, pixels.long_side)
+        return start
+    bert = bert_of(start)
+    if not isinstance(start, TextEncoder):
+        raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
+    side = pixels.side or SIDE
+    build = BUILDS[design]
+    given = dict(options or {})
+    return end_to_end(
+        bert, start.tokenizer, pixels.backbone, side, pixels.long_side, build, **given
+    )
+
+
+def load_end_to_end(folder: str | Path) -> EndToEnd:
+    """A model from a folder written by its `export`."""
+    kind = described_join(folder).get("kind")
+    joins: tuple[type[Join], ...] = (VLBertJoin, VisualBertJoin)
+    by_kind = {join.kind: join for join in joins}
+    if kind not in by_kind:
+        raise InputError(f"{folder}: a {kind} model has no CNN; remove {CNN} from the folder")
+    return EndToEnd(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
+
+
+def _load_cnn(source: str | Path) -> tuple[Any, Any]:
+    config = load_config(source)
+    if config.model_type != "resnet" or len(config.depths) != 4 or config.downsample_in_first_stage:
+        raise InputError(
+            f"{source}: expected a ResNet of four stages and a stride of 32, e.g. microsoft/resnet-101"
+        )
+    return load_weights(ResNetModel, source), load_processor(source)
+
+
+def _is_end_to_end(source: str) -> bool:
+    return (Path(source) / JOIN).exists() and (Path(source) / CNN).exists()
+
+
+PIXELS = Kind("end-to-end model", _is_end_to_end, load_end_to_end)
+"""VL-BERT or VisualBERT with its own CNN."""

@@ -1,0 +1,190 @@
+"""How any model folder becomes a model, how a plain BERT becomes a vision-language one, and which head answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from groundling.core.errors import InputError
+from groundling.core.find import described, instances, is_outside, named, outside, stock
+from groundling.core.forms import Form
+from groundling.data.regions.paired import Seeing
+from groundling.data.regions.stores import SeveralStores
+from groundling.models.adapters import AdapterHead
+from groundling.models.join import Join
+from groundling.models.kinds import Kind, Student, Viewed
+from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.settings.inputs import Joining
+from groundling.vision_language import Design
+from groundling.vision_language.single_stream import (
+    CNN,
+    JOIN,
+    SingleStream,
+    bert_of,
+    described_join,
+    load_single_stream,
+)
+
+
+def load_student(source: str | Path, kind: str = "", design: str = "") -> Student:
+    """The model of a hub id or folder; `Kind`s of `models/` and `joins/` are asked first, then transformers.
+
+    `kind` (MODULE:NAME) names a `Kind` of your own that loads it, `design` the `Design` that a single-stream model of
+    a join outside this package was made with. Raises InputError if there is no model, or one that needs these.
+    """
+    if kind:
+        loaded: object = outside(kind, Kind).load(str(source))
+        if not isinstance(loaded, Student):
+            raise InputError(f"{kind}: `load` returned {described(loaded)}, expected a Student")
+        return loaded
+    if is_single_stream(source):
+        return load_single_stream(source, _join_of(source, design))
+    kinds = instances("models", Kind) | instances("joins", Kind)
+    for one in kinds.values():
+        if one.fits(str(source)):
+            return one.load(str(source))
+    return load_text_encoder(source)
+
+
+def load_viewed(source: str | Path) -> Student:
+    """The model of a hub id or folder as it is looked at, see `Viewed`; any other as `load_student` has it."""
+    if not is_single_stream(source):
+        for one in instances("models", Viewed).values():
+            if one.fits(str(source)):
+                return one.load(str(source))
+    return load_student(source)
+
+
+def is_single_stream(source: str | Path) -> bool:
+    """Whether a folder holds a single-stream model that reads stored features."""
+    return (Path(source) / JOIN).exists() and not (Path(source) / CNN).exists()
+
+
+def _join_of(source: str | Path, design: str) -> type[Join]:
+    """The kind of join a folder's model has; one of another package is only taken if it is named by `design`."""
+    kind = str(described_join(source)["kind"])
+    if is_outside(design):
+        named_by_user = outside(design, Design)
+        if named_by_user.name == kind:
+            return named_by_user.join
+    offered = instances("joins", Design)
+    if kind not in offered:
+        raise InputError(
+            f"{Path(source) / JOIN}: unknown kind {kind!r}; there are: {', '.join(sorted(offered))}; "
+            "of a design of your own, pass --join MODULE:NAME, too"
+        )
+    return offered[kind].join
+
+
+def design_of(model: SingleStream, name: str = "") -> Design:
+    """The paper whose model it is; `name` (MODULE:NAME) where that is a design of your own."""
+    if is_outside(name):
+        design = outside(name, Design)
+        if design.name == model.join.kind:
+            return design
+    return stock("joins", Design, model.join.kind)
+
+
+PLAIN = "plain"
+"""The head that is read by the pooler and one Linear, or the plain one of a form of regions."""
+ADAPTER = "adapter"
+"""The last Linear of an adapter over CLIP."""
+RAW = "raw"
+"""One Linear on a text encoder's own first position."""
+
+
+def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
+    """A new head for answers of a form: `plain`, `raw`, `adapter`, or that of the design's paper for the task `name`.
+
+    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task, or a
+    `raw` one is asked of another model than a text encoder.
+    """
+    if name == ADAPTER:
+        return AdapterHead(Reading(student.sizes, form))
+    if name == RAW:
+        if not isinstance(student, TextEncoder):
+            raise InputError("--raw-first reads a text encoder; this model is none")
+        return RawFirst(Reading(student.sizes, form))
+    if not isinstance(student, SingleStream):
+        return plain_head(Reading(student.sizes, form))
+    table = student.word_embeddings().weight
+    reading = Reading(student.sizes, form, student.text.tokenizer, table)
+    if name == PLAIN:
+        return plain_head(reading)
+    heads = design_of(student, design).heads
+    if name not in heads:
+        raise InputError(f"a {student.join.kind} model has no head of its own for {name}")
+    return heads[name](reading)
+
+
+def seeing_of(
+    student: SingleStream,
+    form: Form,
+    *,
+    most: int = 0,
+    budget: int = 0,
+    apart: bool = False,
+    mentioned: bool = False,
+    blind: bool = False,
+) -> Seeing:
+    """How a model's paper wants regions put for answers of a form; keywords as in `Seeing`."""
+    return Seeing(
+        whole=student.join.whole,
+        last_pixel=student.join.last_pixel,
+        most=most,
+        budget=budget,
+        phrases=form.reads == "phrase",
+        tied=student.join.tied,
+        apart=apart,
+        mentioned=mentioned,
+        blind=blind,
+        width=student.sizes.regions,
+    )
+
+
+def join_options(
+    start: Student, design: str, joining: Joining, store: SeveralStores
+) -> dict[str, Any]:
+    """What `joining` says of a new model, as options of the design's `build`.
+
+    Raises InputError if nothing new is made, the design has no such options, or the store no classes.
+    """
+    if joining == Joining():
+        return {}
+    flags = {
+        "--no-early-fusion": not joining.early_fusion,
+        "--region-boxes": joining.region_boxes,
+        "--object-classes": joining.object_classes,
+    }
+    flag = next(name for name, given in flags.items() if given)
+    if isinstance(start, SingleStream):
+        raise InputError(
+            f"{flag} is about a new VisualBERT; this {start.join.kind} model stays as it is; leave it out"
+        )
+    if design != "visualbert":
+        raise InputError(f"{flag} is about a new VisualBERT, not {design}; leave it out")
+    if joining.object_classes and not store.classes:
+        raise InputError(
+            f"--object-classes: the regions of {store.name} have no classes; make the store with "
+            "`groundling regions --boxes` or a detector, or leave it out"
+        )
+    classes = store.classes if joining.object_classes else 0
+    return {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
+
+
+def join_to(start: Student, design: str, width: int, **options: Any) -> SingleStream:
+    """A new model of a design around a loaded BERT, or `start` itself if it is a single-stream model already.
+
+    Raises InputError if it is another encoder, or there is no such design.
+    """
+    if isinstance(start, SingleStream):
+        return start
+    build = named("joins", Design, design).build
+    bert = bert_of(start)
+    if not isinstance(start, TextEncoder):
+        raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
+    built: object = build(bert, start.tokenizer, width, **options)
+    if not isinstance(built, SingleStream):
+        raise InputError(f"{design}: `build` returned {described(built)}, expected a SingleStream")
+    return built

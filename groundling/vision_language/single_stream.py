@@ -1,0 +1,255 @@
+"""Single-stream models: a stock BERT over text and regions; VisualBERT, VL-BERT and UNITER differ in the join."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import BertModel, PreTrainedTokenizerBase
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.bert.modeling_bert import BertLayer
+
+from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.errors import InputError, in_one_line
+from groundling.data.samples import TextInput
+from groundling.models.attention import (
+    AttentionMap,
+    Places,
+    Watch,
+    places_added,
+    places_of_regions,
+    places_of_text,
+    watching,
+)
+from groundling.models.join import Join, Joined, fresh
+from groundling.models.kinds import RegionReader
+from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.runs.folder import json_text
+
+
+class SingleStream(RegionReader):
+    """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
+
+    With `early` off (VisualBERT "without early fusion", ablation C2 of Appendix C), BERT reads the text alone, and
+    only one new layer over its output and the embedded regions joins the two; a text without regions skips that layer
+    (as in the release, uclanlp/visualbert, pytorch_pretrained_bert/modeling.py).
+    """
+
+    def __init__(
+        self,
+        bert: BertModel,
+        tokenizer: PreTrainedTokenizerBase,
+        join: Join,
+        early: bool = True,
+        regions_from: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The join was made for this BERT; `regions_from` says what made the regions it was trained on."""
+        super().__init__()
+        self.text = TextEncoder(bert, tokenizer)
+        self.join = join
+        self.fusion: BertLayer | None = None
+        if not early:
+            self.fusion = BertLayer(bert.config)
+            fresh(self.fusion)
+        self.regions_from = dict(regions_from or {})
+        self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
+        self.whole = join.whole
+        self.last_pixel = join.last_pixel
+
+    @property
+    def kind(self) -> str:
+        """What its join is called."""
+        return self.join.kind
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of BERT's special pieces."""
+        ids: list[int] = self.text.tokenizer.all_special_ids
+        return ids
+
+    @property
+    def max_length(self) -> int:
+        """Most pieces of text, special ones included."""
+        positions = self.text.encoder.config.max_position_embeddings
+        return int(min(self.text.max_length, positions - self.join.after))
+
+    def inputs(self, max_length: int) -> tuple[TextInput, None]:
+        """Texts of at most `max_length` pieces, or what the model can take."""
+        return self.join.texts(self.text.tokenizer, min(max_length, self.max_length)), None
+
+    def word_embeddings(self) -> nn.Embedding:
+        """BERT's input embeddings."""
+        return self.text.word_embeddings()
+
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """Last states of `text` (N, T, H) and regions, `visual` (N, R, H), each having read the other.
+
+        `attention` is told every layer's map over the whole sequence of the join, named `self`; without early fusion
+        BERT's own maps are over the text alone, and the fusion layer's comes last.
+        """
+        bert = self.text.encoder
+        joined = self.join(bert.embeddings, batch)
+        with nullcontext() if attention is None else self._watching(batch, joined, attention):
+            states = self.encode(joined)
+        return Encoded(
+            text=states[:, joined.text],
+            visual=None if batch.regions is None else states[:, joined.regions],
+            pooled=bert.pooler(states) if self.sizes.pooled else None,
+            word_table=self.word_embeddings().weight,
+            region_table=self.join.table(),
+        )
+
+    def encode(self, joined: Joined) -> Tensor:
+        """Last states (N, S, H) of a joined sequence."""
+        encoder = self.text.encoder.encoder
+        no_regions = joined.regions.start == joined.regions.stop
+        if self.fusion is None or no_regions:
+            mask = self._mask(joined.states, joined.mask)
+            states: Tensor = encoder(joined.states, attention_mask=mask).last_hidden_state
+            return states
+        words = joined.states[:, joined.text]
+        text_mask = self._mask(words, joined.mask[:, joined.text])
+        words = encoder(words, attention_mask=text_mask).last_hidden_state
+        states = torch.cat([words, joined.states[:, joined.text.stop :]], 1)
+        fused: Tensor = self.fusion(states, self._mask(states, joined.mask))
+        return fused
+
+    def _mask(self, states: Tensor, mask: Tensor) -> Any:
+        return create_bidirectional_mask(
+            config=self.text.encoder.config, inputs_embeds=states, attention_mask=mask.long()
+        )
+
+    def _watching(
+        self, batch: Batch, joined: Joined, attention: Watch
+    ) -> AbstractContextManager[None]:
+        text = places_of_text(needed(batch.text, "text", "a single-stream model"))
+        parts = [text]
+        if batch.regions is not None:
+            parts.append(places_of_regions(batch.regions))
+        added = joined.states.shape[1] - joined.regions.stop
+        if added:
+            parts.append(places_added(len(joined.states), added, joined.states.device))
+        every = Places.join(*parts)
+
+        def tell(layer: int, weights: Tensor) -> None:
+            places = every if weights.shape[-1] == every.holds.shape[1] else text
+            attention(AttentionMap("self", layer, weights, places, places))
+
+        # The whole model, so that the fusion layer is watched too.
+        return watching(_Watched(self), tell)
+
+    def see(self, images: int) -> None:
+        """Make room for samples of several images."""
+        self.join.see(images, self.text.encoder)
+
+    def learn(self, words: Sequence[str]) -> None:
+        """Give each of these words a piece and a random embedding of its own, behind all others."""
+        tokenizer = copy.deepcopy(self.text.tokenizer)
+        tokenizer.add_tokens(list(words))
+        bert = self.text.encoder
+        if len(tokenizer) > len(self.word_embeddings().weight):
+            bert.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        self.text = TextEncoder(bert, tokenizer).train(self.training)
+        self.sizes = self.sizes._replace(word_table=self.text.sizes.word_table)
+
+    def export(self, folder: Path) -> None:
+        """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""
+        self.text.export(folder / "bert")
+        weights = {
+            name: value
+            for name, value in self.state_dict().items()
+            if name.startswith(("join.", "fusion."))
+        }
+        save_file(weights, folder / "join.safetensors")
+        described = {
+            "kind": self.join.kind,
+            "early": self.fusion is None,
+            "options": self.join.options,
+            "regions_from": self.regions_from,
+        }
+        (folder / JOIN).write_text(json_text(described, indent=1) + "\n", encoding="utf-8")
+
+
+class _Watched:
+    """A single-stream model as `watching` takes an HF encoder: BERT's configuration, every module of the model."""
+
+    def __init__(self, model: SingleStream) -> None:
+        self.modules = model.modules
+        self.config = model.text.encoder.config
+        self.set_attn_implementation = model.text.encoder.set_attn_implementation
+
+
+JOIN = "join.json"
+"""Marks a folder of a single-stream model."""
+CNN = "cnn"
+"""Beside it, the folder of the CNN of a model that reads pixels; `joins/end_to_end.py` loads these."""
+
+
+def bert_of(start: object) -> BertModel:
+    """The BERT inside a loaded text encoder; raises InputError if it holds another encoder."""
+    if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
+        raise InputError(
+            f"expected a BERT or a single-stream model to start from, found a {type(start).__name__}"
+        )
+    return start.encoder
+
+
+def _unreadable(folder: str | Path, reason: str) -> InputError:
+    """What to raise where the join beside a model's BERT is missing or damaged."""
+    return InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})")
+
+
+def described_join(folder: str | Path) -> dict[str, Any]:
+    """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
+    path = Path(folder) / JOIN
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, in_one_line(error)) from None
+    wanted = {"kind": str, "early": bool, "options": dict}
+    if not isinstance(described, dict):
+        raise _unreadable(folder, "no object")
+    for name, expected in wanted.items():
+        if not isinstance(described.get(name), expected):
+            raise _unreadable(folder, f"{name!r} is missing")
+    if not isinstance(described.get("regions_from") or {}, dict):
+        raise _unreadable(folder, "'regions_from' is no object")
+    return described
+
+
+def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleStream:
+    """A single-stream model with this kind of join from a folder written by its `export`.
+
+    Raises InputError if a part is missing or damaged, or does not fit the others.
+    """
+    folder = Path(folder)
+    described = described_join(folder)
+    try:
+        weights = load_file(folder / "join.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(folder, in_one_line(error)) from None
+    text = load_text_encoder(folder / "bert")
+    bert = bert_of(text)
+    try:
+        model = SingleStream(
+            bert,
+            text.tokenizer,
+            join(bert, **described["options"]),
+            described["early"],
+            described.get("regions_from"),
+        )
+        of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
+        model.load_state_dict(of_text | weights)
+    except (RuntimeError, TypeError, ValueError) as error:  # its options' own are InputErrors
+        raise InputError(
+            f"{folder}: the join does not fit the BERT beside it ({in_one_line(error)})"
+        ) from None
+    return model

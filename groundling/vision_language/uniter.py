@@ -1,0 +1,306 @@
+"""UNITER (Chen et al. 2020): join, heads and pre-training. Release: ChenRocks/UNITER."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BertModel, PreTrainedTokenizerBase
+
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.batch import Batch, Encoded, Example, needed, sent
+from groundling.core.errors import InputError
+from groundling.data.samples import TextInput
+from groundling.data.text.parts import PartInput
+from groundling.models.join import Join, add_types, fresh
+from groundling.models.task_heads import (
+    EachRegionTransformed,
+    ImagesApart,
+    Reading,
+    TaskHead,
+    answer,
+    block,
+)
+from groundling.objectives import Given, Objective
+from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.vision_language import Design, Phase
+from groundling.vision_language.released_weights import BERT, Names
+from groundling.vision_language.single_stream import SingleStream
+
+PERSONS = tuple(f"person_{number}" for number in range(81))
+"""Words that VCR adds: what a tag that names a person becomes, by its number; other tags stay names of classes.
+
+Found in the preprocessing that the authors' repository held before its release; the released code has their number
+(ChenRocks/UNITER, train_vcr.py) and the name of the texts' folder, `vcr_train_w_obj_ids_base-cased.db`.
+"""
+VCR_TYPES = 3
+"""Segments of VCR's texts: question, answer, rationale."""
+
+
+class UniterJoin(Join):
+    """LN(LN(projected feature) + LN(projected box) + segment), beside BERT's embedded text (Section 3.1).
+
+    The box is x1, y1, x2, y2, width, height and their product. With regions, a piece of text `i` has segment
+    `text_types[i]` and a region of image `j` segment `image_types[j]` of BERT's own table (release; VCR: text types
+    (0, 2, 3), see `for_vcr`; NLVR2: image types (1, 2), with rows appended by `add_types`); without regions
+    segments are BERT's, but those of VCR stay. A hidden region's features are a learned vector.
+    """
+
+    kind = "uniter"
+    tied = False
+    separators_follow = True
+    """VCR: a [SEP] has the segment of what follows it; with False of what it closes (release, second stage alone)."""
+
+    def __init__(
+        self,
+        bert: BertModel,
+        width: int = 2048,
+        text_types: Sequence[int] = (0, 0),
+        image_types: Sequence[int] = (1,),
+    ) -> None:
+        """Raises InputError if the BERT has too few segments."""
+        super().__init__(width, text_types=list(text_types), image_types=list(image_types))
+        hidden = bert.config.hidden_size
+        segments = bert.config.type_vocab_size
+        if max(*text_types, *image_types) >= segments:
+            raise InputError(
+                f"segments {text_types}, {image_types}: this BERT has {segments}; `add_types` appends some"
+            )
+        self.text_types = list(text_types)
+        self.image_types = list(image_types)
+        self.feature = nn.Linear(width, hidden)
+        self.box = nn.Linear(7, hidden)
+        fresh(self)
+        self.feature_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.box_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        # The authors' table; row 0, for regions that are not hidden, is zero there and never read here.
+        self.mask = nn.Embedding(2, width, padding_idx=0)
+        nn.init.normal_(self.mask.weight.detach()[1:], std=0.02)
+
+    def table(self) -> Tensor:
+        """The feature Linear's weight (H, D), to whose transpose UNITER's feature regression is tied."""
+        return self.feature.weight
+
+    def see(self, images: int, bert: BertModel) -> None:
+        """Later images get rows of their own in BERT's table, which start as the first one's (release, nlvr2)."""
+        more = images - len(self.image_types)
+        if more <= 0:
+            return
+        first = bert.config.type_vocab_size
+        add_types(bert, [self.image_types[0]] * more)
+        self.image_types = [*self.image_types, *range(first, first + more)]
+        self.options["image_types"] = self.image_types
+
+    def texts(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TextInput:
+        """VCR's parts, if the join has segments for them."""
+        if len(self.text_types) < VCR_TYPES:
+            return super().texts(tokenizer, max_length)
+        there = tokenizer.get_vocab()
+        persons = {number: there[word] for number, word in enumerate(PERSONS) if word in there}
+        return PartInput(
+            tokenizer, max_length, persons, len(self.text_types), self.separators_follow
+        )
+
+    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Text (N, T, H) and regions (N, R, H)."""
+        tokens = needed(batch.text, "text", "a UNITER")
+        regions = batch.regions
+        types = tokens.types
+        if tokens.part is not None:
+            types = sent(torch.tensor(self.text_types), types.device)[tokens.part]
+        elif regions is not None:
+            types = sent(torch.tensor(self.text_types), types.device)[types]
+        text = embeddings(inputs_embeds=words, token_type_ids=types)
+        if regions is None:
+            return text, text[:, :0]
+        features = self.features(batch, regions, self.mask.weight[1])
+        sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
+        box = torch.cat([regions.boxes, sides, sides.prod(-1, keepdim=True)], -1)
+        segment = embeddings.token_type_embeddings(self.segments(batch, self.image_types))
+        looks = self.feature_norm(self.feature(features)) + self.box_norm(self.box(box)) + segment
+        return text, embeddings.dropout(self.norm(looks))
+
+
+def uniter(
+    bert: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
+    width: int = 2048,
+    text_types: Sequence[int] = (0, 0),
+    image_types: Sequence[int] = (1,),
+) -> SingleStream:
+    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `for_vcr` afterwards for VCR."""
+    return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
+
+
+def ready_for_vcr(
+    model: SingleStream, examples: Sequence[Example], pretraining: bool = False
+) -> None:
+    """`for_vcr`, if the examples say what the objects of their images are.
+
+    In fine-tuning a [SEP] has the segment of the part that follows (release, data/vcr.py), in pre-training of the part
+    that it closes (data/pretrain_vcr.py). Raises InputError for another model.
+    """
+    join = _uniter_join(model)
+    join.separators_follow = not pretraining
+    if any(example.names for example in examples):
+        for_vcr(model)
+
+
+def for_vcr(model: SingleStream) -> None:
+    """Give a UNITER what it reads VCR with: segments for answer and rationale, and words for persons.
+
+    Both segments start as the first text's, the words at random (release, model/vcr.py and model/pretrain_vcr.py),
+    unless `load_released_weights` fills them. What it has already stays. Raises InputError for another model.
+    """
+    join = _uniter_join(model)
+    if len(join.text_types) >= VCR_TYPES:
+        return
+    bert = model.text.encoder
+    first = bert.config.type_vocab_size
+    add_types(bert, [join.text_types[0]] * (VCR_TYPES - 1))
+    join.text_types = [join.text_types[0], *range(first, first + VCR_TYPES - 1)]
+    join.options["text_types"] = join.text_types
+    model.learn(PERSONS)
+
+
+def _uniter_join(model: SingleStream) -> UniterJoin:
+    if not isinstance(model.join, UniterJoin):
+        raise InputError(f"expected a UNITER, found a {model.join.kind} model")
+    return model.join
+
+
+class _PooledTwiceAsWide(TaskHead):
+    """Pooler, Linear of twice the width, activation, LayerNorm, Linear; no dropout (release)."""
+
+    activation: type[nn.Module] = nn.GELU
+
+    def __init__(self, reading: Reading) -> None:
+        """Raises InputError if the model has no pooler."""
+        super().__init__()
+        width = reading.sizes.pooled
+        if not width:
+            raise InputError("UNITER's heads read BERT's pooler, and this BERT has none")
+        self.between = block(width, 2 * width, self.activation())
+        self.classify = answer(2 * width, self.trained_on(reading.form).outputs)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, outputs) of the pooled first position."""
+        pooled = needed(encoded.pooled, "pooled", "a UNITER head")
+        outputs: Tensor = self.classify(self.between(pooled))
+        return outputs
+
+
+class AnswerByItself(_PooledTwiceAsWide):
+    """VQA and SNLI-VE: every answer by itself, with binary cross-entropy (release, model/vqa.py, model/ve.py)."""
+
+    loss = "bce"
+
+
+class ChoiceRightOrWrong(_PooledTwiceAsWide):
+    """VCR: with ReLU; two outputs a choice, wrong and right, each pair with a cross-entropy (release, model/vcr.py)."""
+
+    loss = "each"
+    activation = nn.ReLU
+
+
+class RegionAmongAll(EachRegionTransformed):
+    """RefCOCO+: Linear, GELU, LayerNorm, Linear; one softmax over the regions (release, model/re.py)."""
+
+    loss = "ce"
+    norm = True
+
+    def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
+        """`dropout` before the last Linear, of which the release has none."""
+        super().__init__(reading, dropout)
+
+
+def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
+    """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2).
+
+    On a task's own texts without the matching (release, pretrain_vcr.py and its configurations).
+    """
+    sizes = given.sizes
+    chosen: list[Objective] = [masked_lm(given)]
+    if not config.task:
+        chosen.append(SentenceImage(sizes, alignment=0.1))
+    # The release takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
+    weight = 1 / sizes.regions
+    chosen.append(
+        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=weight)
+    )
+    if sizes.classes and config.region_classes != "none":
+        chosen.append(
+            MaskedRegions(sizes, kind=config.region_classes, keep=0.0, least=1, norm=True)
+        )
+    return chosen
+
+
+REGRESSION = "regress_regions"
+CLASSES = ("masked_regions", "hard_regions")
+
+DESIGN = Design(
+    name="uniter",
+    join=UniterJoin,
+    build=uniter,
+    # In-domain ratios of the release: itm 2, mlm 2, mrfr 1, mrc 1; one of them per optimizer step.
+    phase=Phase(
+        objectives,
+        mix=(
+            (2, ("sentence_image",)),
+            (2, ("masked_lm",)),
+            (1, (REGRESSION,)),
+            (1, CLASSES),
+        ),
+    ),
+    # Second stage of the release, base (config/pretrain-vcr-base-4gpu.json); the large model's is 10, 1, 1.
+    task_phase=Phase(
+        objectives,
+        mix=((2, ("masked_lm",)), (1, (REGRESSION,)), (1, CLASSES)),
+        tags=True,
+    ),
+    ready=ready_for_vcr,
+    heads={
+        "vqa": AnswerByItself,
+        "snli-ve": AnswerByItself,
+        "vcr": ChoiceRightOrWrong,
+        "vcr/answer": ChoiceRightOrWrong,
+        "vcr/rationale": ChoiceRightOrWrong,
+        "refcoco+": RegionAmongAll,
+        "nlvr2": ImagesApart,
+    },
+    vocabulary="bert-base-cased",
+)
+
+RELEASED = Names(
+    outer=("module.", "bert.", "uniter."),
+    renamed={
+        "img_embeddings.img_linear.": "join.feature.",
+        "img_embeddings.img_layer_norm.": "join.feature_norm.",
+        "img_embeddings.pos_linear.": "join.box.",
+        "img_embeddings.pos_layer_norm.": "join.box_norm.",
+        "img_embeddings.mask_embedding.": "join.mask.",
+        "img_embeddings.LayerNorm.": "join.norm.",
+        **BERT,
+    },
+    dropped=(
+        "cls.",
+        "feat_regress.",
+        "region_classifier.",
+        "itm_output.",
+        "vqa_output.",
+        "vcr_output.",
+        "re_output.",
+        "rank_output.",
+        "nlvr2_output.",
+        "attn1.",
+        "attn2.",
+        "attn_pool.",
+        "fc.",
+    ),
+)
+"""What the authors' checkpoints call the weights; `load_released_weights` reads them."""

@@ -1,0 +1,256 @@
+"""VisualBERT (Li et al. 2019/2020): join, heads and pre-training. Release: uclanlp/visualbert."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
+
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.batch import Batch, Encoded, Example, needed
+from groundling.core.errors import InputError
+from groundling.models.join import Join, Look, fresh
+from groundling.models.kinds import Kind
+from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.task_heads import MaskWord, Reading, answer
+from groundling.objectives import Given, Objective
+from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.vision_language import Design, Phase
+from groundling.vision_language.released_weights import BERT, Names, load_released_weights
+from groundling.vision_language.single_stream import SingleStream
+
+REDUCED = 512
+"""Width of R2C's regions in VisualBERT's release."""
+CLASS_WIDTH = 128
+"""Width of the embedding of a region's class."""
+CHANNELS = 32
+"""Channels of the last stage's input that segments are added to, or all of a smaller CNN's."""
+
+
+class R2CRegions(nn.Module):
+    """Features and classes of regions to 512 numbers: an embedding of the class, dropout, a Linear, ReLU.
+
+    All of it starts as PyTorch's own does (rowanz/r2c, utils/detector.py).
+    """
+
+    def __init__(self, width: int, classes: int, pixels: bool) -> None:
+        """With `pixels` it also has the convolution that shows the CNN an object's segment."""
+        super().__init__()
+        self.classes = nn.Parameter(torch.randn(classes, CLASS_WIDTH))
+        linear = nn.Linear(width + CLASS_WIDTH, REDUCED)
+        self.reduce = nn.Sequential(nn.Dropout(0.1), linear, nn.ReLU())
+        self.segments: nn.Conv2d | None = None
+        if pixels:
+            self.segments = nn.Conv2d(1, CHANNELS, kernel_size=3, stride=2, padding=1)
+
+    def forward(self, features: Tensor, classes: Tensor) -> Tensor:
+        """(N, R, 512) of features (N, R, D) and distributions over classes (N, R, C)."""
+        reduced: Tensor = self.reduce(torch.cat([features, classes @ self.classes], -1))
+        return reduced
+
+
+class VisualBertJoin(Join):
+    """A projected feature + visual segment + visual position, under BERT's own LayerNorm (Appendix A).
+
+    Segment and position tables are the regions' own and start as copies of BERT's. As in the release the position is
+    always 0, and where pieces of the text name a region (VCR), the mean of the mentions' text positions is added to it
+    (paper: their sum alone). The segment is the number of the image (NLVR2), 0 for a single one; HF's default is 1.
+    With `boxes`, x1, y1, x2, y2, width and height are appended to the features (release: Flickr30k).
+
+    With `classes`, regions are R2C's (release: VCR; rowanz/r2c, utils/detector.py): the whole image is one of them, and
+    512 numbers are made of the features and of an embedding of the region's class. With `pixels` the CNN's last stage
+    also reads the object's segment, which a convolution adds to its first 32 channels.
+    """
+
+    kind = "visualbert"
+    from_pixels = Look(bins=7, dilation=1)
+
+    def __init__(
+        self,
+        bert: BertModel,
+        width: int = 2048,
+        boxes: bool = False,
+        classes: int = 0,
+        pixels: bool = False,
+    ) -> None:
+        """`width` of the stored features, without the six numbers of a box; `classes` of regions, 0: not read."""
+        super().__init__(width, boxes=boxes, classes=classes, pixels=pixels)
+        self.boxes = boxes
+        self.whole = bool(classes)
+        reduced = REDUCED if classes else width
+        self.projection = nn.Linear(reduced + 6 * boxes, bert.config.hidden_size)
+        fresh(self)
+        self.r2c = R2CRegions(width, classes, pixels) if classes else None
+        self.position = deepcopy(bert.embeddings.position_embeddings)
+        self.segment = deepcopy(bert.embeddings.token_type_embeddings)
+
+    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Text (N, T, H) and regions (N, R, H)."""
+        tokens = needed(batch.text, "text", "a VisualBERT")
+        text = embeddings(inputs_embeds=words, token_type_ids=tokens.types)
+        regions = batch.regions
+        if regions is None:
+            return text, text[:, :0]
+        features = self.features(batch, regions)
+        if self.r2c is not None:
+            classes = needed(regions.classes, "regions.classes", "a VisualBERT made for classes")
+            expected = len(self.r2c.classes)
+            if classes.shape[-1] != expected:
+                raise InputError(
+                    f"regions have {classes.shape[-1]} classes; this visualbert model embeds {expected}"
+                )
+            features = self.r2c(features, classes)
+        if self.boxes:
+            sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
+            features = torch.cat([features, regions.boxes, sides], -1)
+        segment = self.segment(self.segments(batch, range(self.segment.num_embeddings)))
+        looks = self.projection(features) + segment + self.position.weight[0]
+        if tokens.region is not None:
+            positions = embeddings.position_embeddings.weight[: text.shape[1]]
+            looks = looks + _mentions(tokens.region, tokens.word, looks.shape[1]) @ positions
+        return text, embeddings.dropout(embeddings.LayerNorm(looks))
+
+    def inside(self, states: Tensor, cover: Tensor) -> Tensor:
+        """States (R, C, 7, 7) with the segments (R, 14, 14) in their first channels."""
+        if self.r2c is None or self.r2c.segments is None:
+            return states
+        added = self.r2c.segments(cover[:, None].to(states) - 0.5)
+        return states + F.pad(added, (0, 0, 0, 0, 0, states.shape[1] - added.shape[1]))
+
+
+def _mentions(region: Tensor, word: Tensor, count: int) -> Tensor:
+    """Weights (N, R, T) of pieces for the regions they name: equal over a region's mentions, of sum 1 (0 if none)."""
+    # A mention counts at its first piece.
+    again = (region[:, 1:] == region[:, :-1]) & (word[:, 1:] == word[:, :-1])
+    first = ~F.pad(again, (1, 0))
+    named = F.one_hot(region + 1, count + 1)[..., 1:].transpose(1, 2) * first[:, None]
+    return named / named.sum(-1, keepdim=True).clamp(min=1)
+
+
+def visualbert(
+    bert: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
+    width: int = 2048,
+    boxes: bool = False,
+    early: bool = True,
+    classes: int = 0,
+    pixels: bool = False,
+) -> SingleStream:
+    """VisualBERT from a BERT: uncased, region features `width` wide (NLVR2 1024); options as its join has them."""
+    join = VisualBertJoin(bert, width, boxes, classes, pixels)
+    return SingleStream(bert, tokenizer, join, early)
+
+
+class MaskedAnswer(MaskWord):
+    """VQA: dropout and one Linear at a [MASK] behind the question; Kullback-Leibler divergence (release, vqa model)."""
+
+    loss = "kl"
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the Linear."""
+        super().__init__(reading)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = answer(reading.sizes.text, reading.outputs)
+
+    def ask(self, example: Example) -> Example:
+        """The question with a [MASK] behind it."""
+        return replace(example, text=f"{example.text} {self.mask}", cue=self.mask)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, outputs) of the state at the [MASK]."""
+        outputs: Tensor = self.classify(self.dropout(self.at_mask(encoded, batch)))
+        return outputs
+
+
+def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
+    """Masked LM with the image and, on captions, sentence-image prediction (Appendix A).
+
+    On a task's own texts the same head may tell right from wrong ones (release: NLVR2 and VCR).
+    """
+    chosen: list[Objective] = [masked_lm(given)]
+    # Ablation C4 leaves it out; the paper's task-specific phase has masked LM alone.
+    has_labels = not config.task or config.task_answers == "judged"
+    if config.sentence_image and has_labels:
+        chosen.append(SentenceImage(given.sizes, swap=False))
+    return chosen
+
+
+DESIGN = Design(
+    name="visualbert",
+    join=VisualBertJoin,
+    build=visualbert,
+    phase=Phase(objectives, pairs=True),
+    task_phase=Phase(objectives, tags=True, judged=True),
+    heads={"vqa": MaskedAnswer},
+    vocabulary="bert-base-uncased",
+)
+
+RELEASED = Names(
+    # Of processes, of HF's model with heads, of the authors' models.
+    outer=("module.", "visual_bert.", "bert.", "bert."),
+    renamed={
+        "embeddings.projection.": "join.projection.",
+        "embeddings.position_embeddings_visual.": "join.position.",
+        "embeddings.token_type_embeddings_visual.": "join.segment.",
+        "embeddings.visual_projection.": "join.projection.",  # HF's
+        "embeddings.visual_position_embeddings.": "join.position.",
+        "embeddings.visual_token_type_embeddings.": "join.segment.",
+        "additional_layer.": "fusion.",
+        **BERT,
+    },
+    dropped=(
+        "cls.",
+        "classifier.",
+        "flickr_attention.",
+        "attention.",
+        "detector.",
+        "embeddings.position_ids",
+    ),
+)
+"""What the authors' checkpoints and Hugging Face's call the weights; `load_released_weights` reads them."""
+
+SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+"""What the configurations of VisualBERT and BERT have in common, but for the id of padding (HF: 1 and 0)."""
+
+
+def load_hf_visualbert(folder: str | Path, tokenizer: str | Path | None = None) -> SingleStream:
+    """A `SingleStream` from a VisualBERT folder of transformers; without a tokenizer in it, give BERT's, uncased.
+
+    Raises InputError if the weights do not fit.
+    """
+    config = load_config(folder)
+    every = config.to_dict()
+    bert = BertModel(BertConfig(**{name: every[name] for name in SHARED}))
+    words = load_tokenizer(tokenizer or folder)
+    early = not config.bypass_transformer
+    model = visualbert(bert, words, config.visual_embedding_dim, early=early)
+    load_released_weights(model, folder, RELEASED)
+    return model.eval()
+
+
+def _is_visualbert(source: str) -> bool:
+    has_config = (Path(source) / "config.json").exists()
+    return has_config and load_config(source).model_type == "visual_bert"
+
+
+HF = Kind("VisualBERT of transformers", _is_visualbert, load_hf_visualbert)

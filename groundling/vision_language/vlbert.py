@@ -1,0 +1,379 @@
+"""VL-BERT (Su et al. 2020): join, heads and pre-training. Release: jackroos/VL-BERT."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BertModel, PreTrainedTokenizerBase
+
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.batch import Batch, Encoded, Example, Regions, Tags, Tokens, needed
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Classify, Form, Pick
+from groundling.core.keyed import generator
+from groundling.data.text.words import rewritten
+from groundling.models.join import Join, Look, add_types
+from groundling.models.task_heads import (
+    EachRegionTransformed,
+    FirstPosition,
+    ImagesApart,
+    MaskWord,
+    Reading,
+    answer,
+    block,
+)
+from groundling.objectives import Given, Objective
+from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.vision_language import Design, Phase
+from groundling.vision_language.released_weights import Names
+from groundling.vision_language.single_stream import SingleStream
+
+
+def sinusoids(boxes: Tensor) -> Tensor:
+    """VL-BERT's embedding of boxes (N, R, 4) as 2048 numbers; centre, width and height as percentages.
+
+    For each of the four, 256 sines and 256 cosines of the number over 1000^(k / 256), as in the release. The paper
+    (Section 3.2) takes normalised corners.
+    """
+    first = boxes[..., :2]
+    second = boxes[..., 2:]
+    places = 100 * torch.cat([(first + second) / 2, second - first], -1)
+    divisors = 1000 ** (torch.arange(256, device=boxes.device, dtype=boxes.dtype) / 256)
+    angles = places[..., None] / divisors  # (N, R, 4, 256)
+    return torch.cat([angles.sin(), angles.cos()], -1).flatten(-2)
+
+
+class VLBertJoin(Join):
+    """Every piece is a word + what it sees, every region an [IMG] + what it is, then [END] (Section 3.2).
+
+    A piece sees the whole image, which must be among the row's regions, or the region that it names (VCR); of a row
+    without regions, a learned vector (text-only pre-training). What a region is comes from its geometry and appearance,
+    through two LayerNorms whose gains start at 0: the model begins as BERT. All regions share the position after the
+    text, [END] has the one after that (release). Hidden regions get learned vectors in place of appearance and [IMG]
+    (release, pre-computed features); with `pixels`, where they are hidden in the picture already, of [IMG] alone
+    (release, end to end). Segment 2, of regions and [END], is a third row of BERT's own table. Boxes end at their last
+    pixel: the whole image is W - 1 by H - 1 (release).
+    """
+
+    kind = "vlbert"
+    from_pixels = Look(bins=14, dilation=2)
+    after = 2
+    whole = True
+    last_pixel = True
+
+    def __init__(self, bert: BertModel, width: int = 2048, pixels: bool = False) -> None:
+        """Raises InputError if the BERT has fewer than three segments."""
+        super().__init__(width, pixels=pixels)
+        hidden = bert.config.hidden_size
+        segments = bert.config.type_vocab_size
+        if segments < 3:
+            raise InputError(
+                f"VL-BERT needs 3 segments, this BERT has {segments}; `add_types` appends one"
+            )
+        self.dropout = nn.Dropout(bert.config.hidden_dropout_prob)
+        self.visual = nn.Linear(
+            2048 + width, hidden
+        )  # keeps PyTorch's own initialisation (release)
+        self.norm_text = nn.LayerNorm(hidden, eps=1e-12)
+        self.norm_region = nn.LayerNorm(hidden, eps=1e-12)
+        nn.init.zeros_(self.norm_text.weight)
+        nn.init.zeros_(self.norm_region.weight)
+        self.image_word = _vector(hidden)
+        self.mask_word = _vector(hidden)
+        self.end = _vector(hidden)
+        self.no_image = _vector(hidden)
+        self.mask_visual = None if pixels else nn.Parameter(torch.zeros(1, width))
+
+    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Text (N, T, H), and regions with [END] (N, R + 1, H)."""
+        tokens = needed(batch.text, "text", "a VL-BERT")
+        rows, pieces = tokens.ids.shape
+        after_text = tokens.mask.sum(
+            1, keepdim=True
+        )  # (N, 1): the first place after the row's own text
+        seen = self.no_image.expand(rows, pieces, -1)
+        rest = self.end.expand(rows, 1, -1)
+        places = after_text + 1
+        regions = batch.regions
+        if regions is not None:
+            looks = self._looks(batch, regions)
+            _check_whole(batch.host)
+            chosen = self._seen(tokens, regions)[..., None].expand(-1, -1, looks.shape[-1])
+            has_regions = regions.mask.any(1)[:, None, None]
+            seen = torch.where(has_regions, looks.gather(1, chosen), seen)
+            rest = torch.cat([self._names(regions) + self.norm_region(looks), rest], 1)
+            places = torch.cat([after_text.expand(regions.mask.shape), places], 1)
+        text = embeddings(inputs_embeds=words + self.norm_text(seen), token_type_ids=tokens.types)
+        segment = torch.full_like(places, 2)
+        return text, embeddings(inputs_embeds=rest, position_ids=places, token_type_ids=segment)
+
+    def seen(self, states: Tensor, cover: Tensor) -> Tensor:
+        """Zero outside the object, in a map (R, D, 14, 14)."""
+        return states * cover[:, None]
+
+    def _looks(self, batch: Batch, regions: Regions) -> Tensor:
+        """What each region is (N, R, H), from geometry and appearance."""
+        appearance = self.features(batch, regions, self.mask_visual)
+        both = torch.cat([sinusoids(regions.boxes), appearance], -1)
+        looks: Tensor = self.visual(self.dropout(both))
+        return looks.relu()
+
+    def _names(self, regions: Regions) -> Tensor:
+        """[IMG], or the learned word of a hidden region; (N, R, H) or (1, H) where none is hidden."""
+        if regions.masked is None:
+            return self.image_word
+        return torch.where(regions.masked[..., None], self.mask_word, self.image_word)
+
+    def _seen(self, tokens: Tokens, regions: Regions) -> Tensor:
+        """The region (N, T) that each piece of the text sees."""
+        whole = regions.whole & regions.mask
+        first = whole.int().argmax(1, keepdim=True).expand(tokens.ids.shape)
+        if tokens.region is None:
+            return first
+        return torch.where(tokens.region >= 0, tokens.region, first)
+
+
+# It asks what the batch holds, on which no compiled pass may depend.
+@torch.compiler.disable
+def _check_whole(batch: Batch) -> None:
+    """Raises InputError if a row has regions, but not the whole image as one."""
+    regions = needed(batch.regions, "regions", "a VL-BERT")
+    whole = regions.whole & regions.mask
+    if (regions.mask.any(1) & ~whole.any(1)).any():
+        raise InputError(
+            "VL-BERT reads the whole image as a region; a sample of this data has regions, but not it"
+        )
+
+
+def _vector(width: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(1, width) * 0.02)
+
+
+def vlbert(
+    bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048, pixels: bool = False
+) -> SingleStream:
+    """VL-BERT from a BERT, whose segment table gets a third, random row, in place: uncased."""
+    missing = max(0, 3 - bert.config.type_vocab_size)
+    add_types(bert, [None] * missing)
+    return SingleStream(bert, tokenizer, VLBertJoin(bert, width, pixels))
+
+
+class MaskedAnswer(MaskWord):
+    """VQA: the masked-LM head's transform at a [MASK] as second text; binary cross-entropy (release, vqa)."""
+
+    loss = "bce"
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """The last Linear starts with the mean word embedding of each answer's pieces (release)."""
+        super().__init__(reading)
+        width = reading.sizes.text
+        self.between = block(width, width, nn.GELU())
+        self.dropout = nn.Dropout(dropout)
+        self.classify = answer(width, reading.outputs)
+        if reading.table is not None and isinstance(reading.form, Answer):
+            rows = answer_rows(reading.form.labels, reading, reading.table.detach())
+            self.classify.weight.data.copy_(rows)
+
+    def ask(self, example: Example) -> Example:
+        """The question, with a [MASK] as second text."""
+        return replace(example, pair=self.mask, cue=self.mask)
+
+    def starts(self) -> list[tuple[nn.Module, str]]:
+        """The transform of the masked-LM head: that of pre-training, or BERT's own."""
+        return [
+            (self.between[0], "masked_lm.head.dense"),
+            (self.between[2], "masked_lm.head.norm"),
+        ]
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(N, outputs) of the state at the [MASK]."""
+        states = self.between(self.at_mask(encoded, batch))
+        outputs: Tensor = self.classify(self.dropout(states))
+        return outputs
+
+
+def answer_rows(answers: Sequence[str], reading: Reading, table: Tensor) -> Tensor:
+    """Of each answer (outputs, E), the mean of its pieces' rows of `table` (vocabulary, E); zeros if it has none."""
+    tokenizer = needed(reading.tokenizer, "tokenizer", "a head that starts from words")
+    pieces: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+    return torch.stack(
+        [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in pieces]
+    )
+
+
+NAMES = (
+    "Casey",
+    "Riley",
+    "Jessie",
+    "Jackie",
+    "Avery",
+    "Jaime",
+    "Peyton",
+    "Kerry",
+    "Jody",
+    "Kendall",
+    "Frankie",
+    "Pat",
+    "Quinn",
+)
+"""What persons are called on VCR, one after the other (release, vcr/data/datasets/vcr.py)."""
+
+
+class ChoiceByItself(FirstPosition):
+    """VCR: pooler, dropout, one Linear; every choice by itself, with binary cross-entropy (release, vcr).
+
+    The mean is over choices. Persons have names from a list that goes round; the release goes on where the item before
+    stopped, so that an item has other names in every epoch, and here each item starts at a place of its own.
+    """
+
+    loss = "bce"
+    turns_words = False  # the release does not, although it mirrors the pictures
+    segments = True
+
+    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+        """`dropout` before the last Linear, which starts as Xavier's (release)."""
+        super().__init__(reading, dropout)
+        nn.init.xavier_uniform_(self.classify.weight)
+
+    def ask(self, example: Example) -> Example:
+        """The example with other names of persons; things keep the name of their class.
+
+        Persons stand first among VCR's objects, so that an object's number tells which person it is.
+        """
+        start = int(generator("vlbert", "names", example.id).integers(len(NAMES)))
+        texts = (example.text, *example.choices)
+        tags_of = (example.tags, *(example.choice_tags or ((),) * len(example.choices)))
+        lists = example.lists or ((),) * len(texts)
+        each = zip(texts, tags_of, lists, strict=True)
+        (text, tags), *choices = (_renamed(*one, start) for one in each)
+        return replace(
+            example,
+            text=text,
+            tags=tags,
+            choices=tuple(choice for choice, _ in choices),
+            choice_tags=tuple(its_tags for _, its_tags in choices) if example.choice_tags else (),
+            breaks=(),  # parts are UNITER's, and these places no longer fit
+            lists=(),  # nor do these
+        )
+
+    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+        """Choices, if each is scored by itself."""
+        by_itself = isinstance(form, Classify) and form.kind == "bce"
+        return len(labels) * choices if by_itself else len(labels)
+
+
+def _renamed(text: str, tags: Tags, going_on: Collection[int], first: int) -> tuple[str, Tags]:
+    """A text in which person 0 has the name number `first`, and "and" stands between the objects of a list.
+
+    `going_on` is where tags begin that are not the first of their list (release, vcr/data/datasets/vcr.py).
+    """
+    changes = []
+    for start, stop, number in tags:
+        if start in going_on:
+            changes.append((start, start, "and "))
+        if text[start].isupper():  # classes of things are lower-case
+            changes.append((start, stop, NAMES[(first + number) % len(NAMES)]))
+    return rewritten(text, changes, tags)
+
+
+class RegionByItself(EachRegionTransformed):
+    """RefCOCO+: the region head's first layer, one Linear; binary cross-entropy (release, refcoco).
+
+    The mean is over all regions of a batch, the whole image among them, and there is no dropout (release, refcoco/
+    modules/resnet_vlbert_for_refcoco.py and cfgs/refcoco, CLASSIFIER_DROPOUT).
+    """
+
+    loss = "bce"
+    norm = False
+
+    def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
+        """`dropout` before the last Linear; both Linears start as Xavier's (release)."""
+        super().__init__(reading, dropout)
+        for linear in (self.between[0], self.classify):
+            nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
+
+    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+        """Regions, if each is scored by itself."""
+        by_itself = isinstance(form, Pick) and form.kind == "bce"
+        return int((labels >= 0).sum()) if by_itself else len(labels)
+
+
+def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
+    """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
+
+    Raises InputError if the regions have no classes and nobody said that they need none.
+    """
+    chosen: list[Objective] = [masked_lm(given, whole_word=True)]
+    if config.related:
+        chosen.append(SentenceImage(given.sizes))
+    if config.region_classes == "none":
+        return chosen
+    if not given.sizes.classes:
+        raise InputError(
+            "VL-BERT predicts the classes of masked regions, and this store has none; make it with a detector or "
+            "annotated boxes, or pass --region-classes none to pre-train on masked words alone"
+        )
+    chosen.append(MaskedRegions(given.sizes, kind=config.region_classes))
+    return chosen
+
+
+DESIGN = Design(
+    name="vlbert",
+    join=VLBertJoin,
+    build=vlbert,
+    phase=Phase(objectives),
+    heads={
+        "vqa": MaskedAnswer,
+        "vcr": ChoiceByItself,
+        "vcr/answer": ChoiceByItself,
+        "vcr/rationale": ChoiceByItself,
+        "refcoco+": RegionByItself,
+        # Not in the release; regions do not tell which image they are from, so the images are read apart.
+        "nlvr2": ImagesApart,
+    },
+    beside={
+        "vcr": ("region_classes",),
+        "vcr/answer": ("region_classes",),
+        "vcr/rationale": ("region_classes",),
+    },
+    vocabulary="bert-base-uncased",
+)
+
+RELEASED = Names(
+    outer=("module.", "vlbert."),
+    renamed={
+        "word_embeddings.": "text.encoder.embeddings.word_embeddings.",
+        "position_embeddings.": "text.encoder.embeddings.position_embeddings.",
+        "token_type_embeddings.": "text.encoder.embeddings.token_type_embeddings.",
+        "embedding_LayerNorm.": "text.encoder.embeddings.LayerNorm.",
+        "encoder.": "text.encoder.encoder.",
+        "pooler.": "text.encoder.pooler.",
+        "end_embedding.weight": "join.end",
+        "visual_ln_text.": "join.norm_text.",
+        "visual_ln_object.": "join.norm_region.",
+        "image_feature_extractor.obj_downsample.1.": "join.visual.",
+        "object_linguistic_embeddings.weight": "join.image_word",
+        "object_mask_word_embedding.weight": "join.mask_word",
+        "object_mask_visual_embedding.weight": "join.mask_visual",
+        "aux_text_visual_embedding.weight": "join.no_image",
+    },
+    dropped=(
+        "mlm_head.",
+        "mvrc_head.",
+        "relationsip_head.",
+        "final_mlp.",
+        "image_feature_extractor.",
+    ),
+    optional=(
+        "join.mask_word",
+        "join.mask_visual",
+        "join.no_image",
+    ),  # each only of some pre-trainings
+)
+"""What the authors' checkpoints call the weights; `load_released_weights` reads them."""
