@@ -38,7 +38,9 @@ of its own, which gives a page."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
-        "groundling.core.batch": "Batch Tokens Regions Windows Aside Perturbation Sample Row RegionRow Example Gold collate",
+        "groundling.core.batch": (
+            "Batch Tokens Regions Windows Aside Perturbation Sample Row RegionRow Example Gold collate"
+        ),
     },
     "Encoded: all that a model says": {
         "groundling.core.batch": "Encoded Sizes",
@@ -57,7 +59,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.training.loop": "train",
         "groundling.training.evaluation": "evaluate Scores",
         "groundling.training.feed": "Source",
-        "groundling.settings": "TrainConfig",
+        "groundling.settings.training": "TrainConfig",
     },
     "Models and teachers": {
         "groundling.vision_language.loading": "load_student join_to",

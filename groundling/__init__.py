@@ -1,8 +1,8 @@
 """Give text encoders visual knowledge from CLIP, and measure whether they really got it.
 
 These names are all that most programs need. Commands are functions here, with their flags as keywords: `adapt`,
-`pretrain`, `finetune`, ... `train` is the loop below them, and `groundling.training.evaluation.evaluate` scores its models.
-Importing the package costs nothing: what a name stands for is imported when the name is first used.
+`pretrain`, `finetune`, ... `train` is the loop below them, and `groundling.training.evaluation.evaluate` scores its
+models. Importing the package costs nothing: what a name stands for is imported when the name is first used.
 """
 
 import importlib
@@ -58,7 +58,7 @@ PLACES = {
     "Sample": "groundling.core.batch",
     "Task": "groundling.tasks",
     "Teacher": "groundling.teachers",
-    "TrainConfig": "groundling.settings",
+    "TrainConfig": "groundling.settings.training",
     "load": "groundling.prediction",
     "look": "groundling.studies.attention.page",
     "show_regions": "groundling.vision.show",
@@ -75,11 +75,11 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in FUNCTIONS:
-        value = importlib.import_module(f"{__name__}.functions").function_of(name)
+        value = importlib.import_module(f"{__name__}.api").function_of(name)
     elif name in PLACES:
         value = vars(importlib.import_module(PLACES[name]))[name]
     else:
-        errors = importlib.import_module(f"{__name__}.errors")
+        errors = importlib.import_module(f"{__name__}.core.errors")
         hint = errors.nearest(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
         # Told by name alone: with the module, too, Python would add a guess of its own.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)

@@ -20,7 +20,8 @@ from pkgutil import iter_modules
 from typing import Annotated, Any, cast, get_type_hints
 from zipfile import BadZipFile
 
-from groundling import __version__, studies
+import groundling.studies
+from groundling import __version__
 from groundling.command import Command
 from groundling.core.documented import summary_of
 from groundling.core.errors import InputError, first_line, nearest
@@ -32,7 +33,7 @@ from groundling.settings.fields import flat
 def found() -> dict[str, Command]:
     """Every command that a folder `commands` holds, of the core and of the studies, by name."""
     names = ["groundling.commands"]
-    for study in sorted(one.name for one in iter_modules(studies.__path__) if one.ispkg):
+    for study in sorted(one.name for one in iter_modules(groundling.studies.__path__) if one.ispkg):
         names.append(f"groundling.studies.{study}.commands")
     every: dict[str, Command] = {}
     for package in map(importlib.import_module, names):

@@ -46,7 +46,7 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         Raises InputError for settings that are missing, out of their range, or do not go together, and for files,
         folders, models and columns that are not there.
         """
-        from groundling.recipes.checks.inputs import check_inputs
+        from groundling.checks.inputs import check_inputs
 
         # An `out` comes last.
         every = [
@@ -63,7 +63,7 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         if self.rules:
             _imported(self.rules)(*_own(values))
         for sharing in _shared(values):
-            from groundling.recipes.checks.sharing import check_sharing
+            from groundling.checks.sharing import check_sharing
 
             check_sharing(sharing, _own(values))
         for prefix, settings in every:
@@ -81,7 +81,7 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         own = _own(values)
         result = self.function()(*own)
         for sharing in _shared(values):
-            from groundling.recipes.push import share
+            from groundling.commands.push.run import share
 
             share(own[-1], sharing)
         return result

@@ -93,7 +93,7 @@ def _seeded() -> None:
 def processes():
     """A multiprocessing context whose processes start from one server that has imported everything, and run nothing."""
     context = multiprocessing.get_context("forkserver")
-    recipes = [f"groundling.recipes.{name}" for name in ("adapt", "finetune", "regions")]
+    recipes = [f"groundling.commands.{name}.run" for name in ("adapt", "finetune", "regions")]
     context.set_forkserver_preload(["toys", "homes", *recipes])
     here = Path(__file__).parent
     with pytest.MonkeyPatch.context() as patch:

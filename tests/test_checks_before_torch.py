@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import groundling
-from groundling import config
 from groundling.checks.inputs import INPUTS, check_inputs
 from groundling.checks.names import facts_of, offered
 from groundling.cli import COMMANDS
+from groundling.commands.finetune import FinetuneConfig
 from groundling.core.documented import fields_told
 from groundling.core.errors import InputError
 from groundling.core.find import instances
 from groundling.models import folders
 from groundling.objectives import Part
-from groundling.settings.fields import configured, flat
+from groundling.settings.fields import changed, configured, flat
 from groundling.training.inner_steps import InnerPart
 from groundling.vision_language import Design
 
@@ -179,7 +179,11 @@ def test_every_setting_that_names_a_file_is_looked_at() -> None:
 
 
 def test_names_are_read_from_the_source_as_they_are() -> None:
-    for folder, kind in (("objectives", Part), ("joins", Design), ("inner_steps", InnerPart)):
+    for folder, kind in (
+        ("objectives", Part),
+        ("vision_language", Design),
+        ("training.inner_steps", InnerPart),
+    ):
         there: dict[str, Any] = instances(folder, kind)
         assert set(offered(folder, kind.__name__)) == set(there)
     for name, part in instances("objectives", Part).items():
@@ -215,8 +219,8 @@ def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
 
 def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
     settings = configured(
-        config.FinetuneConfig, model="words:of:mine", kind="mine.average:KIND", data=str(place)
+        FinetuneConfig, model="words:of:mine", kind="mine.average:KIND", data=str(place)
     )
     check_inputs(settings)
     with pytest.raises(InputError, match="--model words:of:mine"):
-        check_inputs(config.changed(settings, kind=""))
+        check_inputs(changed(settings, kind=""))

@@ -18,10 +18,10 @@ from test_cli import flags_of
 
 import groundling
 from groundling import api as functions
-from groundling import config
 from groundling.api import command_of, spelt
 from groundling.cli import COMMANDS, main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING
 from groundling.core import batch
 from groundling.core.batch import Batch, Sizes, Tokens
 from groundling.core.documented import documented, fields_told, summary_of
@@ -197,7 +197,7 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
 
 def test_a_functions_defaults_are_its_commands() -> None:
     default = inspect.signature(groundling.finetune).parameters["epochs"].default
-    assert default == config.TUNING.epochs != TrainConfig().epochs
+    assert default == TUNING.epochs != TrainConfig().epochs
     assert functions.settings_of("finetune")[-1].default == "runs/finetune"
 
 
@@ -227,7 +227,11 @@ def make_api() -> ModuleType:
 def test_help_says_what_every_field_is(make_api: ModuleType) -> None:
     paths = {path for places in make_api.SECTIONS.values() for path in places}
     modules = [importlib.import_module(path) for path in sorted(paths)]
-    kinds = [kind for module in [config, *modules] for kind in public(module)]
+    places = {
+        type(one).__module__ for command in COMMANDS.values() for one in command.settings.values()
+    }
+    settings = [importlib.import_module(place) for place in sorted(places)]
+    kinds = [kind for module in [*settings, *modules] for kind in public(module)]
     assert {Batch, Tokens, Sizes, AdaptConfig, TrainConfig, groundling.Task} <= set(kinds)
     for kind in kinds:
         text = " ".join(inspect.getdoc(kind).split())

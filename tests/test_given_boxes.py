@@ -341,7 +341,10 @@ def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: P
         "refcocog/mattnet": ("val", "test"),
         "refcocog/google": ("val",),
     }.get(name, ("val", "testA", "testB"))
-    assert all(task.like in found_in("joins", Design)[kind].heads for kind in ("vlbert", "uniter"))
+    assert all(
+        task.like in found_in("vision_language", Design)[kind].heads
+        for kind in ("vlbert", "uniter")
+    )
 
 
 def test_learned_on_annotated_boxes_and_scored_on_detected_ones(

@@ -225,7 +225,9 @@ def test_regions_are_classified_by_their_best_class(
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))
     model = load_student(tmp_path / "model")
-    head = instances("joins", Design)[kind].heads["refcoco+"](Reading(model.sizes, Pick()))
+    head = instances("vision_language", Design)[kind].heads["refcoco+"](
+        Reading(model.sizes, Pick())
+    )
     assert [load_head(tmp_path / "model", layer, name) for layer, name in head.starts()] == [
         False,
         True,

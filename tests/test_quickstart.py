@@ -51,10 +51,10 @@ from functools import partial
 from pathlib import Path
 
 import groundling
-from groundling.config import QuickstartConfig
-from groundling.jobs import Job
-from groundling.recipes import quickstart as module
-from groundling.world import WorldConfig
+from groundling.studies.worlds.commands.quickstart import QuickstartConfig
+from groundling.runs.jobs import Job
+from groundling.studies.worlds import quickstart as module
+from groundling.studies.worlds.rendered import WorldConfig
 
 assert Path(groundling.__file__).is_relative_to({site!r}), groundling.__file__
 module.WorldConfig = partial(WorldConfig, **{sizes!r})
@@ -111,7 +111,7 @@ def test_from_nothing_to_the_report_and_again(
     # Once more: nothing is rendered or trained, the same table is shown.
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
     for place in ("teach", "adapt", "finetune"):
-        monkeypatch.setattr(f"groundling.recipes.{place}.train", never)
+        monkeypatch.setattr(f"groundling.commands.{place}.run.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
     monkeypatch.setattr("groundling.studies.worlds.encoder.BertModel", never)

@@ -318,15 +318,15 @@ def _writes(call: ast.Call) -> bool:
 
 
 WHOLE = {
-    "runs.py": "what sees to it",
-    "checkpoint.py": "into a folder that is renamed",
+    "runs/folder.py": "what sees to it",
+    "runs/checkpoints.py": "into a folder that is renamed",
     "data/shards.py": "into a file that is renamed",
-    "training.py": "a line more of a log; half a line at its end is none to a reader",
-    "recipes/adapt.py": "into a folder that is renamed",
-    "recipes/sweeping/text_stand_ins.py": "into a folder that is renamed",
+    "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
+    "commands/adapt/run.py": "into a folder that is renamed",
+    "studies/papers/text_stand_ins.py": "into a folder that is renamed",
     "models/adapters.py": "into a folder that is renamed",
     "models/sentence.py": "into a folder that is renamed",
-    "models/single_stream.py": "into a folder that is renamed",
+    "vision_language/single_stream.py": "into a folder that is renamed",
 }
 """Modules that write to files by their own hands, and why nobody finds half a file there."""
 

@@ -324,7 +324,9 @@ def test_heads_have_no_dropout_as_in_the_release(task: str) -> None:
     """model/vqa.py, ve.py, vcr.py and re.py: the layers of the encoder alone drop out."""
     form = {"vqa": Answer(("a", "b")), "refcoco+": Pick("regions", "ce")}.get(task)
     form = form or (Choose(("0", "1")) if task == "vcr" else Classify(("n", "y")))
-    head = named("joins", Design, "uniter").heads[task](Reading(tiny().sizes, form)).train()
+    head = (
+        named("vision_language", Design, "uniter").heads[task](Reading(tiny().sizes, form)).train()
+    )
     rates = [part.p for part in head.modules() if isinstance(part, torch.nn.Dropout)]
     assert not any(rates)
 
@@ -380,7 +382,7 @@ def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
     assert told == q_to_ar(*split, asked) and set(told) == {"Q->A", "QA->R", "Q->AR"}
 
 
-@pytest.mark.parametrize("kind", ["text", *instances("joins", Design)])
+@pytest.mark.parametrize("kind", ["text", *instances("vision_language", Design)])
 def test_every_model_learns_both_and_is_scored_in_one_run(
     kind: str, place: Path, tmp_path: Path
 ) -> None:

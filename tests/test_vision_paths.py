@@ -46,7 +46,7 @@ from groundling.vision_language import vlbert as vlberts
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.vlbert import answer_rows
 
-DESIGNS = instances("joins", Design)
+DESIGNS = instances("vision_language", Design)
 FOLDERS = {
     "vqa": "vqa",
     "nlvr2": "nlvr2",

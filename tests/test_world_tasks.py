@@ -436,7 +436,11 @@ def test_a_worlds_settings_import_nothing_heavy() -> None:
     code = (
         "import sys, groundling.{}; print(*({{'torch', 'transformers', 'PIL'}} & {{*sys.modules}}))"
     )
-    for module, heavy in (("config", ""), ("world", "PIL"), ("recipes.render", "PIL")):
+    for module, heavy in (
+        ("settings.fields", ""),
+        ("studies.worlds.rendered", "PIL"),
+        ("studies.worlds.render", "PIL"),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True
         )

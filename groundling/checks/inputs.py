@@ -6,7 +6,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groundling import config
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.compare import CompareConfig
+from groundling.commands.data_check import CheckConfig
+from groundling.commands.data_partition import PartitionConfig
+from groundling.commands.data_show import ShowConfig
+from groundling.commands.evaluate import EvaluateConfig
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.predict import PredictConfig
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.push import PushConfig
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.retrieve import RetrieveConfig
+from groundling.commands.sweep import SweepConfig
+from groundling.commands.teach import TeachConfig
+from groundling.commands.verdict import VerdictConfig
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside
 from groundling.data.captions.tables import check_told, header_of
@@ -15,6 +29,27 @@ from groundling.data.tables.own_rows import check_asked, check_columns, own_colu
 from groundling.data.tables.tables import TABLES, columns_of
 from groundling.models.folders import check_model
 from groundling.runs.folder import RESULT, read_json
+from groundling.settings.fields import flat
+from groundling.settings.inputs import CaptionColumns, OwnFile, RegionInput, Saved
+from groundling.settings.objectives import Targeted
+from groundling.studies.attention.commands.figures import FiguresConfig
+from groundling.studies.attention.commands.heads import HeadsConfig
+from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.commands.syntax import SyntaxConfig
+from groundling.studies.attention.settings import Attending
+from groundling.studies.clip_td.commands.data_shift import ShiftConfig
+from groundling.studies.clip_td.commands.ensemble import EnsembleConfig
+from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig
+from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.commands.pairs import PairsConfig
+from groundling.studies.knowledge.commands.winoground import WinogroundConfig
+from groundling.studies.worlds.commands.probe import ProbeConfig
+from groundling.studies.xdbert.commands.attention import AttentionConfig
+from groundling.studies.xdbert.commands.data_counts import CountsConfig
+from groundling.studies.xdbert.commands.grounded import GroundedConfig
+from groundling.studies.xdbert.commands.similarity import SimilarityConfig
 
 Check = Callable[[str, str], None]
 """Of a flag and one word of its value."""
@@ -84,68 +119,68 @@ def model_or_random(flag: str, word: str) -> None:
 REGIONS: Mapping[str, Check] = {"regions": named_path, "images": folder}
 
 INPUTS: Mapping[type, Mapping[str, Check]] = {
-    config.TeachConfig: {
+    TeachConfig: {
         **{"start": weights, "captions": path, "images": folder, "listing": file},
         **{"eval_listing": file, "eval_captions": path},
     },
-    config.AdaptConfig: {
+    AdaptConfig: {
         **{"student": weights, "teacher": weights, "text": weighted_path, "held": path},
         "retention": path,
     },
-    config.Targeted: {"teacher_images": folder, "teacher_text": model, "teacher_scorer": model},
-    config.RegionInput: REGIONS,
-    config.PretrainConfig: {
+    Targeted: {"teacher_images": folder, "teacher_text": model, "teacher_scorer": model},
+    RegionInput: REGIONS,
+    PretrainConfig: {
         **{"student": weights, "captions": weighted_path, "listing": file, "data": path},
         **{"eval_captions": weighted_path, "eval_listing": file, "partition": file},
         **{"text": weighted_path, "teacher": weights},
     },
-    config.FinetuneConfig: {
+    FinetuneConfig: {
         **{"model": weights, "data": data, "partition": file, "also": named_path},
         "teacher": weights,
     },
-    config.OwnFile: {"dev": file},
-    config.RegionsConfig: {"images": folder, "imports": path, "ids": file, "boxes": path},
-    config.Saved: {**REGIONS, "model": folder, "detector": model, "backbone": model},
-    config.PredictConfig: {"data": path},
-    config.EvaluateConfig: {"data": path},
-    config.PushConfig: {"run": folder},
-    config.ProbeConfig: {"model": model, "data": folder},
-    config.AskConfig: {"model": model, "data": path},
-    config.PairsConfig: {"model": model, "data": path, "other": model},
-    config.WinogroundConfig: {**REGIONS, "model": model, "data": path, "other": model},
-    config.CompareConfig: {"data": data},
-    config.SweepConfig: {"file": file},
-    config.VerdictConfig: {"runs": named_path},
-    config.VcrConfig: {"answers": folder, "rationales": folder, "data": folder, "both": folder},
-    config.EnsembleConfig: {"runs": folder, "data": path},
-    config.ZeroShotConfig: {**REGIONS, "model": model, "data": path, "also": named_path},
-    config.RetrieveConfig: {
+    OwnFile: {"dev": file},
+    RegionsConfig: {"images": folder, "imports": path, "ids": file, "boxes": path},
+    Saved: {**REGIONS, "model": folder, "detector": model, "backbone": model},
+    PredictConfig: {"data": path},
+    EvaluateConfig: {"data": path},
+    PushConfig: {"run": folder},
+    ProbeConfig: {"model": model, "data": folder},
+    AskConfig: {"model": model, "data": path},
+    PairsConfig: {"model": model, "data": path, "other": model},
+    WinogroundConfig: {**REGIONS, "model": model, "data": path, "other": model},
+    CompareConfig: {"data": data},
+    SweepConfig: {"file": file},
+    VerdictConfig: {"runs": named_path},
+    VcrConfig: {"answers": folder, "rationales": folder, "data": folder, "both": folder},
+    EnsembleConfig: {"runs": folder, "data": path},
+    ZeroShotConfig: {**REGIONS, "model": model, "data": path, "also": named_path},
+    RetrieveConfig: {
         **{"model": model, "captions": path, "images": folder, "listing": file},
         "student": model,
     },
-    config.SimilarityConfig: {"a": model_or_random, "b": model_or_random},
-    config.GroundedConfig: {
+    SimilarityConfig: {"a": model_or_random, "b": model_or_random},
+    GroundedConfig: {
         **{"base": folder, "other": folder, "data": path, "counts": file},
         "tokenizer": model,
     },
-    config.AttentionConfig: {"a": folder, "b": folder, "text": path, "data": path},
-    config.Attending: {**REGIONS, "model": model},
-    config.HeadsConfig: {"data": path},
-    config.SyntaxConfig: {"data": folder},
-    config.ModalityConfig: {
+    AttentionConfig: {"a": folder, "b": folder, "text": path, "data": path},
+    Attending: {**REGIONS, "model": model},
+    HeadsConfig: {"data": path},
+    SyntaxConfig: {"data": folder},
+    ModalityConfig: {
         **{"other": model, "data": path, "teacher": model},
         "teacher_images": folder,
     },
-    config.CountsConfig: {"captions": path, "tokenizer": model},
-    config.ShiftConfig: {
+    CountsConfig: {"captions": path, "tokenizer": model},
+    ShiftConfig: {
         **{"data": folder, "attack": folder, "attack_rationale": folder, "losses": file},
         **{"wordnet": folder, "predictions": file},
     },
-    config.PartitionConfig: {"data": path},
-    config.FiguresConfig: {"results": folder},
-    config.CheckConfig: {"folder": folder},
-    config.ShowConfig: {"store": folder, "images": folder},
-    config.LookConfig: {
+    PartitionConfig: {"data": path},
+    FiguresConfig: {"results": folder},
+    CheckConfig: {"folder": folder},
+    ShowConfig: {"store": folder, "images": folder},
+    LookConfig: {
         **REGIONS,
         **{"model": model, "image": file, "data": path, "detector": model, "backbone": model},
         **{"heads": path, "predictions": file},
@@ -162,7 +197,7 @@ def check_inputs(
     Files, folders, models, and columns of tables as far as their headers tell. `prefix` stands before a flag's name;
     `later` says of which words it is too early to ask.
     """
-    for group, one in config.flat(settings):
+    for group, one in flat(settings):
         check = INPUTS.get(type(group), {}).get(one.name)
         # What a `Kind` of your own loads may be anything.
         if check is None or (check in (model, weights) and vars(group).get("kind")):
@@ -184,19 +219,19 @@ def _words(value: object) -> list[str]:
 
 def _check_backbones(settings: object) -> None:
     """Raises InputError for models that have a default, and are read in some settings alone."""
-    if isinstance(settings, config.RegionsConfig) and not settings.imports:
+    if isinstance(settings, RegionsConfig) and not settings.imports:
         if not settings.grid and (settings.also_detected or not settings.boxes):
             model("--detector", settings.detector)
         model("--backbone", settings.backbone)
-    if isinstance(settings, config.PretrainConfig | config.FinetuneConfig):
-        new = isinstance(settings, config.PretrainConfig) or settings.join
+    if isinstance(settings, PretrainConfig | FinetuneConfig):
+        new = isinstance(settings, PretrainConfig) or settings.join
         if settings.regions.images and new:
             model("--backbone", settings.pixels.backbone)
 
 
 def _check_own(settings: object) -> None:
     """Raises InputError if a file of one's own that makes a task lacks a column."""
-    if isinstance(settings, config.FinetuneConfig | config.CompareConfig) and settings.own.label:
+    if isinstance(settings, FinetuneConfig | CompareConfig) and settings.own.label:
         _, columns = own_columns(settings.own)
         for table in filter(None, (settings.data, settings.own.dev)):
             check_columns(Path(table), list(columns))
@@ -207,7 +242,7 @@ def _check_asked(settings: object) -> None:
 
     Which of a run's seeds answers makes no difference: they learned from the same columns.
     """
-    if not isinstance(settings, config.PredictConfig | config.EvaluateConfig):
+    if not isinstance(settings, PredictConfig | EvaluateConfig):
         return
     table = Path(settings.data)
     if not table.is_file() or table.suffix not in TABLES:
@@ -218,7 +253,7 @@ def _check_asked(settings: object) -> None:
     learned: Any = {} if about is None else read_json(about)
     own = learned.get("own") if isinstance(learned, dict) else None
     asked = vars(settings.asking)
-    if isinstance(settings, config.EvaluateConfig):
+    if isinstance(settings, EvaluateConfig):
         asked = {**asked, "label": settings.label}
     if isinstance(own, dict) and not asked["text"]:
         asked = {**asked, "text": str(own.get("text", ""))}
@@ -233,9 +268,7 @@ TASK = "groundling_task.json"
 def _check_captions(settings: object) -> None:
     """Raises InputError if a table of captions lacks a column that was named."""
     told = vars(settings).get("columns")
-    if not isinstance(told, config.CaptionColumns) or not (
-        told.caption_column or told.image_column
-    ):
+    if not isinstance(told, CaptionColumns) or not (told.caption_column or told.image_column):
         return
     for name in ("captions", "text", "eval_captions"):
         for word in _words(vars(settings).get(name, ())):

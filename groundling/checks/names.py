@@ -12,7 +12,7 @@ from typing import Any
 import groundling
 from groundling.checks.task_names import TASKS
 from groundling.core.errors import InputError, nearest
-from groundling.core.find import is_outside
+from groundling.core.find import is_outside, noun
 from groundling.settings.objectives import Adversarial
 
 ARMS = {
@@ -31,7 +31,9 @@ def offered(folder: str, kind: str) -> dict[str, dict[str, Any]]:
     By name; each with what else its maker is given that is a plain value, such as `taught`.
     """
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted((Path(groundling.__file__).parent / folder).glob("[a-z]*.py")):
+    root = Path(groundling.__file__).parent
+    inside = folder.replace(".", "/")
+    for path in sorted([*root.glob(f"{inside}/[a-z]*.py"), *root.glob(f"studies/*/{inside}/*.py")]):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             made = node.value if isinstance(node, ast.Assign) else None
             if isinstance(made, ast.Call) and ast.unparse(made.func) == kind:
@@ -55,7 +57,7 @@ def check_name(folder: str, kind: str, name: str) -> None:
 def _check_offered(folder: str, kind: str, name: str) -> None:
     there = sorted(TASKS) if folder == "tasks" else sorted(offered(folder, kind))
     if name not in there:
-        what = folder.rstrip("s").replace("_", " ")
+        what = noun(folder)
         raise InputError(
             f"no {what} is called {name!r}; there are: {', '.join(there)}{nearest(name, there)}"
         )
@@ -141,6 +143,6 @@ def check_teacher(names: Sequence[str], teacher: str, inner: str, command: str) 
 
 def check_inner(name: str, options: Adversarial) -> None:
     """Raises InputError for an unknown inner step, and for options that nothing reads."""
-    check_name("inner_steps", "InnerPart", name)
+    check_name("training.inner_steps", "InnerPart", name)
     if options != Adversarial() and (not name or is_outside(name)):
         raise InputError("--adversarial-... are settings of --inner villa, which is not chosen")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -27,11 +28,23 @@ def is_outside(name: str) -> bool:
 
 @cache
 def modules(folder: str) -> tuple[ModuleType, ...]:
-    """Every public module of a sub-package, e.g. `modules("objectives")`."""
-    package = importlib.import_module(f"{__package__}.{folder}")
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
-    public = (name for name in names if name[0] != "_")
-    return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in public)
+    """Every public module of a sub-package, e.g. `modules("objectives")`, and of the studies' packages of its name."""
+    root = __package__.partition(".")[0]
+    studies = importlib.import_module(f"{root}.studies")
+    found: list[ModuleType] = []
+    for place in ("", *(f"studies.{name}." for name in sorted(_names(studies)))):
+        whole = f"{root}.{place}{folder}"
+        if place and importlib.util.find_spec(whole) is None:
+            continue
+        package = importlib.import_module(whole)
+        found += [importlib.import_module(f"{whole}.{name}") for name in sorted(_names(package))]
+    return tuple(found)
+
+
+def _names(package: ModuleType) -> list[str]:
+    """The public modules and packages in a package."""
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return [name for name in names if name[0] != "_"]
 
 
 def instances(folder: str, kind: type[T]) -> dict[str, T]:
@@ -54,11 +67,17 @@ def named(folder: str, kind: type[T], name: str) -> T:
     return outside(name, kind) if is_outside(name) else stock(folder, kind, name)
 
 
+def noun(folder: str) -> str:
+    """What messages call an object of a sub-package."""
+    word = folder.rpartition(".")[2]
+    return {"vision_language": "join"}.get(word, word.rstrip("s").replace("_", " "))
+
+
 def stock(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, and in no other module; raises InputError that lists what exists."""
     offered = instances(folder, kind)
     if name not in offered:
-        what = folder.rstrip("s").replace("_", " ")
+        what = noun(folder)
         there = ", ".join(sorted(offered))
         raise InputError(
             f"no {what} is called {name!r}; there are: {there}{nearest(name, offered)}"

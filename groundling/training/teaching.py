@@ -346,7 +346,7 @@ def inner_step(name: str, options: Adversarial) -> InnerStep | None:
     Raises InputError for an unknown name, or if your own is none.
     """
     if name and not is_outside(name):
-        return named("inner_steps", InnerPart, name).make(options)
+        return named("training.inner_steps", InnerPart, name).make(options)
     if not name:
         return None
     return built(name, is_inner_step, "an InnerStep")

@@ -40,7 +40,7 @@ def load_student(source: str | Path, kind: str = "", design: str = "") -> Studen
         return loaded
     if is_single_stream(source):
         return load_single_stream(source, _join_of(source, design))
-    kinds = instances("models", Kind) | instances("joins", Kind)
+    kinds = instances("models", Kind) | instances("vision_language", Kind)
     for one in kinds.values():
         if one.fits(str(source)):
             return one.load(str(source))
@@ -68,7 +68,7 @@ def _join_of(source: str | Path, design: str) -> type[Join]:
         named_by_user = outside(design, Design)
         if named_by_user.name == kind:
             return named_by_user.join
-    offered = instances("joins", Design)
+    offered = instances("vision_language", Design)
     if kind not in offered:
         raise InputError(
             f"{Path(source) / JOIN}: unknown kind {kind!r}; there are: {', '.join(sorted(offered))}; "
@@ -83,7 +83,7 @@ def design_of(model: SingleStream, name: str = "") -> Design:
         design = outside(name, Design)
         if design.name == model.join.kind:
             return design
-    return stock("joins", Design, model.join.kind)
+    return stock("vision_language", Design, model.join.kind)
 
 
 PLAIN = "plain"
@@ -180,7 +180,7 @@ def join_to(start: Student, design: str, width: int, **options: Any) -> SingleSt
     """
     if isinstance(start, SingleStream):
         return start
-    build = named("joins", Design, design).build
+    build = named("vision_language", Design, design).build
     bert = bert_of(start)
     if not isinstance(start, TextEncoder):
         raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")

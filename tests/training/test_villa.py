@@ -345,7 +345,7 @@ def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
 
 # -- every inner step, on every model ----------------------------------------------------------------------------------
 
-EVERY = sorted(instances("inner_steps", InnerPart))
+EVERY = sorted(instances("training.inner_steps", InnerPart))
 
 
 def test_inner_steps_are_found() -> None:
@@ -356,7 +356,7 @@ def test_inner_steps_are_found() -> None:
 @pytest.mark.parametrize("inner", EVERY)
 def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> None:
     """Each row has a perturbation of its own, and each sum is divided by the whole step's count."""
-    part = instances("inner_steps", InnerPart)[inner]
+    part = instances("training.inner_steps", InnerPart)[inner]
     found = []
     for accumulate in (1, 3):
         model, task, data = classes(name)
@@ -377,7 +377,7 @@ def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["uniter", "bert"])
 @pytest.mark.parametrize("inner", EVERY)
 def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -> None:
-    part = instances("inner_steps", InnerPart)[inner]
+    part = instances("training.inner_steps", InnerPart)[inner]
     config = replace(ADAMW, steps=4, accumulate=2)
 
     def resume(out: Path, dies: int) -> dict[str, Tensor]:

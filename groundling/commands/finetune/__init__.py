@@ -120,7 +120,7 @@ def check(
     _check_unlabelled(config)
     _check_adapter(config, training)
     check_name("tasks", "Task", config.task)
-    check_name("joins", "Design", config.join)
+    check_name("vision_language", "Design", config.join)
     check_parts(config.objectives, config.teacher, "finetune")
     check_teacher(config.objectives, config.teacher, config.inner, "finetune")
     check_numbers(config)

@@ -49,7 +49,10 @@ def student_of(config: FinetuneConfig, seed: int, task: Task, shelf: Shelf) -> S
     if isinstance(student, SingleStream):
         kind = student.join.kind
         # A design of one's own is named again in order to load its model.
-        if not is_outside(config.join) or named("joins", Design, config.join).name != kind:
+        if (
+            not is_outside(config.join)
+            or named("vision_language", Design, config.join).name != kind
+        ):
             raise InputError(
                 f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
             )

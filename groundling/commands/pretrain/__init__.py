@@ -137,7 +137,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     held = config.eval_captions or config.eval_listing or config.eval_splits
     flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
     check_held(config.examining, bool(held), flags)
-    check_name("joins", "Design", config.model)
+    check_name("vision_language", "Design", config.model)
     check_name("tasks", "Task", config.task)
     weighted_files(config.captions, "--captions")
     weighted_files(config.text, "--text")

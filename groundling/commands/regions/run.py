@@ -32,8 +32,8 @@ def regions(
 ) -> dict[str, Any]:
     """Write a region store to `out`, resuming where a killed run stopped; returns its counts.
 
-    `groundling.data.regions.store.RegionStore(out)` reads it. Under torchrun every process writes its share of the shards.
-    Raises InputError if settings do not go together, or `out` holds something else.
+    `RegionStore(out)` reads it. Under torchrun every process writes its share of the shards. Raises InputError if
+    settings do not go together, or `out` holds something else.
     """
     state = PartialState(cpu=on_processor(config.cpu), timeout=PATIENCE)
     part = Part(state.process_index, state.num_processes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from groundling import config
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.data_partition import PartitionConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.pretrain import PRETRAINING, PretrainConfig
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
+from groundling.settings.fields import filled as fill
 from groundling.studies.clip_td.commands.data_shift import ShiftConfig
 
 Filled = tuple[Any, Any]
@@ -35,5 +35,5 @@ def filled(defaults: Filled, values: object, where: str) -> Filled:
     lists = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
-    first, second = config.filled(defaults, lists, where)
+    first, second = fill(defaults, lists, where)
     return first, second
