@@ -20,6 +20,7 @@ from pkgutil import iter_modules
 from typing import Annotated, Any, cast, get_type_hints
 from zipfile import BadZipFile
 
+import groundling.commands
 import groundling.studies
 from groundling import __version__
 from groundling.command import Command
@@ -31,17 +32,13 @@ from groundling.settings.fields import flat
 
 
 def found() -> dict[str, Command]:
-    """Every command that a folder `commands` holds, of the core and of the studies, by name."""
-    names = ["groundling.commands"]
-    for study in sorted(one.name for one in iter_modules(groundling.studies.__path__) if one.ispkg):
-        names.append(f"groundling.studies.{study}.commands")
-    every: dict[str, Command] = {}
-    for package in map(importlib.import_module, names):
-        for one in iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{one.name}")
-            command: Command = vars(module)["COMMAND"]
-            every[command.name] = command
-    return every
+    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
+    every = []
+    for one in iter_modules(groundling.commands.__path__, "groundling.commands."):
+        every.append(vars(importlib.import_module(one.name))["COMMAND"])
+    for study in iter_modules(groundling.studies.__path__, "groundling.studies."):
+        every += vars(importlib.import_module(f"{study.name}.commands"))["COMMANDS"]
+    return {command.name: command for command in every}
 
 
 COMMANDS: dict[str, Command] = found()

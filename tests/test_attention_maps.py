@@ -20,7 +20,7 @@ from groundling.models.crossmodal import load_crossmodal
 from groundling.studies.xdbert import diversity as attention
 from groundling.studies.xdbert.attention import attention as attend
 from groundling.studies.xdbert.attention import attention_report
-from groundling.studies.xdbert.commands.attention import AttentionConfig
+from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.studies.xdbert.diversity import MEASURES
 
 LONG = Example(

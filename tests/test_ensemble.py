@@ -20,8 +20,7 @@ from groundling.cli import main
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
-from groundling.studies.clip_td.commands.ensemble import EnsembleConfig
-from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
 from groundling.studies.clip_td.ensemble import ensemble
 from groundling.studies.clip_td.vcr import vcr
 

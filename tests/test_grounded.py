@@ -17,7 +17,7 @@ from transformers import BertTokenizer
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.text.words import stop_words
-from groundling.studies.xdbert.commands.data_counts import CountsConfig
+from groundling.studies.xdbert.commands import CountsConfig
 from groundling.studies.xdbert.count import count
 from groundling.studies.xdbert.gains import Split, analyse, figure, listing, null_split, split
 from groundling.studies.xdbert.word_counts import Grounding, count_pieces

@@ -23,7 +23,7 @@ from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.modality import modality
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.passes import BySample, Seen, stream

@@ -20,7 +20,7 @@ from groundling.models.saved_heads import load_head, save_heads
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
-from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page.looked import Looked
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream

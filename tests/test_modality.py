@@ -38,7 +38,7 @@ from groundling.settings.fields import configured
 from groundling.settings.inputs import OwnFile
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.inputs import (
     GIVEN,
     Measured,

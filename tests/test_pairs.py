@@ -24,7 +24,7 @@ from groundling.core.errors import InputError
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import LM_HEAD, save_heads
 from groundling.stats.finished_runs import collect
-from groundling.studies.knowledge.commands.pairs import PairsConfig
+from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.likelihood import LanguageModel
 from groundling.studies.knowledge.minimal_pairs import Text, read_minimal_pairs
 from groundling.studies.knowledge.pairs import pairs

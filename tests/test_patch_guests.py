@@ -36,8 +36,7 @@ from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands.look import LookConfig
-from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.commands import LookConfig, ModalityConfig
 from groundling.studies.attention.entities import pointing
 from groundling.studies.attention.modality import modality
 from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.studies.worlds import probe as module
-from groundling.studies.worlds.commands.probe import ProbeConfig
+from groundling.studies.worlds.commands import ProbeConfig
 from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.tasks.attribute import (
     STRENGTHS,

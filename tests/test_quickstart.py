@@ -18,7 +18,7 @@ from groundling.runs.charts import Panel, panels
 from groundling.runs.jobs import Job
 from groundling.runs.report import Picture, Section, in_two_widths, svg_of, table, write_report
 from groundling.studies.worlds import quickstart as module
-from groundling.studies.worlds.commands.quickstart import QuickstartConfig
+from groundling.studies.worlds.commands import QuickstartConfig
 from groundling.studies.worlds.quickstart import ARMS, SHORT_ARMS, quickstart
 from groundling.studies.worlds.quickstart_page import (
     LINEAR,
@@ -51,7 +51,7 @@ from functools import partial
 from pathlib import Path
 
 import groundling
-from groundling.studies.worlds.commands.quickstart import QuickstartConfig
+from groundling.studies.worlds.commands import QuickstartConfig
 from groundling.runs.jobs import Job
 from groundling.studies.worlds import quickstart as module
 from groundling.studies.worlds.rendered import WorldConfig

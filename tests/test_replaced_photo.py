@@ -8,7 +8,7 @@ import toys
 
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
-from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page.made import looked_at
 
 

@@ -22,7 +22,7 @@ from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
 from groundling.studies.clip_td.attack import Attack
-from groundling.studies.clip_td.commands.data_shift import ShiftConfig
+from groundling.studies.clip_td.commands import ShiftConfig
 from groundling.studies.clip_td.files import PARTS, Line, read_lines
 from groundling.studies.clip_td.inflect import article, inflected
 from groundling.studies.clip_td.masks import masked, positions, to_hide

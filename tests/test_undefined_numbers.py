@@ -23,7 +23,7 @@ from groundling.runs.run import Run
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 from groundling.studies.knowledge.ask import ask
-from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.commands import AskConfig
 from groundling.tasks.glue import STSB
 from groundling.training.evaluation import Scores
 from groundling.training.exams import Exam

@@ -15,7 +15,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
-from groundling.studies.clip_td.commands.vcr import VcrConfig
+from groundling.studies.clip_td.commands import VcrConfig
 from groundling.studies.clip_td.vcr import vcr
 from groundling.tasks.vcr import ANSWER
 

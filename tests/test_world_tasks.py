@@ -20,7 +20,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import read_captions
-from groundling.studies.worlds.commands.data_tasks import TasksConfig
+from groundling.studies.worlds.commands import TasksConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
 from groundling.studies.worlds.drawing import stamp
 from groundling.studies.worlds.language import ATTRIBUTES

@@ -32,24 +32,28 @@ from groundling.runs.folder import RESULT, read_json
 from groundling.settings.fields import flat
 from groundling.settings.inputs import CaptionColumns, OwnFile, RegionInput, Saved
 from groundling.settings.objectives import Targeted
-from groundling.studies.attention.commands.figures import FiguresConfig
-from groundling.studies.attention.commands.heads import HeadsConfig
-from groundling.studies.attention.commands.look import LookConfig
-from groundling.studies.attention.commands.modality import ModalityConfig
-from groundling.studies.attention.commands.syntax import SyntaxConfig
+from groundling.studies.attention.commands import (
+    FiguresConfig,
+    HeadsConfig,
+    LookConfig,
+    ModalityConfig,
+    SyntaxConfig,
+)
 from groundling.studies.attention.settings import Attending
-from groundling.studies.clip_td.commands.data_shift import ShiftConfig
-from groundling.studies.clip_td.commands.ensemble import EnsembleConfig
-from groundling.studies.clip_td.commands.vcr import VcrConfig
-from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig
-from groundling.studies.knowledge.commands.ask import AskConfig
-from groundling.studies.knowledge.commands.pairs import PairsConfig
-from groundling.studies.knowledge.commands.winoground import WinogroundConfig
-from groundling.studies.worlds.commands.probe import ProbeConfig
-from groundling.studies.xdbert.commands.attention import AttentionConfig
-from groundling.studies.xdbert.commands.data_counts import CountsConfig
-from groundling.studies.xdbert.commands.grounded import GroundedConfig
-from groundling.studies.xdbert.commands.similarity import SimilarityConfig
+from groundling.studies.clip_td.commands import (
+    EnsembleConfig,
+    ShiftConfig,
+    VcrConfig,
+    ZeroShotConfig,
+)
+from groundling.studies.knowledge.commands import AskConfig, PairsConfig, WinogroundConfig
+from groundling.studies.worlds.commands import ProbeConfig
+from groundling.studies.xdbert.commands import (
+    AttentionConfig,
+    CountsConfig,
+    GroundedConfig,
+    SimilarityConfig,
+)
 
 Check = Callable[[str, str], None]
 """Of a flag and one word of its value."""

@@ -22,8 +22,8 @@ from groundling.models.saved_heads import load_head
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.runs.progress import followed
 from groundling.settings.objectives import Targeted
-from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig
-from groundling.studies.knowledge.commands.winoground import WinogroundConfig
+from groundling.studies.clip_td.commands import ZeroShotConfig
+from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.towers import Towers
 from groundling.training.teaching import Classroom

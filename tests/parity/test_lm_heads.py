@@ -28,7 +28,7 @@ from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.settings.fields import configured
 from groundling.studies.knowledge.answers import fill_mask
 from groundling.studies.knowledge.ask import ask
-from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.commands import AskConfig
 from groundling.studies.knowledge.visual_facts import read_visual_facts
 
 

@@ -17,7 +17,7 @@ from groundling.commands.sweep.parts import Sweep, references
 from groundling.commands.sweep.plan import Plan, missing
 from groundling.commands.sweep.steps import Step
 from groundling.core.errors import InputError
-from groundling.studies.clip_td.commands.data_shift import check as check_shift
+from groundling.studies.clip_td.commands import check_data_shift as check_shift
 
 RULES: Mapping[str, Callable[..., Any]] = {
     "adapt": check_adapt,

@@ -12,7 +12,7 @@ from groundling.commands.pretrain import PRETRAINING, PretrainConfig
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import filled as fill
-from groundling.studies.clip_td.commands.data_shift import ShiftConfig
+from groundling.studies.clip_td.commands import ShiftConfig
 
 Filled = tuple[Any, Any]
 """A command's settings, and those of its training; None in the second place of a command that trains nothing."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundling.core.errors import InputError
 from groundling.runs.folder import read_json
-from groundling.studies.attention.commands.figures import FiguresConfig
+from groundling.studies.attention.commands import FiguresConfig
 from groundling.studies.attention.figure_files import figures_of, write_figures
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run, say_notes
 from groundling.studies.attention.attending import Attended, inputs_of, read_all
-from groundling.studies.attention.commands.heads import HeadsConfig, check
+from groundling.studies.attention.commands import HeadsConfig, check_heads
 from groundling.studies.attention.entities import Grounding, Phrase, State
 from groundling.studies.attention.leaderboard import Board, halves
 from groundling.studies.attention.passes import Look
@@ -66,7 +66,7 @@ def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
             part of its text, or no phrase is left.
     """
-    check(config, out)
+    check_heads(config, out)
     task = named("tasks", Task, config.task)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them

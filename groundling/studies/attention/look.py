@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.figure_files import FORMATS, write_figures
 from groundling.studies.attention.page.made import looked_at
 from groundling.studies.attention.page.page import check_place

@@ -21,7 +21,7 @@ from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attending import inputs_of, read_all
 from groundling.studies.attention.attribution import Explained
-from groundling.studies.attention.commands.modality import ModalityConfig, check
+from groundling.studies.attention.commands import ModalityConfig, check_modality
 from groundling.studies.attention.inputs import (
     GIVEN,
     OWN,
@@ -74,7 +74,7 @@ def modality(config: ModalityConfig, out: str | Path) -> dict[str, Any]:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
             labels where their answers are asked for, or settings do not fit the model.
     """
-    check(config, out)
+    check_modality(config, out)
     settings = asdict(config)
     del settings["processes"]  # results do not depend on them
     run = Run(out, "modality", settings, _inputs(config), config.attending.cpu)

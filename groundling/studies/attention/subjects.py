@@ -26,7 +26,7 @@ from groundling.prediction.fitted import load
 from groundling.prediction.loaded import such
 from groundling.prediction.scoring import labelled_parts
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands.modality import ModalityConfig
+from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.outcomes import HiddenWords, Match, Outcome, RightAnswer
 from groundling.studies.attention.passes import OtherLooks, untrained

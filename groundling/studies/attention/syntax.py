@@ -22,7 +22,7 @@ from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run, say_notes
 from groundling.studies.attention.attending import Attended, inputs_of, read_all
-from groundling.studies.attention.commands.syntax import SyntaxConfig, check
+from groundling.studies.attention.commands import SyntaxConfig, check_syntax
 from groundling.studies.attention.entities import POINTING, State
 from groundling.studies.attention.leaderboard import Board
 from groundling.studies.attention.passes import Look
@@ -68,7 +68,7 @@ def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
             installed, or no relation has enough arcs.
     """
-    check(config, out)
+    check_syntax(config, out)
     if config.write_captions:
         return _write_captions(config)
     source = _file(config)

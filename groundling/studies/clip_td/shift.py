@@ -14,7 +14,7 @@ from groundling.prediction.predictions import read_predictions, scores_of_choice
 from groundling.runs.folder import finished, read_json
 from groundling.runs.run import Run, say_notes
 from groundling.studies.clip_td.attack import Attack
-from groundling.studies.clip_td.commands.data_shift import ShiftConfig, check
+from groundling.studies.clip_td.commands import ShiftConfig, check_data_shift
 from groundling.studies.clip_td.confidence import groups
 from groundling.studies.clip_td.files import (
     Line,
@@ -50,7 +50,7 @@ def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Settings do not fit the kind, a file cannot be read, or no item is left.
     """
-    check(config, out)
+    check_data_shift(config, out)
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
     wordnet = None

@@ -16,7 +16,7 @@ from groundling.data.tables.tables import read_json_lines
 from groundling.prediction.agreement import Agreement
 from groundling.runs.folder import RESULT, finished, write_whole
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands.vcr import VcrConfig, check
+from groundling.studies.clip_td.commands import VcrConfig, check_vcr
 from groundling.tasks import Task
 from groundling.tasks.vcr import (
     ANSWER,
@@ -39,7 +39,7 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
     """
-    check(config, out)
+    check_vcr(config, out)
     folder = Path(config.data)
     split = config.split
     asked = items(folder, split)

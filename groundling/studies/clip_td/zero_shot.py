@@ -22,7 +22,7 @@ from groundling.prediction.matching import BATCH, ByCosine, ByMatchHead, Matcher
 from groundling.prediction.predictions import told_of
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.run import Run, say_notes
-from groundling.studies.clip_td.commands.zero_shot import ZeroShotConfig, check
+from groundling.studies.clip_td.commands import ZeroShotConfig, check_zero_shot
 from groundling.studies.clip_td.zero_shot_rules import (
     RISING,
     asked,
@@ -53,7 +53,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
             similarities differ to make clusters of.
     """
-    check(config, out)
+    check_zero_shot(config, out)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     kind = _kind(task)

@@ -13,7 +13,7 @@ import numpy as np
 from groundling.core.errors import InputError
 from groundling.runs.run import Run
 from groundling.studies.knowledge.answers import Answers, Notes, embedding, fill_mask, stroop
-from groundling.studies.knowledge.commands.ask import AskConfig
+from groundling.studies.knowledge.commands import AskConfig
 from groundling.studies.knowledge.knowledge import averaged, summary
 from groundling.studies.knowledge.linear import compared
 from groundling.studies.knowledge.noun_states import noun_states

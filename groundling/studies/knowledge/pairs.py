@@ -16,7 +16,7 @@ from groundling.data.samples import thinned
 from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
 from groundling.runs.report import table
 from groundling.runs.run import Run, say_notes
-from groundling.studies.knowledge.commands.pairs import PairsConfig
+from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.likelihood import LanguageModel
 from groundling.studies.knowledge.minimal_pairs import MinimalPair, read_minimal_pairs
 from groundling.studies.knowledge.preferences import (

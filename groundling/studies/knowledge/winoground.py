@@ -20,7 +20,7 @@ from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import table
 from groundling.runs.run import Run, say_notes
 from groundling.studies.clip_td.zero_shot_rules import finite, same_for_same
-from groundling.studies.knowledge.commands.winoground import WinogroundConfig
+from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
 from groundling.studies.knowledge.winoground_data import FILE, Winoground, read_winoground
 from groundling.vision_language.loading import is_single_stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from groundling.runs.folder import json_text
-from groundling.studies.papers.commands.info import InfoConfig
+from groundling.studies.papers.commands import InfoConfig
 from groundling.studies.papers.presets import describe
 
 

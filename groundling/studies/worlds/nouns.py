@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.core.keyed import generator
-from groundling.studies.worlds.commands.data_world import WorldConfig
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.language import ATTRIBUTES, FRAMES, Noun
 
 SYLLABLES = ("bdfgklmnprstvz", "aeiou", "bdglmnrvz", "aeiou", "kv")

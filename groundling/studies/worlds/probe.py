@@ -16,7 +16,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.runs.run import Run, ended
 from groundling.settings.training import TrainConfig
-from groundling.studies.worlds.commands.probe import ProbeConfig
+from groundling.studies.worlds.commands import ProbeConfig
 from groundling.studies.worlds.tasks.attribute import (
     TEXTUAL,
     attributes_of,

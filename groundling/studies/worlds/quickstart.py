@@ -18,8 +18,7 @@ from groundling.runs.run import Run
 from groundling.settings.fields import changed
 from groundling.settings.objectives import Masking
 from groundling.settings.training import TrainConfig
-from groundling.studies.worlds.commands.probe import PROBING, ProbeConfig
-from groundling.studies.worlds.commands.quickstart import QuickstartConfig
+from groundling.studies.worlds.commands import PROBING, ProbeConfig, QuickstartConfig
 from groundling.studies.worlds.encoder import new_encoder
 from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.quickstart_page import table_rows, verdict, write_page

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.runs.folder import disk_errors, json_text
-from groundling.studies.worlds.commands.data_tasks import TasksConfig
-from groundling.studies.worlds.commands.data_world import WorldConfig
+from groundling.studies.worlds.commands import TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.rendered import World
 

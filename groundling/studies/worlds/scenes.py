@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.core.keyed import generator
-from groundling.studies.worlds.commands.data_world import WorldConfig
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.language import OPPOSITE, RELATIONS, Looks, Noun, draw_looks
 
 PLACES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))

@@ -17,7 +17,7 @@ from PIL import Image
 
 from groundling.core.keyed import generator
 from groundling.runs.folder import write_whole
-from groundling.studies.worlds.commands.data_world import DEV_IMAGES, WorldConfig
+from groundling.studies.worlds.commands import DEV_IMAGES, WorldConfig
 from groundling.studies.worlds.drawing import RGB, TEXTURE_INK, Stamp, stamp
 from groundling.studies.worlds.language import (
     ATTRIBUTES,

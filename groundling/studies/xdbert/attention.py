@@ -14,7 +14,7 @@ from groundling.data.samples import thinned
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.runs.folder import disk_errors, write_json, write_whole
 from groundling.runs.run import Run
-from groundling.studies.xdbert.commands.attention import AttentionConfig, check
+from groundling.studies.xdbert.commands import AttentionConfig, check_attention
 from groundling.studies.xdbert.diversity import compare_maps, heat_maps
 from groundling.tasks import Task
 
@@ -25,7 +25,7 @@ def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
     Writes `attention.json` and `attention.svg`, and the same numbers as `result.json`, which are returned. Raises
     InputError if a folder holds no whole cross-modal model, or the models do not fit each other.
     """
-    check(config, out)
+    check_attention(config, out)
     run = Run(out, "attention", asdict(config), {"data": config.data})
     a = load_crossmodal(config.a)
     b = load_crossmodal(config.b)

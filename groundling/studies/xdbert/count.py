@@ -9,7 +9,7 @@ from groundling.data.captions.captions import Wanted, caption_lines
 from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.hashing import data_hash
-from groundling.studies.xdbert.commands.data_counts import CountsConfig
+from groundling.studies.xdbert.commands import CountsConfig
 from groundling.studies.xdbert.word_counts import count_pieces, count_words, vocabulary_hash
 
 

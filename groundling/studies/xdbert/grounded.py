@@ -18,7 +18,7 @@ from groundling.runs.report import Section, write_report
 from groundling.runs.run import Run
 from groundling.stats.finished_runs import collect
 from groundling.stats.verdict import Runs
-from groundling.studies.xdbert.commands.grounded import GroundedConfig
+from groundling.studies.xdbert.commands import GroundedConfig
 from groundling.studies.xdbert.gains import Split, analyse, figure, listing, null_split, split
 from groundling.studies.xdbert.word_counts import Grounding
 from groundling.tasks import Task

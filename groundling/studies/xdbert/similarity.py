@@ -8,7 +8,7 @@ from typing import Any
 
 from groundling.runs.run import Run
 from groundling.studies.papers.published import PWCCA
-from groundling.studies.xdbert.commands.similarity import SimilarityConfig, check
+from groundling.studies.xdbert.commands import SimilarityConfig, check_similarity
 from groundling.studies.xdbert.word_similarity import similarity as compare_models
 
 
@@ -17,7 +17,7 @@ def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
 
     Raises InputError if a model is missing, is none, or shares too few words with the other.
     """
-    check(config, out)
+    check_similarity(config, out)
     run = Run(out, "similarity", asdict(config), {})
     result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
     result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}

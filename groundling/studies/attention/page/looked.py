@@ -26,7 +26,7 @@ from groundling.prediction import Fitted, load
 from groundling.prediction.description import FILE, settings_of, unlike
 from groundling.prediction.seeds import Chosen, chosen, is_run
 from groundling.prediction.sight import Seen
-from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.page.answers import answer_of, match_of
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of

@@ -10,7 +10,7 @@ import torch
 
 from groundling.core.errors import as_keywords
 from groundling.settings.fields import filled, hints
-from groundling.studies.attention.commands.look import LookConfig
+from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Look
 from groundling.studies.attention.page.pairs import Pair, pairs_of

@@ -17,7 +17,7 @@ from groundling.data.tables.image_files import stem
 from groundling.data.tables.own_rows import texts_in, whole_rows
 from groundling.data.tables.tables import refuse_halves
 from groundling.prediction.examples import split
-from groundling.studies.attention.commands.look import LookConfig, check_look
+from groundling.studies.attention.commands import LookConfig, check_look
 from groundling.tasks import Task
 
 RIGHT = "became right"

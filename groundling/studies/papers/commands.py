@@ -1,4 +1,4 @@
-"""`groundling info`: parameter counts of a preset or a model folder."""
+"""Commands and settings of the study of papers: the papers' models, described."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InfoConfig:
     """Print one JSON object."""
 
 
-COMMAND = Command(
+INFO = Command(
     "info",
     "parameter counts of a preset or a model folder",
     "groundling.studies.papers.info:info",
@@ -29,3 +29,6 @@ COMMAND = Command(
     speaks=True,
     needs=("name",),
 )
+
+
+COMMANDS = (INFO,)

@@ -1,0 +1,151 @@
+"""XDBERT's analyses, their commands and settings: word similarity, grounded words, diversity of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from groundling.checks.names import check_name
+from groundling.command import Command
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.settings.inputs import CaptionColumns
+
+
+@documented
+@dataclass(frozen=True)
+class AttentionConfig:
+    """Which cross-modal models' attention maps are compared."""
+
+    a: str = ""
+    """Folder `joint` of `adapt --save-joint`."""
+    b: str = ""
+    """The other one, e.g. without clip_tokens."""
+    text: tuple[str, ...] = ()
+    """Files of sentences, as for `adapt`."""
+    task: str = ""
+    """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
+    data: str = ""
+    """--task: folder of its official files."""
+    special: bool = False
+    """The picture has rows of [CLS] and [SEP], too, as Table 9 has; the numbers are of the text's own pieces."""
+    max_texts: int = 400
+    """Use at most so many sentences, evenly spaced; at least 200 are needed."""
+    max_length: int = 128
+    """Pieces per sentence."""
+
+
+def check_attention(config: AttentionConfig, out: str | Path) -> None:
+    """Raises InputError without two models, or texts."""
+    if not config.a or not config.b:
+        raise InputError(
+            "attention needs --a and --b, each a folder `joint` of `adapt --save-joint`"
+        )
+    if bool(config.text) == bool(config.task and config.data):
+        raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
+    check_name("tasks", "Task", config.task)
+
+
+ATTENTION = Command(
+    "attention",
+    "how diverse the attention of two cross-modal models is",
+    "groundling.studies.xdbert.attention:attention",
+    {"_own": AttentionConfig()},
+    rules="groundling.studies.xdbert.commands:check_attention",
+)
+
+
+@documented
+@dataclass(frozen=True)
+class CountsConfig:
+    """Which captions are counted."""
+
+    captions: tuple[str, ...] = ()
+    """Files or folders of captions, as `teach` reads them; the paper uses MSCOCO's."""
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to count, e.g. `train restval`."""
+    tokenizer: str = ""
+    """Tokenizer whose pieces are counted: hub id or folder."""
+
+
+DATA_COUNTS = Command(
+    "data counts",
+    "how often captions have each word, for `grounded`",
+    "groundling.studies.xdbert.count:count",
+    {"_own": CountsConfig()},
+    needs=("captions", "tokenizer"),
+)
+
+
+@documented
+@dataclass(frozen=True)
+class GroundedConfig:
+    """Which runs are split into improved and worsened examples."""
+
+    base: str = ""
+    """Run folder of the control."""
+    other: str = ""
+    """Run folder of the model that may have gained."""
+    task: str = ""
+    """Task by name, e.g. glue/rte."""
+    data: str = ""
+    """Folder with the task's official files."""
+    counts: str = ""
+    """Table of `groundling data counts`."""
+    tokenizer: str = ""
+    """Tokenizer of that table: hub id or folder."""
+    threshold: int = 100
+    """Grounded is what occurs more often than this in the captions (the paper: 100, in COCO's 414,113)."""
+    variant: Literal["pieces", "inherit", "words"] = "pieces"
+    """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
+
+
+GROUNDED = Command(
+    "grounded",
+    "do gains go with the share of visually grounded words?",
+    "groundling.studies.xdbert.grounded:grounded",
+    {"_own": GroundedConfig()},
+    needs=("base", "other", "task", "data", "counts", "tokenizer"),
+)
+
+
+@documented
+@dataclass(frozen=True)
+class SimilarityConfig:
+    """Whose word embeddings are compared."""
+
+    a: str = ""
+    """Text encoder or CLIP-like model: hub id or folder; or `random`."""
+    b: str = ""
+    """The other one."""
+    top: int = 0
+    """Only the first so many shared words, by a's piece ids; 0: all."""
+    draws: int = 5
+    """Permuted pairings that tell what chance alone gives."""
+    seed: int = 0
+    """Seed of the pairings."""
+
+
+def check_similarity(config: SimilarityConfig, out: str | Path) -> None:
+    """Raises InputError without two models."""
+    if not config.a or not config.b:
+        raise InputError("similarity needs --a and --b, each a model or `random`")
+
+
+SIMILARITY = Command(
+    "similarity",
+    "CCA, SVCCA and PWCCA of two encoders' word embeddings",
+    "groundling.studies.xdbert.similarity:similarity",
+    {"_own": SimilarityConfig()},
+    rules="groundling.studies.xdbert.commands:check_similarity",
+)
+
+
+COMMANDS = (
+    ATTENTION,
+    DATA_COUNTS,
+    GROUNDED,
+    SIMILARITY,
+)
