@@ -21,7 +21,7 @@ from groundling.commands.sweep.plan import columns
 from groundling.commands.sweep.steps import steps_of
 from groundling.core.find import instances
 from groundling.settings.fields import changed, configured
-from groundling.studies.papers.published import PUBLISHED
+from groundling.studies.xdbert.published import PUBLISHED
 from groundling.tasks import Task
 
 FILE = """

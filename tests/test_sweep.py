@@ -23,7 +23,7 @@ from groundling.commands.finetune import run as tuning
 from groundling.commands.sweep.run import read_sweep
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
-from groundling.studies.papers.published import PUBLISHED
+from groundling.studies.xdbert.published import PUBLISHED
 from groundling.training.loop import train
 
 SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))

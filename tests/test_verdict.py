@@ -37,7 +37,7 @@ from groundling.stats.verdict import (
     power,
     simulate,
 )
-from groundling.studies.papers.published import PUBLISHED
+from groundling.studies.xdbert.published import PUBLISHED
 
 
 def runs(

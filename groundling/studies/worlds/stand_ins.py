@@ -26,7 +26,7 @@ from groundling.data.tables.tables import lines_of
 from groundling.models.text import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import changed, flat
-from groundling.studies.papers.text_stand_ins import TEXT_TASKS, write_text_task
+from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
