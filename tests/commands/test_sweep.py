@@ -26,7 +26,7 @@ from groundling.settings.fields import changed, configured
 from groundling.stats.published import published as reported
 from groundling.training.loop import train
 
-SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))
+SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.toml"))
 
 
 @pytest.fixture
