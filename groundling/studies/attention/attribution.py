@@ -18,7 +18,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Perturbation, Sample, needed
 from groundling.data.samples import Samples
 from groundling.data.shards import Part
-from groundling.studies.attention.modality_measures import right_row
+from groundling.studies.attention.importance import right_row
 from groundling.studies.attention.outcomes import Outcome
 from groundling.studies.attention.passes import batches_of
 from groundling.vision_language.single_stream import SingleStream

@@ -19,10 +19,7 @@ from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run, say_notes
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.attending import inputs_of, read_all
-from groundling.studies.attention.attribution import Explained
-from groundling.studies.attention.commands import ModalityConfig, check_modality
-from groundling.studies.attention.inputs import (
+from groundling.studies.attention.ablation import (
     GIVEN,
     OWN,
     Given,
@@ -35,7 +32,10 @@ from groundling.studies.attention.inputs import (
     without_looks,
     without_words,
 )
-from groundling.studies.attention.modality_measures import (
+from groundling.studies.attention.attending import inputs_of, read_all
+from groundling.studies.attention.attribution import Explained
+from groundling.studies.attention.commands import ModalityConfig, check_modality
+from groundling.studies.attention.importance import (
     KINDS,
     Drawn,
     Importance,

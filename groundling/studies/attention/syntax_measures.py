@@ -18,7 +18,7 @@ from groundling.data.regions.paired import Mark
 from groundling.data.text.conllu import ROOT, Parse, Word, aligned, characters
 from groundling.models.attention import AttentionMap, Place
 from groundling.studies.attention.dependencies import Scheme, relabelled
-from groundling.studies.attention.entities import MEASURES, Facts, Grounding, Hits, Phrase, State
+from groundling.studies.attention.grounding import MEASURES, Facts, Grounding, Hits, Phrase, State
 from groundling.studies.attention.leaderboard import halves
 from groundling.studies.attention.passes import Sums
 from groundling.tasks.flickr_entities import PROTOCOLS, Caption

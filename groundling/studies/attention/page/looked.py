@@ -28,9 +28,9 @@ from groundling.prediction.seeds import Chosen, chosen, is_run
 from groundling.prediction.sight import Seen
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.page.answers import answer_of, match_of
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
-from groundling.studies.attention.patches import PatchReader, PatchStore
 from groundling.vision.photos import Finder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
