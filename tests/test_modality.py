@@ -59,8 +59,8 @@ from groundling.studies.attention.importance import (
     right_row,
 )
 from groundling.studies.attention.modality import modality
-from groundling.studies.attention.outcomes import HiddenWords, Match, RightAnswer, right_share
 from groundling.studies.attention.passes import Seen, Sums, read_here
+from groundling.studies.attention.subjects import HiddenWords, Match, RightAnswer, right_share
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
 from groundling.vision_language.uniter import uniter

@@ -44,10 +44,15 @@ from groundling.studies.attention.importance import (
     drawn_means,
     told,
 )
-from groundling.studies.attention.outcomes import Outcome
 from groundling.studies.attention.passes import Consumer, Look, Pass, partners
 from groundling.studies.attention.settings import Attending
-from groundling.studies.attention.subjects import Subject, examples_of, reads_pixels, subject_of
+from groundling.studies.attention.subjects import (
+    Outcome,
+    Subject,
+    examples_of,
+    reads_pixels,
+    subject_of,
+)
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
 from groundling.training.teaching import teacher_inputs
