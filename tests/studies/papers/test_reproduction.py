@@ -453,7 +453,7 @@ def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFi
 
 # -- the papers' files -------------------------------------------------------------------------------------------------
 
-SWEEPS = Path(__file__).parents[1] / "sweeps"
+SWEEPS = Path(__file__).parents[3] / "sweeps"
 REPRODUCTIONS = [path for path in sorted(SWEEPS.glob("*.toml")) if "[paper]" in path.read_text()]
 
 

@@ -26,7 +26,7 @@ from groundling.settings.fields import changed, configured
 from groundling.studies.papers.published import PUBLISHED
 from groundling.training.loop import train
 
-SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))
+SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.toml"))
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ CARRIED = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def by_hand(mode: str, states: torch.Tensor) -> torch.Tensor:

@@ -406,7 +406,7 @@ def test_every_layouts_ids_become_cocos(tmp_path: Path) -> None:
     assert manifest["ids_as"] == ["{number}"] and manifest["source"] == str(folder)
 
 
-PUBLISHED = Path(__file__).parents[1] / "docs/vision.md"
+PUBLISHED = Path(__file__).parents[2] / "docs/vision.md"
 
 
 def published_rows() -> list[tuple[str, str, str]]:

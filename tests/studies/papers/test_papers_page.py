@@ -15,7 +15,7 @@ from groundling.commands.sweep.settings import DEFAULTS
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flat
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
 SETTINGS = "| setting | printed | where | key | here |"
 SILENT = ("not stated", "not mentioned")

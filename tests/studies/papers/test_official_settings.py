@@ -21,7 +21,7 @@ from groundling.commands.sweep.paper import spelt
 from groundling.commands.sweep.plan import Plan
 from groundling.commands.sweep.steps import Step, steps_of
 
-SWEEPS = Path(__file__).parents[1] / "sweeps"
+SWEEPS = Path(__file__).parents[3] / "sweeps"
 Settings = dict[str, Any]
 
 

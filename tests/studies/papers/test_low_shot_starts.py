@@ -16,7 +16,7 @@ from groundling.core.find import instances
 from groundling.core.forms import Answer, Choose
 from groundling.tasks import Task
 
-SWEEPS = sorted((Path(__file__).parents[1] / "sweeps").glob("*.toml"))
+SWEEPS = sorted((Path(__file__).parents[3] / "sweeps").glob("*.toml"))
 FILE = """
 [data.vcr]
 path = "vcr"

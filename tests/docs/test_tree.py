@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MOST_FILES = 550
 MOST_BYTES = 5_500_000
 """A tenth above what text and code need: rendered or trained files would pass it at once."""
