@@ -17,6 +17,7 @@ from homes import put, table
 import groundling
 from groundling.cli import main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.errors import InputError
