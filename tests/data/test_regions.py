@@ -465,60 +465,20 @@ def test_what_does_not_fit_a_store_is_named(tmp_path):
         writer.close({})
 
 
-def old_store(folder: Path, manifest: dict[str, object], classes: np.ndarray | None = None) -> Path:
-    """A folder as it was written before shards had formats: images a, b and c of 2, 1 and 2 regions in two shards."""
-    rows = [[["a", 2, 40, 30, 1], ["b", 1, 24, 48, 0]], [["c", 2, 0, 0, 0]]]
-    kind = "no classes" if classes is None else f"classes {classes.shape[1:]}"
-    for number, images in enumerate(rows):
-        count = sum(image[1] for image in images)
-        start = 3 * number
-        boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]] * 2, np.float32)
-        arrays = {"features": np.arange(30, dtype=np.float16).reshape(5, 6), "boxes": boxes}
-        arrays["confidence"] = np.ones(5, np.float32)
-        if classes is not None:
-            arrays["classes"] = classes
-        folder.mkdir(exist_ok=True)
-        for name, array in arrays.items():
-            np.save(folder / f"{name}-{number:05}.npy", array[start : start + count])
-        index = {"images": images, "skipped": [], "boxes_left_out": {"b": 3} if not number else {}}
-        put(folder / f"index-{number:05}.json", json.dumps(index | {"form": f"6 numbers, {kind}"}))
-    counts = {"images": 3, "regions": 5, "skipped": 0, "boxes_left_out": 3}
-    about = {"format": 1, "counts": counts, "form": f"6 numbers, {kind}", "shards": 2}
-    put(folder / "manifest.json", json.dumps(about | manifest | {"skipped": []}))
+def small_store(folder: Path, kinds: np.ndarray | None = None, **facts: object) -> Path:
+    """Images a, b and c of 2, 1 and 2 regions in two shards; `kinds` (5, ...) are their classes."""
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]] * 2, np.float32)[:5]
+    features = np.arange(30, dtype=np.float16).reshape(5, 6)
+    found = []
+    for name, start, stop in (("a", 0, 2), ("b", 2, 3), ("c", 3, 5)):
+        its = None if kinds is None else kinds[start:stop]
+        rows = slice(start, stop)
+        one = Found(name, (40, 30), boxes[rows], np.ones(stop - start), features[rows], its)
+        found.append(one)
+    writer = RegionWriter(folder, 2)
+    writer.fill((one.id, lambda one=one: one) for one in found)
+    writer.close(facts)
     return folder
-
-
-def test_stores_of_the_first_format_stay_readable(tmp_path):
-    hard = np.array([-1, 1, 0, 2, 2], np.int16)
-    store = RegionStore(old_store(tmp_path / "hard", {"classes": 3}, hard))
-    assert store.ids == ["a", "b", "c"] and (store.width, store.classes) == (6, 3)
-    assert [store.size(name) for name in store] == [(40, 30), (24, 48), (0, 0)]
-    assert [store.count(name) for name in store] == [2, 1, 2]
-    assert store["a"].whole.tolist() == [True, False] and not store["c"].whole.any()
-    assert store["c"].features.tolist() == np.arange(18, 30).reshape(2, 6).tolist()
-    assert store["a"].classes.tolist() == [[0, 0, 0], [0, 1, 0]]
-    assert (store.identity, store.made_by, store.faults(verify=True)) == ("", "", [])
-    soft = np.full((5, 4), 0.25, np.float16)
-    store = RegionStore(old_store(tmp_path / "soft", {"background": "column 0"}, soft))
-    assert store.classes == 4 and store.background and store["b"].classes.shape == (1, 4)
-    store = pickle.loads(pickle.dumps(RegionStore(old_store(tmp_path / "none", {}), False)))
-    assert store.classes == 0 and store["b"].features.shape == (1, 0) and store.width == 0
-
-
-def test_order_of_the_first_format_is_told_by_its_manifest(tmp_path):  # B7
-    own = {"backbone": "x"}
-    for number, (manifest, expected) in enumerate(
-        (
-            ({"model": own, "boxes_from": "vcr1images"}, [True, False, True]),
-            ({"model": own, "boxes_from": "a grid of 3 x 3"}, [False] * 3),
-            ({"model": own | {"detector": "y"}, "boxes_from": "the detector, k"}, [False] * 3),
-            ({"model": "as the source says", "source": "a.tsv"}, [False] * 3),
-            ({}, [False] * 3),
-        )
-    ):
-        store = RegionStore(old_store(tmp_path / str(number), manifest))
-        assert [store.in_annotated_order(name) for name in store] == expected
-        assert not store.annotated_order
 
 
 def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
@@ -622,7 +582,7 @@ def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
 
 
 def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
-    folder = old_store(tmp_path / "a", {}, np.full((5, 4), 0.25, np.float16))
+    folder = small_store(tmp_path / "a", np.full((5, 4), 0.25, np.float16))
     for name, value in (("features", np.nan), ("confidence", np.inf), ("classes", np.nan)):
         array = np.load(folder / f"{name}-00001.npy")
         array[1] = value
@@ -642,7 +602,7 @@ def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
         store["c"]
     with pytest.raises(InputError, match="image 'a': boxes of region 1 are not finite or outside"):
         store["a"]
-    folder = old_store(tmp_path / "b", {"classes": 2}, np.array([0, 1, 2, 0, 0], np.int16))
+    folder = small_store(tmp_path / "b", np.array([0, 1, 2, 0, 0], np.int16), classes=2)
     assert RegionStore(folder).faults() == [
         f"{folder}/classes-00000.npy: image 'b': a value is outside -1..1"
     ]
@@ -655,7 +615,7 @@ def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, 
     assert check(tmp_path).problems == [
         f"{tmp_path}/files, a.npz: confidence of region 0 is not finite or outside 0..1"
     ]
-    folder = old_store(tmp_path / "store", {})
+    folder = small_store(tmp_path / "store")
     np.save(folder / "features-00001.npy", np.full((2, 6), np.nan, np.float16))
     told = f"{folder}/features-00001.npy: image 'c': a number is not finite"
     assert told in check(tmp_path).problems
@@ -664,18 +624,12 @@ def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"images": None, "form": "6 numbers, no classes"}, "not the index of a region store"),
-        ({"images": [["a", 2, 40, 30]], "form": "6 numbers, no classes"}, "not the index of a re"),
-        ({"images": [["a", "x", 1, 1, 1]], "form": "6 numbers, no classes"}, "not the index of a"),
-        ({"images": [["a", -2, 1, 1, 0]], "form": "6 numbers, no classes"}, "not the index of a s"),
-        ({"images": [["a", 2, 1, 1, 0]], "form": "a lot"}, "not the index of a region store"),
-        ({"images": [["a", 2, 1, 1, 0]]}, "not the index of a region store"),
         ({"ids": ["a"]}, "not the index of a shard"),
         ([], "holds a list, expected an object"),
     ],
 )
 def test_an_index_that_is_none_gives_one_line(tmp_path, content, message):  # E14
-    put(old_store(tmp_path, {}) / "index-00001.json", json.dumps(content))
+    put(small_store(tmp_path) / "index-00001.json", json.dumps(content))
     with pytest.raises(InputError, match=rf"index-00001.json: {message}") as caught:
         RegionStore(tmp_path)
     assert "\n" not in str(caught.value)

@@ -36,6 +36,7 @@ from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
+from groundling.settings.objectives import PhaseOptions
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
 from groundling.studies.worlds.rendered import World, WorldConfig
