@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cpu=True,
     )
     regions(config, folder / "store")
-    regions(replace(config, whole=True), folder / "whole")
+    regions(changed(config, whole=True), folder / "whole")
     return folder
 
 

@@ -172,7 +172,9 @@ class RegionSamples:
         text = row.text
         if text is None or text.region is None:
             return replace(row, regions=regions)
-        if self.seeing.phrases or not self.seeing.tied:
+        # Tags of a text whose image has no numbered objects are the text's own phrases, whatever is asked of them.
+        names_objects = row.example is None or row.example.objects > 0
+        if self.seeing.phrases or not self.seeing.tied or not names_objects:
             return replace(row, regions=regions, text=replace(text, region=None))
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
         named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
