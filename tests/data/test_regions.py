@@ -29,6 +29,7 @@ from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
 from groundling.data.tables.image_files import stem
+from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
@@ -255,8 +256,13 @@ def test_features_of_a_region_are_those_of_its_place(models, name, side):
 
 
 def test_three_lines_for_ones_own_images(models, photos, tmp_path):
-    config = RegionsConfig(
-        images=str(photos), detector=models["detr"], backbone=models["vit"], least=4, whole=True
+    config = configured(
+        RegionsConfig,
+        images=str(photos),
+        detector=models["detr"],
+        backbone=models["vit"],
+        least=4,
+        whole=True,
     )
     result = regions(config, tmp_path / "store")
     store = RegionStore(tmp_path / "store")
@@ -281,7 +287,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     )
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
-    other = replace(config, side=24)
+    other = changed(config, side=24)
     with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
@@ -294,8 +300,13 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
 def test_a_killed_extraction_goes_on_to_the_same_bytes(
     models, photos, tmp_path, monkeypatch, in_process
 ):
-    config = RegionsConfig(
-        images=str(photos), detector=models["rt"], backbone=models["resnet"], side=64, shard=2
+    config = configured(
+        RegionsConfig,
+        images=str(photos),
+        detector=models["rt"],
+        backbone=models["resnet"],
+        side=64,
+        shard=2,
     )
     regions(config, tmp_path / "whole")
     write, calls = RegionWriter.write, iter(range(9))
@@ -312,7 +323,7 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
     with pytest.raises(InputError, match="or one not finished"):
         RegionStore(tmp_path / "killed")
     put(tmp_path / "killed" / "features-00002.npy", b"half of a shard")
-    regions(replace(config, processes=2), tmp_path / "killed")
+    regions(changed(config, processes=2), tmp_path / "killed")
     assert digests(tmp_path / "killed") == {
         **digests(tmp_path / "whole"),
         "result.json": digests(tmp_path / "killed")["result.json"],
@@ -339,7 +350,7 @@ def instances(
 def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos, tmp_path):
     boxes = [[4, 3, 20, 15], [0, 0, 40, 30.2], [1, 1, 0, 5], [30, 20, 20, 5]]
     file = instances(tmp_path / "a.json", boxes, more=("1.png",))
-    config = RegionsConfig(images=str(photos), boxes=str(file), backbone=models["vit"])
+    config = configured(RegionsConfig, images=str(photos), boxes=str(file), backbone=models["vit"])
     result = regions(config, tmp_path / "store")
     assert (result["images"], result["skipped"], result["boxes_left_out"]) == (1, 1, 2)
     store = RegionStore(tmp_path / "store")
@@ -354,21 +365,21 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     ]
     gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
     with pytest.raises(InputError, match=r"gone.png: no such image .* pass --skip-missing"):
-        regions(replace(config, boxes=str(gone)), tmp_path / "b")
+        regions(changed(config, boxes=str(gone)), tmp_path / "b")
     assert (
-        regions(replace(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
+        regions(changed(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
     )
     turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
     with pytest.raises(
         InputError, match=r"no image was left \(0: 40x30 pixels, but annotated as 30x40\)"
     ):
-        regions(replace(config, boxes=str(turned)), tmp_path / "c")
+        regions(changed(config, boxes=str(turned)), tmp_path / "c")
     with pytest.raises(InputError, match="not COCO instances"):
         annotated(put(tmp_path / "d.json", '{"images": []}'))
 
 
 def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_path):
-    config = RegionsConfig(images=str(photos), backbone=models["vit"])
+    config = configured(RegionsConfig, images=str(photos), backbone=models["vit"])
     twice = instances(tmp_path / "twice.json", [], more=("0.png",))
     for changes, message in (
         ({"images": ""}, "needs --images FOLDER or --imports FILE"),
@@ -380,7 +391,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"backbone": "nowhere"}, "nowhere: no "),
     ):
         with pytest.raises(InputError, match=message) as caught:
-            regions(replace(config, **changes), tmp_path / "out")
+            regions(changed(config, **changes), tmp_path / "out")
         assert "\n" not in str(caught.value)
 
 
@@ -388,7 +399,8 @@ def test_two_files_of_one_name_are_one_image(models, tmp_path):
     for name in ("a.png", "a.bmp", "b.png"):
         picture(tmp_path / "in" / name)
     regions(
-        RegionsConfig(images=str(tmp_path / "in"), grid=2, backbone=models["vit"]), tmp_path / "out"
+        configured(RegionsConfig, images=str(tmp_path / "in"), grid=2, backbone=models["vit"]),
+        tmp_path / "out",
     )
     store = RegionStore(tmp_path / "out")
     assert store.ids == ["a", "b"] and store["a"].classes is None and len(store["a"].boxes) == 4
@@ -471,8 +483,8 @@ def small_store(folder: Path, kinds: np.ndarray | None = None, **facts: object) 
 
 def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     def made(name: str, **changes: object) -> RegionStore:
-        config = RegionsConfig(images=str(photos), backbone=models["vit"], grid=2)
-        regions(replace(config, **changes), tmp_path / name)
+        config = configured(RegionsConfig, images=str(photos), backbone=models["vit"], grid=2)
+        regions(changed(config, **changes), tmp_path / name)
         return RegionStore(tmp_path / name)
 
     first = made("first")
@@ -497,7 +509,7 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
 
 
 def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos, tmp_path):  # B7
-    config = RegionsConfig(images=str(photos), backbone=models["vit"], whole=True)
+    config = configured(RegionsConfig, images=str(photos), backbone=models["vit"], whole=True)
     file = instances(tmp_path / "a.json", [[4, 3, 20, 15], [0, 0, 40, 30]], more=("1.png",))
     content = json.loads(file.read_text())
     content["annotations"] += [
@@ -505,7 +517,7 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
         for box in ([1, 1, 0, 5], [1, 1, 9, 9])
     ]
     put(file, json.dumps(content))
-    regions(replace(config, boxes=str(file)), tmp_path / "coco")
+    regions(changed(config, boxes=str(file)), tmp_path / "coco")
     store = RegionStore(tmp_path / "coco")
     assert [store.in_annotated_order(name) for name in ("0", "1")] == [True, False]
     assert not store.annotated_order
@@ -516,13 +528,13 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
     vcr = tmp_path / "vcr1images"
     Image.new("RGB", (40, 30)).save(put(vcr / "film" / "1.jpg", b""))
     put(vcr / "film" / "1.json", json.dumps(about))
-    regions(replace(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
+    regions(changed(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
     store = RegionStore(tmp_path / "vcr")
     assert store.annotated_order and store.in_annotated_order("film/1")
     assert store["film/1"].whole.tolist() == [True, False, False]
     np.testing.assert_allclose(store["film/1"].boxes[1], [0.5, 1 / 3, 0.75, 2 / 3], atol=1e-6)
     for name, changes in (("grid", {"grid": 2}), ("detected", {"detector": models["rt"]})):
-        regions(replace(config, **changes), tmp_path / name)
+        regions(changed(config, **changes), tmp_path / name)
         assert not any(map(RegionStore(tmp_path / name).in_annotated_order, ("0", "1")))
     store, _ = taken(put(tmp_path / "x.tsv", lxmert("x")), tmp_path / "imported")
     assert not store.annotated_order
@@ -537,8 +549,10 @@ def test_the_size_and_the_whole_image_are_kept_with_every_kind_of_boxes(models, 
         ("detector", {"detector": models["detr"]}),
     ):
         for whole in (False, True):
-            config = RegionsConfig(images=str(photos), backbone=models["vit"], whole=whole)
-            regions(replace(config, **changes), tmp_path / f"{name}-{whole}")
+            config = configured(
+                RegionsConfig, images=str(photos), backbone=models["vit"], whole=whole
+            )
+            regions(changed(config, **changes), tmp_path / f"{name}-{whole}")
             store = RegionStore(tmp_path / f"{name}-{whole}")
             assert store.size("0") == (40, 30)
             row = store["0"]
@@ -638,8 +652,8 @@ def _under_torchrun(config: RegionsConfig, out: str) -> None:
 def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
     # Without an accelerator nobody need say --cpu.
     cpu = torch.accelerator.is_available()
-    config = RegionsConfig(
-        images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
+    config = configured(
+        RegionsConfig, images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
     )
     regions(config, tmp_path / "one")
     two_machines(_under_torchrun, config, str(tmp_path / "two"))
@@ -694,7 +708,7 @@ def npz(**more: np.ndarray) -> bytes:
 
 
 def taken(path: Path, out: Path, ids: str = "") -> tuple[RegionStore, dict[str, object]]:
-    result = regions(RegionsConfig(imports=str(path), ids=ids), out)
+    result = regions(configured(RegionsConfig, imports=str(path), ids=ids), out)
     return RegionStore(out), result
 
 

@@ -55,7 +55,8 @@ USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "ans
 def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     """Answer a task's splits as `finetune` would after training; scores in `out/result.json`, answers in `out/seed-0`.
 
-    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several processes each answers everything.
+    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several
+    processes each answers everything.
 
     Raises:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
