@@ -14,6 +14,7 @@ import toys
 from torch import Tensor, nn
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import read_splits
 from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
@@ -27,12 +28,10 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
-from groundling.commands.finetune.examples import read_splits
 from groundling.teachers import Teacher
 from groundling.teachers.taught import Taught
-from groundling.training import teaching
 from groundling.training.inner_steps import InnerStep
-from groundling.training.loop import train
+from groundling.training.loop import teaching, train
 from groundling.training.teaching import make_objectives
 from groundling.vision_language.loading import load_student
 

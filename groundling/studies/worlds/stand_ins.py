@@ -24,10 +24,11 @@ from groundling.data.regions.stores import SeveralStores
 from groundling.data.tables.tables import lines_of
 from groundling.models.text import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
-from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
+from groundling.settings.fields import configured
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.studies.worlds.world import World
 from groundling.tasks.vqa import questions
 from groundling.vision_language.end_to_end import end_to_end
@@ -61,6 +62,7 @@ DATA = {
 """Kinds of data that the rendered world has, and where `write_tasks` puts them."""
 JOINS = ("uniter", "visualbert", "vlbert")
 """Kinds of weights that are a tiny BERT with this join, not trained."""
+
 
 def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
     """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
@@ -154,7 +156,8 @@ class _Shelf:
         """Regions of all images, the whole one first, in the order of VCR's tags."""
         out = self.folder / "regions"
         if not (out / "manifest.json").exists():
-            settings = RegionsConfig(
+            settings = configured(
+                RegionsConfig,
                 images=str(self.world / DATA["images"]),
                 boxes=(str(self.world / "instances.json"),),
                 backbone=str(self.clip()),
