@@ -31,7 +31,7 @@ ROOT = Path(groundling.__file__).parent.parent
 OWN_TASK = """
 import csv
 from dataclasses import replace
-from groundling.batch import Example
+from groundling.core.batch import Example
 from groundling.tasks.glue import RTE
 
 def read(file, split):

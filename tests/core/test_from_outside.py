@@ -110,7 +110,7 @@ DOUBT = Part("doubt", lambda given: Doubt(given.sizes, weight=0.5))
 
 from dataclasses import replace
 
-from groundling.metrics import ACCURACY
+from groundling.core.metrics import ACCURACY
 from mine.dogs import DOGS
 
 OWN = replace(ACCURACY, name="right answers")

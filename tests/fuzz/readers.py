@@ -73,8 +73,8 @@ from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.clip_td import ensemble, shift, vcr
-from groundling.studies.clip_td.files import read_lines
-from groundling.studies.clip_td.masks import read_losses
+from groundling.studies.clip_td.lines import read_lines
+from groundling.studies.clip_td.masking import read_losses
 from groundling.studies.clip_td.wordnet import WordNet
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
