@@ -78,7 +78,7 @@ from groundling.studies.clip_td.masking import read_losses
 from groundling.studies.clip_td.wordnet import WordNet
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
-from groundling.studies.knowledge.winoground_data import read_winoground
+from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.worlds.tasks.attribute import read_nouns
 from groundling.studies.worlds.tasks.probes import questions_in
 from groundling.studies.xdbert.word_counts import (
