@@ -142,7 +142,7 @@ Path("ran").touch()
 raise ImportError("planted")
 """
 SEVERAL = """
-from groundling import jobs
+from groundling.runs import jobs
 
 if __name__ == "__main__":
     jobs._set_up_process = abs  # of a number, which loads no torch

@@ -118,7 +118,7 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 def needs_one(value):
@@ -136,7 +136,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 class Nameless(Objective):

@@ -496,7 +496,10 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
     out = tmp_path / "store"
     made = regions(
-        RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
+        configured(
+            RegionsConfig, images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True
+        ),
+        out,
     )
     assert made["images"] == 12 and made["regions"] == 48
     seen = configured(

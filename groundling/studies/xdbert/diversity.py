@@ -36,6 +36,7 @@ from groundling.runs.folder import disk_errors, write_json, write_whole
 from groundling.runs.progress import followed
 from groundling.runs.report import new_figure, svg_of
 from groundling.runs.run import Run
+from groundling.stats.resampling import interval, redrawn
 from groundling.studies.xdbert.commands import AttentionConfig, check_attention
 from groundling.tasks import Task
 
@@ -494,9 +495,7 @@ def _measure_rows(
 def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Both ends (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
     rng = generator(seed, "bootstrap")
-    count = len(values)
-    means = [values[rng.integers(count, size=count)].mean(0) for _ in range(draws)]
-    low, high = np.quantile(np.stack(means), [0.025, 0.975], axis=0)
+    low, high = interval(np.stack([redrawn(values, rng).mean(0) for _ in range(draws)]))
     return low, high
 
 
