@@ -15,8 +15,14 @@ from PIL import Image
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.data.captions import samples as module
-from groundling.data.captions.captions import Captioned, caption_lines, keep_listed, read_captions
-from groundling.data.captions.images import present, with_store_ids
+from groundling.data.captions.captions import (
+    Captioned,
+    caption_lines,
+    keep_listed,
+    present,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.captions.samples import CaptionSamples, decode
 from groundling.data.samples import WindowInput
 

@@ -29,10 +29,11 @@ from groundling.data.captions.captions import (
     Captions,
     Wanted,
     caption_lines,
+    find_images,
+    in_store,
     read_captions,
 )
-from groundling.data.captions.images import find_images, in_store
-from groundling.data.corpora.corpora import lines
+from groundling.data.corpora.files import lines
 from groundling.data.tables import image_files
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig

@@ -41,16 +41,16 @@ from groundling.core.find import named
 from groundling.core.forms import Classify
 from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
 from groundling.data.captions.samples import decode
-from groundling.data.corpora.corpora import lines
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.corpora.files import lines
+from groundling.data.corpora.prepared import corpus_samples
 from groundling.data.regions.detections import read_detections
 from groundling.data.regions.imports import ImageNames, import_regions
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.vcr_objects import metadata
 from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
-from groundling.data.tables.own_rows import texts_in, whole_rows
-from groundling.data.text.conllu import read_parses
+from groundling.data.tables.tables import texts_in, whole_rows
+from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.clip import clip_text, load_two_towers
 from groundling.models.crossmodal import CrossModal

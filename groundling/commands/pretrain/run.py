@@ -17,9 +17,9 @@ from groundling.core.find import is_outside, named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.keyed import seed_of
 from groundling.data.captions.captions import Captioned, Captions, Wanted, has_splits, keep_listed
-from groundling.data.captions.images import in_store
+from groundling.data.captions.captions import in_store
 from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.corpora.prepared import corpus_samples
 from groundling.data.corpora.weighted_files import weighted, weighted_files
 from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing, check_mentioned
 from groundling.data.regions.pictures import Mirrored, Pictured

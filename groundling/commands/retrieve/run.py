@@ -15,7 +15,7 @@ from groundling.commands.retrieve import RetrieveConfig, check
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captioned, Captions, joined, keep_listed
-from groundling.data.captions.images import find_images, with_store_ids
+from groundling.data.captions.captions import find_images, with_store_ids
 from groundling.data.regions.pictures import decodable
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.clip import load_clip_image, load_clip_text

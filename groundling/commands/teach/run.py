@@ -17,7 +17,7 @@ from groundling.commands.teach import TEACHING, TeachConfig, check
 from groundling.commands.teach.new_clip import clip_tokenizer, small_clip
 from groundling.core.keyed import seed_of
 from groundling.data.captions.captions import Captioned, Captions, has_splits, keep_listed
-from groundling.data.captions.images import find_images
+from groundling.data.captions.captions import find_images
 from groundling.data.captions.samples import CaptionSamples, Cut
 from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers

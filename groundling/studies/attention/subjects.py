@@ -22,7 +22,7 @@ from groundling.core.forms import Answer, Choose, Form, Pick, Regress
 from groundling.core.keyed import generator
 from groundling.core.metrics import Metric
 from groundling.data.captions.captions import Captions
-from groundling.data.captions.images import find_images, in_store, with_store_ids
+from groundling.data.captions.captions import find_images, in_store, with_store_ids
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples
 from groundling.models.kinds import RegionReader

@@ -21,7 +21,7 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
-from groundling.data.corpora.corpora import CHUNK
+from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend
 from groundling.data.text.words import spans, stop_words
 from groundling.runs.folder import read_json
