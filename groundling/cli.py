@@ -123,7 +123,7 @@ def _no_command(words: Sequence[str]) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     values = _parse(name, command, _with_flags(command, arguments))
-    command.check(name, values)
+    command.check(values)
     command.function()
     _quiet()
     with heard(name):
@@ -183,7 +183,8 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
     except SystemExit as done:
         if not done.code:
             raise
-        raise InputError(f"{_unframed(said.getvalue())}; see `groundling {name} --help`") from None
+        told = re.sub(r"^Error parsing (\w+): --", r"--\1.", _unframed(said.getvalue()))
+        raise InputError(f"{told}; see `groundling {name} --help`") from None
     if unknown:
         raise InputError(_unknown(unknown[0], name, command))
     values = vars(parsed)

@@ -57,8 +57,8 @@ def as_keywords(
             return f"{negated}=False{blank}"
         if command or name not in settings:
             return found[0]
-        if found.string.startswith(":", found.end()):
-            return name
+        if word == "=" or found.string.startswith(":", found.end()):
+            return f"{name}{blank}"
         return f"{name}=" if word and is_value(name, word) else f"{name}={blank}"
 
     try:
