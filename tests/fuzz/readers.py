@@ -344,11 +344,13 @@ def _captions(shelf: Shelf) -> dict[str, Reader]:
         )
         for name, (file, make) in files.items()
     }
-    made["captions beside images"] = Reader(_sidecars, read_captions, kept=PIXELS)
+    made["captions beside images"] = Reader(
+        _sidecars, lambda place: read_captions(place).images, kept=PIXELS
+    )
     made["list of images"] = Reader(
         copied(shelf.shop, "flickr8k/Flickr8k.token.txt", "flickr8k/Flickr_8k.trainImages.txt"),
         lambda place: keep_listed(
-            read_captions(place / "Flickr8k.token.txt"), place / "Flickr_8k.trainImages.txt"
+            read_captions(place / "Flickr8k.token.txt").images, place / "Flickr_8k.trainImages.txt"
         ),
         checked=False,
     )
@@ -362,7 +364,7 @@ def _coco(place: Path) -> None:
 
 
 def _caption_file(place: Path, name: str, splits: tuple[str, ...]) -> object:
-    return read_captions(place / name, splits)
+    return read_captions(place / name, splits).images
 
 
 def _sidecars(place: Path) -> None:

@@ -104,12 +104,6 @@ class Captions:
             )
         return said
 
-    def sound(self) -> Captions:
-        """Itself; raises InputError for the first of `faults`."""
-        for fault in self.faults:
-            raise InputError(fault)
-        return self
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -142,9 +136,9 @@ def _with_count(messages: Sequence[str]) -> str:
 
 
 def read_captions(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = GUESSED
-) -> list[Captioned]:
-    """Images of a file or folder of captions with their captions in file order; those without any are left out.
+    path: str | Path, splits: Sequence[str] | None = (), columns: CaptionColumns = GUESSED
+) -> Captions:
+    """Captions whose images and texts can be used.
 
     `splits`: of Karpathy's json, which images to take. `columns`: of a table, what to read; without, it is told by
     their names.
@@ -153,7 +147,10 @@ def read_captions(
         InputError: a line or entry is malformed, there is no caption at all, two images have the same file, or a file
             with splits is read without saying which, or one without them as if it had some.
     """
-    return Captions(path, splits, columns).sound().images
+    told = Captions(path, splits, columns)
+    for fault in told.faults:
+        raise InputError(fault)
+    return told
 
 
 def caption_lines(
