@@ -95,7 +95,7 @@ def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> Non
     path = put(tmp_path / name, "\r".join([line.get(name, "1.jpg#0\tA dog.")] * 3))
     reads = {
         "CoLA/train.tsv": lambda: named("tasks", Task, "glue/cola").read(tmp_path, "train"),
-        "Flickr8k.token.txt": lambda: read_captions(path),
+        "Flickr8k.token.txt": lambda: read_captions(path).images,
         "train.txt": lambda: named("tasks", Task, "flickr30k").read(tmp_path, "train"),
     }
     with pytest.raises(InputError, match="lines end in carriage returns alone"):
