@@ -21,7 +21,13 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Form, Pick, Regress
 from groundling.core.keyed import generator
 from groundling.core.metrics import Metric
-from groundling.data.captions.captions import Captions, find_images, in_store, read_captions, with_store_ids
+from groundling.data.captions.captions import (
+    Captions,
+    find_images,
+    in_store,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples
 from groundling.models.kinds import RegionReader, Student
