@@ -67,8 +67,7 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import finished, open_run, read_json
 from groundling.runs.run import ended
 from groundling.settings.inputs import Adapting, OwnFile
-from groundling.stats import finished_runs
-from groundling.stats import verdict_page as judged_page
+from groundling.stats import finished_runs, judging
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
@@ -970,7 +969,7 @@ def _about_run(place: Path) -> object:
     """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
     told = push._card("me/it", place, place, push._described(place), {"notes": ["a note"]})
     seed = shift._seed_of_text_only(place / "seed-0" / "predictions_val.jsonl")
-    return [told, judged_page._settings(place / "seed-0"), seed]
+    return [told, judging._settings(place / "seed-0"), seed]
 
 
 def _vcr_run(place: Path, shelf: Shelf) -> None:
