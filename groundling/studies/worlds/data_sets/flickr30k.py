@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from groundling.data.text.conllu import ROOT, Parse, Word, written
+from groundling.data.text.parses import ROOT, Parse, Word, written
 from groundling.studies.worlds.data_sets.captions import marked_captions, without_marks
 from groundling.studies.worlds.data_sets.files import TaskFiles
 from groundling.studies.worlds.scenes import Scene
