@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groundling.runs.leaves import Leaves, Nothing
 from groundling.runs.progress import is_first
 from groundling.settings.fields import check_lists, check_numbers, need
 from groundling.settings.training import Sharing, TrainConfig, check_training
@@ -39,6 +40,18 @@ class Command:
 takes what the recipe takes, and the recipe calls it, too, whoever calls that; empty: there are none."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
+    leaves: Leaves | None = None
+    """What it leaves behind; None: its function opens its run itself, and is handed `out` in place of it."""
+    shows: str = ""
+    """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
+
+    def __call__(self, *values: Any) -> Any:
+        """Its result for its settings and its `out`, as the command line gives it: checked, then run.
+
+        Raises InputError as `check` and `call`.
+        """
+        self.check(self.name, values)
+        return self.call(values)
 
     def check(self, name: str, values: Sequence[Any]) -> None:
         """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
@@ -74,17 +87,26 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         return _imported(self.recipe)
 
     def call(self, values: Sequence[Any]) -> Any:
-        """What the recipe returns for its settings and its `out`; what it saved goes to the hub, if it is to.
+        """What its function makes of its settings, or what it made of them earlier, which is then in its run folder.
 
-        Raises InputError where the recipe does, or if what it saved cannot go there.
+        What it saved goes to the hub, if it is to. Raises InputError where the function does, if the run folder holds
+        another run, or if what it saved cannot go to the hub.
         """
         own = _own(values)
-        result = self.function()(*own)
+        result = self.function()(*own) if self.leaves is None else self._made(self.leaves, own)
+        if self.shows and is_first():
+            print(_imported(self.shows)(result))
         for sharing in _shared(values):
             from groundling.commands.push.run import share
 
             share(own[-1], sharing)
         return result
+
+    def _made(self, leaves: Leaves, own: Sequence[Any]) -> Any:
+        settings, out = (own, "") if isinstance(leaves, Nothing) else (own[:-1], own[-1])
+        names = [name for name, group in self.settings.items() if not isinstance(group, Sharing)]
+        by_name = dict(zip(names, settings, strict=True))
+        return leaves.made(self.function(), self.name, by_name, out)
 
 
 def _imported(place: str) -> Callable[..., Any]:

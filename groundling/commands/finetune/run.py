@@ -114,8 +114,9 @@ def finetune(
             done = one_run(student, task, splits, training_of_seed, folder, config, room, shelf)
         runs.append(done)
     if not splits:
-        made = [run.folder / f"seed-{done['seed']}" / "model" for done in runs]
-        run.say_finished(made if config.save_model else ())
+        made = [f"seed-{done['seed']}/model" for done in runs]
+        run.makes = made if config.save_model else ()
+        run.say_finished()
     result = summary(task, runs, config)
     beside = [*all_alike(result), *beside_majority(task, result)]
     say_notes(beside)
