@@ -45,10 +45,6 @@ def _nothing(*settings: Any) -> Inputs:
     return {}
 
 
-def _none(*settings: Any) -> Sequence[str]:
-    return ()
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """A folder that belongs to one run: opened, resumed, found finished."""
@@ -60,8 +56,8 @@ class RunFolder:
 `train.seed` is the seed of the group `train`."""
     facts: Callable[..., Mapping[str, Any]] = _nothing
     """Of its settings: what else tells runs apart."""
-    makes: Callable[..., Sequence[str]] = _none
-    """Of its settings: what the run leaves beside its result."""
+    makes: Sequence[str] | Callable[..., Sequence[str]] = ()
+    """What the run leaves beside its result, or a function of its settings that tells."""
     grows: bool = False
     """Whether the same command may ask for more than a finished run has: it is then always called."""
     patience: timedelta | None = None
@@ -81,7 +77,8 @@ class RunFolder:
         cpu = any(
             vars(group)[one.name] for own in every for group, one in flat(own) if one.name == "cpu"
         )
-        run = Run(out, name, told, self.inputs(*every), cpu, self.makes(*every), self.patience)
+        makes = self.makes(*every) if callable(self.makes) else self.makes
+        run = Run(out, name, told, self.inputs(*every), cpu, makes, self.patience)
         if not self.grows and run.result is not None:
             return run.result
         return run.end(function(*every, run))

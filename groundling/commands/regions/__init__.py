@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from groundling.command import Command
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import _list_lone_texts
+
+PATIENCE = timedelta(days=7)
+"""How long one process under torchrun waits for the shards of the others."""
 
 
 @documented
@@ -81,6 +87,31 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         raise InputError("regions: --also-detected adds to --boxes; without, leave it out")
 
 
+def inputs(config: RegionsConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    found: dict[str, str] = {"images": config.images}
+    found |= _numbered("boxes", config.boxes)
+    found |= _numbered("ids", config.ids)
+    found |= _numbered("ids_as", [told for told in config.ids_as if told.endswith(".json")])
+    if not config.imports:
+        found |= {"detector": config.detector, "backbone": config.backbone}
+    # Tens of gigabytes are not worth hashing.
+    return found | _numbered(
+        "imports", [path for path in config.imports if not Path(path).is_file()]
+    )
+
+
+def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
+    """A run's inputs of one kind: the first by the kind's name, others with their number."""
+    return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
+
+
+def facts(config: RegionsConfig) -> dict[str, list[int]]:
+    """Bytes of the files that are imported, which tell runs apart in place of their hashes."""
+    sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
+    return {"bytes": sizes} if sizes else {}
+
+
 COMMAND = Command(
     "regions",
     "regions of your own images, or of others' region files, as a store",
@@ -88,4 +119,5 @@ COMMAND = Command(
     {"_own": RegionsConfig()},
     positional=("--images",),
     rules="groundling.commands.regions:check",
+    leaves=RunFolder(inputs, free=("processes", "cpu"), facts=facts, patience=PATIENCE),
 )
