@@ -97,9 +97,7 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         if self.shows and is_first():
             print(_imported(self.shows)(result))
         for sharing in _shared(values):
-            from groundling.commands.push.run import share
-
-            share(own[-1], sharing)
+            _imported(SHARE)(own[-1], sharing)
         return result
 
     def _made(self, leaves: Leaves, own: Sequence[Any]) -> Any:
@@ -129,3 +127,5 @@ def _shared(values: Sequence[Any]) -> list[Sharing]:
 
 SHARED = {"_share": Sharing()}
 """Settings of commands that save a model."""
+SHARE = "groundling.commands.push.run:share"
+"""What sends a saved model to the hub, by its run folder and these settings."""

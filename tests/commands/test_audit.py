@@ -39,7 +39,7 @@ from groundling.runs.folder import clear_prepared, finished, open_run, read_log
 from groundling.runs.jobs import Job, _result
 from groundling.runs.run import ended
 from groundling.settings.inputs import OwnFile
-from groundling.studies.attention.figure_files import figures_of
+from groundling.studies.attention.figures import figures_of
 from groundling.studies.clip_td.shift import _seed_of_text_only
 from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task

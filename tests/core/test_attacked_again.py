@@ -97,10 +97,10 @@ def test_a_folders_name_may_have_an_equals_sign(place: Path) -> None:
 def test_a_card_tells_no_folder_of_this_machine_whose_name_has_an_equals_sign() -> None:
     texts = ["/home/me/lr=1/t.txt=2", "/home/me/u.txt", "data/v.txt=3"]
     given = {"text": texts, "held": ["~/a=b/held.txt"], "student": "me/bert", "train": {}}
-    told = command({"kind": "adapt", "config": given}, {"data/v.txt"})
+    told = command({"kind": "adapt", "config": given}, {"data/v.txt"}, (AdaptConfig(), ADAPTING))
     assert told == "groundling adapt --student me/bert --text t.txt=2 u.txt v.txt=3 --held held.txt"
     regions = {"regions": ["train=/home/me/k=3/store"], "train": {}}
-    assert command({"kind": "finetune", "config": regions}, set()).endswith("train=store")
+    assert command({"kind": "finetune", "config": regions}, set(), (FinetuneConfig(), TUNING)).endswith("train=store")
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
-from groundling.tasks.examples import read_splits
+from groundling.commands.finetune.examples import read_splits
 from groundling.teachers import Teacher
 from groundling.teachers.taught import Taught
 from groundling.training import teaching

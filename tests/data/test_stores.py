@@ -27,7 +27,7 @@ from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import RegionInput
 from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
-from groundling.tasks.examples import read_splits
+from groundling.commands.finetune.examples import read_splits
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.loading import load_student
 

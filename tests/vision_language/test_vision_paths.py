@@ -348,7 +348,7 @@ def test_pre_training_has_the_papers_sizes() -> None:
     ):
         given = Given(sizes._replace(word_table=(cased or 30522, 768)), words)
         with torch.device("meta"):
-            objectives = DESIGNS[kind].phase.objectives(given, PretrainConfig())
+            objectives = DESIGNS[kind].phase.objectives(given, PhaseOptions())
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
 
 

@@ -14,7 +14,7 @@ from groundling.models.kinds import Student
 from groundling.prediction.description import Described, Reads, facts_of
 from groundling.runs.hashing import hashes_of
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
+from groundling.commands.finetune.examples import Splits
 
 
 def described_of(

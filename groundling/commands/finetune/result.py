@@ -9,7 +9,7 @@ from typing import Any
 
 from groundling.commands.finetune import FinetuneConfig
 from groundling.tasks import Task
-from groundling.tasks.examples import trained_on
+from groundling.commands.finetune.examples import trained_on
 from groundling.training.feed import Source
 
 

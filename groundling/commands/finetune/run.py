@@ -47,7 +47,7 @@ from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
-from groundling.tasks.examples import Splits, read_splits, task_of, trained_on
+from groundling.commands.finetune.examples import Splits, read_splits, task_of, trained_on
 from groundling.tasks.table import OwnReader, own_notes
 from groundling.training.evaluation import Scores, evaluate, scored, write_answers
 from groundling.training.held_out import flattery

@@ -23,7 +23,7 @@ from groundling.models.kinds import Student
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
+from groundling.commands.finetune.examples import Splits
 from groundling.teachers import Teacher
 from groundling.training.feed import Source
 from groundling.training.teaching import Classroom

@@ -21,7 +21,7 @@ from groundling.data.captions.samples import CaptionSamples, Cut
 from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer, precision_note
-from groundling.models.new_clip import clip_tokenizer, small_clip
+from groundling.commands.teach.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run

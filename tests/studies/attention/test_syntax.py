@@ -27,9 +27,9 @@ from groundling.data.shards import Part
 from groundling.data.text.conllu import ROOT, Parse, Word, aligned, read_parses, written
 from groundling.data.text.parsers import parses_by
 from groundling.studies.attention.dependencies import Scheme, relabelled
-from groundling.studies.attention.entities import State
+from groundling.studies.attention.grounding import State
 from groundling.studies.attention.passes import Look, stream
-from groundling.studies.attention.syntax_measures import (
+from groundling.studies.attention.syntax import (
     TABLE_2,
     Arcs,
     Parsed,

@@ -31,7 +31,7 @@ from groundling.studies.clip_td.pronouns import plural, shifted, singular
 from groundling.studies.clip_td.shift import shift
 from groundling.studies.clip_td.synonyms import Editor
 from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
-from groundling.studies.clip_td.zero_shot_rules import both_right, choose
+from groundling.studies.clip_td.zero_shot import both_right, choose
 from groundling.tasks.vcr import items
 
 LEGACY = partial(plural, legacy=True)

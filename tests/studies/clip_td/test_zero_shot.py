@@ -39,8 +39,8 @@ from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
 from groundling.studies.clip_td.commands import VcrConfig, ZeroShotConfig
 from groundling.studies.clip_td.vcr import vcr
-from groundling.studies.clip_td.zero_shot import zero_shot
-from groundling.studies.clip_td.zero_shot_rules import asked, classify, same_for_same
+from groundling.prediction.matching import same_for_same
+from groundling.studies.clip_td.zero_shot import asked, classify, zero_shot
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.winoground import winoground
 from groundling.tasks.vcr import items, q_to_ar, render

@@ -6,6 +6,8 @@ are accuracies, MRPC is F1, CoLA Matthews; QQP fits the mean of accuracy and F1 
 of STS-B the paper says only that it is a correlation: Pearson's is measured here. READ is RMSE.
 """
 
+from groundling.stats.published import Reported
+
 TASKS = (
     "glue/rte",
     "glue/mrpc",
@@ -49,11 +51,14 @@ _ROWS: dict[str, tuple[float | None, ...]] = {
     "XELECTRA-l": (88.45, 92.33, 92.04, 70.51, 97.36, 94.97, 91.4, 91.03, 92.83, 0.565),
 }
 
-PUBLISHED = {
-    system: {task: value for task, value in zip(TASKS, row, strict=False) if value is not None}
+REPORTED = tuple(
+    Reported(
+        system,
+        {task: value for task, value in zip(TASKS, row, strict=False) if value is not None},
+    )
     for system, row in _ROWS.items()
-}
-"""By system and task; a row of the tables may end early."""
+)
+"""By task; a row of the tables may end early."""
 
 PWCCA = {
     ("BERT", "ELECTRA"): 0.5498,

@@ -20,8 +20,8 @@ from groundling.core.keyed import generator
 from groundling.data.samples import Samples
 from groundling.data.shards import Part
 from groundling.models.kinds import RegionReader
-from groundling.studies.attention.outcomes import HiddenWords, Outcome
 from groundling.studies.attention.passes import Rows, batches_of
+from groundling.studies.attention.subjects import HiddenWords, Outcome
 
 State = Literal["own", "blank", "shuffled", "swapped"]
 

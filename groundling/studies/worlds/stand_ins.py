@@ -6,15 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.commands.regions import RegionsConfig
 from groundling.commands.regions.run import regions
+from groundling.commands.sweep.miniature import LENGTH, SIDE, StandIns
 from groundling.commands.sweep.parts import Source, slug
-from groundling.commands.sweep.settings import Filled
 from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
@@ -25,8 +24,7 @@ from groundling.data.regions.stores import SeveralStores
 from groundling.data.tables.tables import lines_of
 from groundling.models.text import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
-from groundling.settings.fields import changed, flat
-from groundling.studies.papers.text_stand_ins import TEXT_TASKS, write_text_task
+from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
@@ -38,10 +36,6 @@ from groundling.vision_language.single_stream import SingleStream, bert_of
 
 EXAMPLES = 32
 """Most examples of a split; with fewer scenes to draw from, VCR's would have none."""
-SIDE = 32
-"""Pixels of a picture's side, for whatever reads pixels."""
-LENGTH = 48
-"""Most pieces of a text."""
 WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, blind=False)
 CLIP = TeachConfig(
     size=SIDE,
@@ -68,37 +62,6 @@ DATA = {
 JOINS = ("uniter", "visualbert", "vlbert")
 """Kinds of weights that are a tiny BERT with this join, not trained."""
 
-SMALL: dict[str, Callable[[Any], Any]] = {
-    "steps": lambda _: 2,
-    "batch": lambda batch: min(batch, 4),
-    "accumulate": lambda _: 1,
-    "head_start": lambda steps: min(steps, 1),
-    "horizon": lambda _: 0,
-    "precision": lambda _: "fp32",
-    "cpu": lambda _: True,
-    "max_length": lambda length: min(length, LENGTH),
-    "side": lambda _: SIDE,
-    "long_side": lambda _: 0,
-    # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
-    "caption_splits": lambda _: (),
-    "per": lambda number: min(number, 4),
-    "by": lambda _: "total",
-}
-"""What a setting becomes in a miniature, given what it is."""
-
-
-def small(settings: Filled) -> Filled:
-    """A command's settings for two short steps on a CPU."""
-    shrunk = []
-    for config in settings:
-        new = {}
-        for group, one in flat(config):
-            if one.name in SMALL:
-                new[one.name] = SMALL[one.name](vars(group)[one.name])
-        shrunk.append(changed(config, **new) if new else config)
-    return shrunk[0], shrunk[1]
-
-
 def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
     """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
 
@@ -121,6 +84,9 @@ def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source]
         else:
             raise InputError(f"{source.name}: no `kind`, so nothing can stand in for it")
     return found, notes
+
+
+STAND_INS = StandIns("rendered world", stand_in)
 
 
 class _Shelf:

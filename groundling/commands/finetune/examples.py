@@ -10,8 +10,8 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import described, named
 from groundling.core.forms import Classify
+from groundling.data.regions.paired import check_mentioned
 from groundling.data.samples import thinned, together, untagged
-from groundling.settings.inputs import RegionInput
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.partitions import left_over, taken
@@ -56,7 +56,7 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     rest = _unlabelled(examples, few, task, config) if config.unlabelled else []
     parts[task.train] = [*thinned(few, config.max_train), *rest]
     if config.regions.mentioned:
-        check_mentioned(parts[task.train], task, config.regions)
+        check_mentioned(parts[task.train], task.name, config.regions.tags)
     if config.regions.tags:
         return parts
     return {split: [untagged(example) for example in some] for split, some in parts.items()}
@@ -81,16 +81,6 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
                 f"{classes - 1}, or None"
             )
     return examples
-
-
-def check_mentioned(examples: Sequence[Example], task: Task, regions: RegionInput) -> None:
-    """Raises InputError if --mentioned leaves nothing out, as no text names an object by its number."""
-    if not regions.tags:
-        raise InputError("--mentioned is about objects that texts name; leave it or --no-tags out")
-    if not any(example.mentioned for example in examples):
-        raise InputError(
-            f"--mentioned: texts of {task.name} name no objects by their numbers, as VCR's do; leave it out"
-        )
 
 
 def _unlabelled(
