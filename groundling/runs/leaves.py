@@ -13,7 +13,7 @@ from groundling.settings.fields import flat
 
 Inputs = Mapping[str, str | Path]
 """Files and folders by name, as a run's hashes are called."""
-Settings = Mapping[str, Any]
+ByPrefix = Mapping[str, Any]
 """A command's settings by prefix, as `Command.settings` has them; its own are called `_own`."""
 
 
@@ -22,7 +22,7 @@ class Nothing:
     """It prints what it finds."""
 
     def made(
-        self, function: Callable[..., Any], name: str, settings: Settings, out: str | Path
+        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """What the command's function returns, with notes."""
         work = Work()
@@ -34,7 +34,7 @@ class Written:
     """A file, or a folder of pages, which the command's function writes, all of it or nothing."""
 
     def made(
-        self, function: Callable[..., Any], name: str, settings: Settings, out: str | Path
+        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """What the command's function returns, with notes."""
         work = Work(Path(out))
@@ -64,7 +64,7 @@ class RunFolder:
     """How long one process under torchrun waits for the others; None: as long as torch does."""
 
     def made(
-        self, function: Callable[..., Any], name: str, settings: Settings, out: str | Path
+        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """The result of the run in the folder: of an earlier call, or else what the command's function makes now.
 
@@ -83,7 +83,7 @@ class RunFolder:
             return run.result
         return run.end(function(*every, run))
 
-    def _told(self, settings: Settings) -> dict[str, Any]:
+    def _told(self, settings: ByPrefix) -> dict[str, Any]:
         """The settings that tell runs apart: the command's own, and groups of others beside them."""
         told: dict[str, Any] = {}
         for prefix, group in settings.items():

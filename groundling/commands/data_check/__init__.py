@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from groundling.command import Command
 from groundling.core.documented import documented
+from groundling.runs.leaves import Nothing
 from groundling.settings.inputs import CaptionColumns, OwnFile
 
 
@@ -30,4 +31,5 @@ COMMAND = Command(
     out=False,
     speaks=True,
     needs=("folder",),
+    leaves=Nothing(),
 )

@@ -10,6 +10,7 @@ from groundling.checks.names import check_name
 from groundling.command import Command
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Written
 from groundling.settings.fields import need
 
 
@@ -47,4 +48,5 @@ COMMAND = Command(
     "groundling.commands.data_partition.run:partition",
     {"_own": PartitionConfig()},
     rules="groundling.commands.data_partition:check",
+    leaves=Written(),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from groundling.command import Command
 from groundling.core.documented import documented
+from groundling.runs.leaves import Written
 
 
 @documented
@@ -30,4 +31,5 @@ COMMAND = Command(
     file="regions.png",
     writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
     needs=("store", "image"),
+    leaves=Written(),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from groundling.command import Command
 from groundling.core.documented import documented
+from groundling.runs.leaves import Nothing
 from groundling.settings.inputs import Asking, Saved
 
 
@@ -31,4 +32,5 @@ COMMAND = Command(
     {"_own": EvaluateConfig()},
     out=False,
     needs=("model", "data"),
+    leaves=Nothing(),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from groundling.command import Command
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Written
 from groundling.settings.fields import need
 from groundling.settings.inputs import Asking, Saved
 
@@ -53,4 +54,5 @@ COMMAND = Command(
     {"_own": PredictConfig()},
     file="answers.csv",
     rules="groundling.commands.predict:check",
+    leaves=Written(),
 )

@@ -111,7 +111,9 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
         if config.task and given:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
     if config.phase.task_answers != "right" and not config.task:
-        raise InputError(f"--task-answers {config.phase.task_answers}: captions have none; pass --task")
+        raise InputError(
+            f"--task-answers {config.phase.task_answers}: captions have none; pass --task"
+        )
     if config.train_splits and not config.task:
         raise InputError(
             f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"

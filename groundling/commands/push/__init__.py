@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from groundling.command import Command
 from groundling.core.documented import documented
+from groundling.runs.leaves import Nothing
 
 
 @documented
@@ -31,4 +32,5 @@ COMMAND = Command(
     positional=("--run",),
     out=False,
     needs=("run", "to"),
+    leaves=Nothing(),
 )

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
+from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.commands.sweep.miniature import LENGTH, SIDE, StandIns
 from groundling.commands.sweep.parts import Source, slug
+from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.core.keyed import seed_of
 from groundling.data.regions.shelf import made_by
@@ -24,10 +24,10 @@ from groundling.data.regions.stores import SeveralStores
 from groundling.data.tables.tables import lines_of
 from groundling.models.text import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
-from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.studies.worlds.world import World
 from groundling.tasks.vqa import questions
 from groundling.vision_language.end_to_end import end_to_end
@@ -61,6 +61,7 @@ DATA = {
 """Kinds of data that the rendered world has, and where `write_tasks` puts them."""
 JOINS = ("uniter", "visualbert", "vlbert")
 """Kinds of weights that are a tiny BERT with this join, not trained."""
+
 
 def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
     """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
@@ -147,7 +148,7 @@ class _Shelf:
                 captions=str(self.world / DATA["captions"]),
                 images=str(self.world / DATA["images"]),
             )
-            teach(settings, replace(TEACHING, cpu=True), out)
+            TEACH(settings, replace(TEACHING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
@@ -161,7 +162,7 @@ class _Shelf:
                 whole=True,
                 cpu=True,
             )
-            regions(settings, out)
+            REGIONS(settings, out)
         return out
 
     def resnet(self) -> Path:
