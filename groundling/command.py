@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pkgutil import iter_modules
 from typing import Any
 
 from groundling.runs.leaves import Leaves, Nothing
@@ -71,16 +73,20 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
             check_lists(settings, prefix)
             if isinstance(settings, TrainConfig):
                 check_training(settings, prefix)
-        if self.needs:
-            need(values[0], name, *self.needs)
-        if self.rules:
-            _imported(self.rules)(*_own(values))
+        self.check_together(values)
         for sharing in _shared(values):
             from groundling.checks.sharing import check_sharing
 
             check_sharing(sharing, _own(values))
         for prefix, settings in every:
             check_inputs(settings, prefix)
+
+    def check_together(self, values: Sequence[Any]) -> None:
+        """Raises InputError for settings that are missing, or do not go together."""
+        if self.needs:
+            need(values[0], self.name, *self.needs)
+        if self.rules:
+            _imported(self.rules)(*_own(values))
 
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
@@ -105,6 +111,24 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         names = [name for name, group in self.settings.items() if not isinstance(group, Sharing)]
         by_name = dict(zip(names, settings, strict=True))
         return leaves.made(self.function(), self.name, by_name, out)
+
+
+@cache
+def commands() -> dict[str, Command]:
+    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
+    every: list[Command] = []
+    for one in _inside("groundling.commands"):
+        every.append(vars(importlib.import_module(one))["COMMAND"])
+    for study in _inside("groundling.studies"):
+        every += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
+    return {command.name: command for command in every}
+
+
+def _inside(package: str) -> list[str]:
+    """The modules and packages in a package."""
+    return [
+        one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
+    ]
 
 
 def _imported(place: str) -> Callable[..., Any]:
