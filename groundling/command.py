@@ -48,12 +48,15 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
     """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
 
     def __call__(self, *values: Any) -> Any:
-        """Its result for its settings and its `out`, as the command line gives it: checked, then run.
+        """Its result for its settings, but for where a saved model goes, and its `out`: checked, then run.
 
         Raises InputError as `check` and `call`.
         """
-        self.check(self.name, values)
-        return self.call(values)
+        given = iter(values)
+        every = [one if isinstance(one, Sharing) else next(given) for one in self.settings.values()]
+        every += given
+        self.check(self.name, every)
+        return self.call(every)
 
     def check(self, name: str, values: Sequence[Any]) -> None:
         """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.

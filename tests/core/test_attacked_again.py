@@ -100,7 +100,9 @@ def test_a_card_tells_no_folder_of_this_machine_whose_name_has_an_equals_sign() 
     told = command({"kind": "adapt", "config": given}, {"data/v.txt"}, (AdaptConfig(), ADAPTING))
     assert told == "groundling adapt --student me/bert --text t.txt=2 u.txt v.txt=3 --held held.txt"
     regions = {"regions": ["train=/home/me/k=3/store"], "train": {}}
-    assert command({"kind": "finetune", "config": regions}, set(), (FinetuneConfig(), TUNING)).endswith("train=store")
+    assert command(
+        {"kind": "finetune", "config": regions}, set(), (FinetuneConfig(), TUNING)
+    ).endswith("train=store")
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

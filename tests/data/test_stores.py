@@ -12,8 +12,9 @@ import pytest
 from homes import STEPS
 from test_pretrain import store, vqa
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.finetune.examples import read_splits
 from groundling.commands.finetune.samples import seen, shelf_of
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
@@ -27,7 +28,6 @@ from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import RegionInput
 from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
-from groundling.commands.finetune.examples import read_splits
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.loading import load_student
 

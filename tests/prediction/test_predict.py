@@ -25,15 +25,15 @@ from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
+from groundling.commands.evaluate import COMMAND as evaluate
 from groundling.commands.evaluate import EvaluateConfig
-from groundling.commands.evaluate.run import evaluate
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.commands.predict import run as predicting
-from groundling.commands.predict.run import predict
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.errors import InputError
 from groundling.core.find import instances
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress

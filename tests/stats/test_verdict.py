@@ -27,6 +27,7 @@ from groundling.core.metrics import (
 )
 from groundling.stats.finished_runs import collect, read_predictions
 from groundling.stats.judging import judge_folders
+from groundling.stats.published import published as reported
 from groundling.stats.verdict import (
     Runs,
     bootstrap,
@@ -37,7 +38,6 @@ from groundling.stats.verdict import (
     power,
     simulate,
 )
-from groundling.stats.published import published as reported
 
 
 def runs(

@@ -65,7 +65,7 @@ def _run(
 def _job(step: Step, what: Sweep) -> Job:
     config, training = step.settings
     settings = resolved(config, what.sources), training
-    values = values_of(step.command, settings, step.out)
+    values = values_of(settings, step.out)
     return Job(step.name, command_of(step.command), tuple(values), step.after)
 
 

@@ -25,7 +25,7 @@ def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
             )
     for step in steps:
         try:
-            values = values_of(step.command, step.settings, step.out)
+            values = values_of(step.settings, step.out)
             command_of(step.command).check_together(values)
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from groundling.command import SHARED, Command, commands
+from groundling.command import Command, commands
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
 from groundling.settings.fields import filled as fill
@@ -44,11 +45,9 @@ def defaults_of(word: str) -> Filled:
     return own, settings.get("_train")
 
 
-def values_of(word: str, settings: Filled, out: object) -> list[Any]:
-    """What the command is called with."""
-    config, training = settings
-    shared = [one for prefix, one in SHARED.items() if prefix in command_of(word).settings]
-    return [config, *([] if training is None else [training]), *shared, str(out)]
+def values_of(settings: Filled, out: Path) -> list[Any]:
+    """What a command is called with."""
+    return [*(group for group in settings if group is not None), out]
 
 
 def filled(defaults: Filled, values: object, where: str) -> Filled:
