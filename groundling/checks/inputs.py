@@ -54,6 +54,7 @@ from groundling.studies.xdbert.commands import (
     GroundedConfig,
     SimilarityConfig,
 )
+from groundling.vision.settings import Extraction
 
 Check = Callable[[str, str], None]
 """Of a flag and one word of its value."""
@@ -143,7 +144,8 @@ INPUTS: Mapping[type, Mapping[str, Check]] = {
         "teacher": weights,
     },
     OwnFile: {"dev": file},
-    RegionsConfig: {"images": folder, "imports": path, "ids": file, "boxes": path},
+    RegionsConfig: {"imports": path, "ids": file},
+    Extraction: {"images": folder, "boxes": path},
     Saved: {**REGIONS, "model": folder, "detector": model, "backbone": model},
     PredictConfig: {"data": path},
     EvaluateConfig: {"data": path},
@@ -224,9 +226,10 @@ def _words(value: object) -> list[str]:
 def _check_backbones(settings: object) -> None:
     """Raises InputError for models that have a default, and are read in some settings alone."""
     if isinstance(settings, RegionsConfig) and not settings.imports:
-        if not settings.grid and (settings.also_detected or not settings.boxes):
-            model("--detector", settings.detector)
-        model("--backbone", settings.backbone)
+        extraction, finding = settings.extraction, settings.extraction.finding
+        if not finding.grid and (extraction.also_detected or not extraction.boxes):
+            model("--detector", finding.detector)
+        model("--backbone", finding.backbone)
     if isinstance(settings, PretrainConfig | FinetuneConfig):
         new = isinstance(settings, PretrainConfig) or settings.join
         if settings.regions.images and new:

@@ -54,8 +54,8 @@ class RunFolder:
     free: tuple[str, ...] = ()
     """Settings that do not tell runs apart, since results do not depend on them, or since they only ask for more; \
 `train.seed` is the seed of the group `train`."""
-    facts: Callable[..., Mapping[str, Any]] = _nothing
-    """Of its settings: what else tells runs apart."""
+    told: Callable[..., Mapping[str, Any]] | None = None
+    """Of its settings: what tells runs apart beside hashes; None: all but the `free` ones."""
     makes: Sequence[str] | Callable[..., Sequence[str]] = ()
     """What the run leaves beside its result, or a function of its settings that tells."""
     grows: bool = False
@@ -73,7 +73,7 @@ class RunFolder:
         from groundling.runs.run import Run
 
         every = list(settings.values())
-        told = {**self._told(settings), **self.facts(*every)}
+        told = self._told(settings) if self.told is None else self.told(*every)
         cpu = any(
             vars(group)[one.name] for own in every for group, one in flat(own) if one.name == "cpu"
         )

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.settings.objectives import PhaseOptions
 from groundling.core.batch import Batch, Encoded, Example, Sizes, needed, sent
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput
@@ -27,6 +26,7 @@ from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.released_weights import BERT, Names
 from groundling.vision_language.single_stream import SingleStream

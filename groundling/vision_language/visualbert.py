@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
-from groundling.settings.objectives import PhaseOptions
 from groundling.core.batch import Batch, Encoded, Example, needed
 from groundling.core.errors import InputError
 from groundling.models.join import Join, Look, fresh
@@ -22,6 +21,7 @@ from groundling.models.task_heads import MaskWord, Reading, answer
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.released_weights import BERT, Names, load_released_weights
 from groundling.vision_language.single_stream import SingleStream

@@ -108,7 +108,7 @@ DOUBT = Part("doubt", lambda given: Doubt(given.sizes, weight=0.5))
 
 from dataclasses import replace
 
-from groundling.metrics import ACCURACY
+from groundling.core.metrics import ACCURACY
 from mine.dogs import DOGS
 
 OWN = replace(ACCURACY, name="right answers")
@@ -116,7 +116,7 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 def needs_one(value):
@@ -134,7 +134,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 class Nameless(Objective):

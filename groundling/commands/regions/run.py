@@ -16,6 +16,7 @@ from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import counted
 from groundling.runs.run import Run
 from groundling.vision.extract import extract
+from groundling.vision.settings import Extraction
 
 FIRST = 5
 """So many of the images that were skipped are named."""
@@ -32,10 +33,12 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     if config.imports:
         manifest = _imported(config, folder)
     else:
-        manifest = _extracted(config, folder, part, run.state.wait_for_everyone)
+        manifest = _extracted(
+            config.extraction, config.processes, folder, part, run.state.wait_for_everyone
+        )
     first = manifest["skipped"][:FIRST]
-    if config.images:
-        run.note(*unread_images(config.images))
+    if config.extraction.images:
+        run.note(*unread_images(config.extraction.images))
     skipped = manifest["counts"]["skipped"]
     if skipped:
         named = "; ".join(first)
@@ -61,21 +64,27 @@ def _refuse_processes(config: RegionsConfig, part: Part) -> None:
 
 def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     """The manifest of a store made of others' region files."""
-    writer = RegionWriter(folder, config.shard)
+    writer = RegionWriter(folder, config.extraction.shard)
     facts, items = import_several(config.imports, config.ids, config.ids_as)
     writer.fill(items)
     return writer.close(facts)
 
 
 def _extracted(
-    config: RegionsConfig, folder: Path, part: Part, barrier: Callable[[], None]
+    extraction: Extraction,
+    processes: int,
+    folder: Path,
+    part: Part,
+    barrier: Callable[[], None],
 ) -> dict[str, Any]:
     """The manifest of a store made of images, by this process, by others under torchrun, or by processes it starts."""
-    if config.processes == 1:
-        extracted = extract(config, folder, part)
+    if processes == 1:
+        extracted = extract(extraction, folder, part)
     else:
-        parts = [Part(rank, config.processes) for rank in range(config.processes)]
-        jobs = [Job(f"part {one.rank + 1}", extract, (config, str(folder), one)) for one in parts]
-        extracted = run_jobs(jobs, config.processes, print)["part 1"]
-    writer = RegionWriter(folder, config.shard, extracted.key, part)
+        parts = [Part(rank, processes) for rank in range(processes)]
+        jobs = [
+            Job(f"part {one.rank + 1}", extract, (extraction, str(folder), one)) for one in parts
+        ]
+        extracted = run_jobs(jobs, processes, print)["part 1"]
+    writer = RegionWriter(folder, extraction.shard, extracted.key, part)
     return writer.close(extracted.facts, extracted.gaps, barrier)

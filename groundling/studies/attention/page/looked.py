@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Choose, Pick, Regress
@@ -40,6 +39,7 @@ from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
 from groundling.studies.attention.subjects import Match
 from groundling.training.evaluation import evaluate
 from groundling.vision.photos import Finder
+from groundling.vision.settings import Finding
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
 from groundling.vision_language.single_stream import SingleStream
@@ -142,11 +142,11 @@ class Looked:
         manifests = [self._facts, *(store.manifest for store in self.stores)]
         return next((one for one in manifests if one.get("made_with")), None)
 
-    def _with_boxes(self) -> RegionsConfig:
+    def _with_boxes(self) -> Finding:
         """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
         config = self.config
         facts = self._made_with
-        start = RegionsConfig() if facts is None else settings_of(facts)
+        start = Finding() if facts is None else settings_of(facts)
         known = start.backbone if facts else self._backbone_of_files()
         if not config.backbone and not known and self._features:
             raise InputError(
@@ -164,7 +164,7 @@ class Looked:
                 return str(models["backbone"])
         return ""
 
-    def _as_learned(self) -> RegionsConfig:
+    def _as_learned(self) -> Finding:
         """The settings with which the regions were found that it learned from, or those of the first store."""
         facts = self._made_with
         if facts is None:
