@@ -92,7 +92,7 @@ from groundling.tasks.flickr_entities import captions as entity_captions
 from groundling.tasks.partitions import manifest, read_manifest, write_manifest
 from groundling.tasks.table import own_task
 from groundling.tasks.vcr import ANSWER
-from groundling.training.loop import watched
+from groundling.training import watched
 from groundling.vision.detect import annotated
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.released_weights import read_weights
