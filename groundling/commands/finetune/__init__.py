@@ -205,7 +205,7 @@ def _check_regions_given(config: FinetuneConfig) -> None:
 
 def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
-    from groundling.data.regions.shelf import manifests
+    from groundling.data.regions.inputs import manifests
     from groundling.training.teaching import teacher_inputs
 
     sees_pixels = config.regions.images and config.join

@@ -143,7 +143,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
 
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
-    from groundling.data.regions.shelf import manifests
+    from groundling.data.regions.inputs import manifests
     from groundling.training.teaching import teacher_inputs
 
     captions = [each.file for each in weighted_files(config.captions, "--captions")]

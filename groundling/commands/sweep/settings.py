@@ -54,5 +54,5 @@ def filled(defaults: Filled, values: object, where: str) -> Filled:
     """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: {values!r}, expected a table")
-    first, second = fill(defaults, values, where)
-    return first, second
+    own, *training = fill([group for group in defaults if group is not None], values, where)
+    return own, training[0] if training else None

@@ -193,7 +193,7 @@ def test_one_region_store_and_one_vocabulary_serve_all(
     told = [
         c
         for split in ("train", "val")
-        for c in read_captions(folder / f"captions_{split}2014.json")
+        for c in read_captions(folder / f"captions_{split}2014.json").images
     ]
     assert {word for c in told for text in c.captions for word in text.split()} <= known
     assert all(len(c.captions) == 5 for c in told) and len(told) == TRAIN + HELD

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from groundling.data.text.conllu import written
+from groundling.data.text.parses import written
 from groundling.studies.worlds.data_sets.captions import marked_captions, without_marks
 from groundling.studies.worlds.data_sets.files import TaskFiles
 from groundling.studies.worlds.data_sets.parses import parse_of

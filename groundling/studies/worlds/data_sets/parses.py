@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from groundling.data.text.conllu import ROOT, Parse, Word
+from groundling.data.text.parses import ROOT, Parse, Word
 
 UNIT = re.compile(r"\[/EN#\S+ ([^\]]*)\]|(\S+)")
 """A marked phrase, whose words are the first group, or a word."""
