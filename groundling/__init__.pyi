@@ -12,7 +12,7 @@ from groundling.data.regions.store import RegionStore as RegionStore
 from groundling.objectives import Objective as Objective
 from groundling.prediction import load as load
 from groundling.settings.training import TrainConfig as TrainConfig
-from groundling.studies.attention.page import look as look
+from groundling.studies.attention.look import look as look
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
 from groundling.training.loop import train as train
@@ -347,7 +347,7 @@ def finetune(
     dev: Text = "",
     group: Text = "",
     adapter: Literal["none", "mlp", "attention"] = "none",
-    adapter_layers: int = 1,
+    adapter_layers: Literal[1, 3] = 1,
     fusion: Literal["concat", "cosine"] = "concat",
     eval_every: float = 0.0,
     keep: Literal["last", "best"] = "last",
@@ -584,6 +584,9 @@ def pretrain(
     data: Text = "",
     train_splits: Texts = (),
     task_answers: Literal["right", "any", "judged"] = "right",
+    region_classes: Literal["soft", "hard", "none"] = "soft",
+    sentence_image: bool = True,
+    related: bool = False,
     partition: Text = "",
     step_mix: Sequence[float] = (),
     text: Texts = (),
@@ -591,9 +594,6 @@ def pretrain(
     mask_rate: float = 0.15,
     mask_scheme: Literal["bert", "released"] = "bert",
     whole_word: bool = False,
-    region_classes: Literal["soft", "hard", "none"] = "soft",
-    sentence_image: bool = True,
-    related: bool = False,
     grounded: bool = True,
     early_fusion: bool = True,
     region_boxes: bool = False,

@@ -80,9 +80,7 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         own = _own(values)
         result = self.function()(*own)
         for sharing in _shared(values):
-            from groundling.commands.push.run import share
-
-            share(own[-1], sharing)
+            _imported(SHARE)(own[-1], sharing)
         return result
 
 
@@ -106,3 +104,5 @@ def _shared(values: Sequence[Any]) -> list[Sharing]:
 
 SHARED = {"_share": Sharing()}
 """Settings of commands that save a model."""
+SHARE = "groundling.commands.push.run:share"
+"""What sends a saved model to the hub, by its run folder and these settings."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -31,14 +30,17 @@ def modules(folder: str) -> tuple[ModuleType, ...]:
     """Every public module of a sub-package, e.g. `modules("objectives")`, and of the studies' packages of its name."""
     root = __package__.partition(".")[0]
     studies = importlib.import_module(f"{root}.studies")
-    found: list[ModuleType] = []
-    for place in ("", *(f"studies.{name}." for name in sorted(_names(studies)))):
-        whole = f"{root}.{place}{folder}"
-        if place and importlib.util.find_spec(whole) is None:
-            continue
-        package = importlib.import_module(whole)
-        found += [importlib.import_module(f"{whole}.{name}") for name in sorted(_names(package))]
-    return tuple(found)
+    inside = Path(*folder.split("."))
+    places = [f"{root}.{folder}"]
+    for name in sorted(_names(studies)):
+        if (Path(studies.__path__[0]) / name / inside).is_dir():
+            places.append(f"{studies.__name__}.{name}.{folder}")
+    packages = [importlib.import_module(place) for place in places]
+    return tuple(
+        importlib.import_module(f"{package.__name__}.{name}")
+        for package in packages
+        for name in sorted(_names(package))
+    )
 
 
 def _names(package: ModuleType) -> list[str]:

@@ -22,8 +22,6 @@ from groundling.models.saved_heads import load_head
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.runs.progress import followed
 from groundling.settings.objectives import Targeted
-from groundling.studies.clip_td.commands import ZeroShotConfig
-from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.towers import Towers
 from groundling.training.teaching import Classroom
@@ -113,37 +111,56 @@ class ByMatchHead:
 
     def __init__(
         self,
-        config: ZeroShotConfig | WinogroundConfig,
+        source: str,
         stores: Mapping[str, SeveralStores],
         device: torch.device,
+        *,
+        images: str,
+        max_length: int,
+        most_regions: int = 0,
+        other_regions: bool = False,
     ) -> None:
-        """`stores` by split. Raises InputError for another model, one without such a head, or other regions."""
-        model = load_student(config.model)
+        """A model's match head, for the regions of some `stores` by split.
+
+        Args:
+            source: the model's folder.
+            stores: by split.
+            device: where it is asked.
+            images: folder of the images, of a model that reads pixels; empty for others.
+            max_length: pieces per text.
+            most_regions: per image, best first; 0: all.
+            other_regions: accept regions that were made otherwise than those that it learned from.
+
+        Raises InputError for another model, one without such a head, or other regions.
+        """
+        model = load_student(source)
         if not isinstance(model, SingleStream):
             raise InputError(
-                f"{config.model}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
+                f"{source}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
                 "without --regions"
             )
         self.model = model.to(device).eval()
         self.head = SentenceImage(model.sizes)
         for name, part in self.head.saved().items():
-            if not load_head(Path(config.model), part, name):
+            if not load_head(Path(source), part, name):
                 raise InputError(
-                    f"{config.model}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
+                    f"{source}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
                     "VisualBERT on captions, for VL-BERT with --related"
                 )
         self.head.to(device).eval()
         # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
         design_of(model).ready(model, (), True)
-        self.config = config
+        self.max_length = max_length
+        self.most_regions = most_regions
+        self.images = images
         self.device = device
         reads_pixels = isinstance(model, EndToEnd)
-        if reads_pixels != bool(config.images):
+        if reads_pixels != bool(images):
             told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
-            raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
+            raise InputError(f"{source}: this model reads {told} --images FOLDER")
         self.stores = stores
         for store in () if reads_pixels else stores.values():
-            check_regions(store, model, config.other_regions)
+            check_regions(store, model, other_regions)
 
     def __call__(self, examples: Sequence[Example], split: str) -> Matches:
         """The head's logit of a match less that of none."""
@@ -166,16 +183,34 @@ class ByMatchHead:
         return Matches(scores, read, dropped)
 
     def _samples(self, examples: Sequence[Example], store: SeveralStores) -> Samples:
-        text, _ = self.model.inputs(self.config.max_length)
+        text, _ = self.model.inputs(self.max_length)
         join = self.model.join
-        most = self.config.most_regions
-        seeing = Seeing(whole=join.whole, last_pixel=join.last_pixel, most=most)
+        seeing = Seeing(whole=join.whole, last_pixel=join.last_pixel, most=self.most_regions)
         samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
         if isinstance(self.model, EndToEnd):
             sides = (self.model.side, self.model.long_side)
-            samples = Pictured(samples, self.config.images, *sides)
+            samples = Pictured(samples, self.images, *sides)
         return samples
 
     def on_a_line(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities of a match."""
         return np.asarray(expit(scores))
+
+
+def same_for_same(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:
+    """Scores (N, C) in which choices whose texts were read alike, (N, C) digests, have the first one's score.
+
+    Texts that differ only beyond what a model reads would otherwise differ by rounding, and the choice be arbitrary.
+    """
+    first = np.array([[texts.index(text) for text in texts] for texts in read])
+    return np.take_along_axis(scores, first, 1)
+
+
+def finite(similarities: np.ndarray) -> np.ndarray:
+    """The similarities (N, C) themselves; raises InputError where one is not finite."""
+    faults = np.flatnonzero(~np.isfinite(similarities).all(1))
+    if len(faults):
+        raise InputError(
+            f"row {faults[0]}: a similarity is not a finite number ({len(faults):,} such)"
+        )
+    return similarities

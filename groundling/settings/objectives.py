@@ -22,6 +22,23 @@ class Masking(Settings):
 
 
 @dataclass(frozen=True)
+class PhaseOptions(Settings):
+    """What a vision-language model is pre-trained with, of what its paper or code leaves open."""
+
+    task_answers: Literal["right", "any", "judged"] = "right"
+    """--task: the right choice with each question; or any, drawn anew in every epoch, so that no label is told (a \
+question that has no choices, as in vqa, stands alone); or judged, any too, and VisualBERT predicts whether it is \
+right, or an NLVR2 statement true (its code)."""
+    region_classes: Literal["soft", "hard", "none"] = "soft"
+    """VL-BERT and UNITER: masked regions predict the detector's distribution (both releases), its best class (the \
+papers), or no classes."""
+    sentence_image: bool = True
+    """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
+    related: bool = False
+    """VL-BERT: predict whether caption and image are related (first version; the release leaves it out)."""
+
+
+@dataclass(frozen=True)
 class CrossModalOptions(Settings):
     """XDBERT's cross-modal encoder and its objectives."""
 

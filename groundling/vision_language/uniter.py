@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Batch, Encoded, Example, needed, sent
+from groundling.core.batch import Batch, Encoded, Example, Sizes, needed, sent
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput
 from groundling.data.text.parts import PartInput
@@ -27,6 +26,7 @@ from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.released_weights import BERT, Names
 from groundling.vision_language.single_stream import SingleStream
@@ -219,24 +219,26 @@ class RegionAmongAll(EachRegionTransformed):
         super().__init__(reading, dropout)
 
 
-def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
-    """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2).
-
-    On a task's own texts without the matching (release, pretrain_vcr.py and its configurations).
-    """
+def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+    """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
     sizes = given.sizes
-    chosen: list[Objective] = [masked_lm(given)]
-    if not config.task:
-        chosen.append(SentenceImage(sizes, alignment=0.1))
+    return [masked_lm(given), SentenceImage(sizes, alignment=0.1), *_of_regions(sizes, options)]
+
+
+def task_objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+    """The same on a task's own texts, without the matching (release, pretrain_vcr.py and its configurations)."""
+    return [masked_lm(given), *_of_regions(given.sizes, options)]
+
+
+def _of_regions(sizes: Sizes, options: PhaseOptions) -> list[Objective]:
     # The release takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
     weight = 1 / sizes.regions
-    chosen.append(
+    chosen: list[Objective] = [
         MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=weight)
-    )
-    if sizes.classes and config.region_classes != "none":
-        chosen.append(
-            MaskedRegions(sizes, kind=config.region_classes, keep=0.0, least=1, norm=True)
-        )
+    ]
+    if sizes.classes and options.region_classes != "none":
+        kind = options.region_classes
+        chosen.append(MaskedRegions(sizes, kind=kind, keep=0.0, least=1, norm=True))
     return chosen
 
 
@@ -259,7 +261,7 @@ DESIGN = Design(
     ),
     # Second stage of the release, base (config/pretrain-vcr-base-4gpu.json); the large model's is 10, 1, 1.
     task_phase=Phase(
-        objectives,
+        task_objectives,
         mix=((2, ("masked_lm",)), (1, (REGRESSION,)), (1, CLASSES)),
         tags=True,
     ),

@@ -69,7 +69,7 @@ from groundling.runs.run import ended
 from groundling.settings.inputs import Adapting, OwnFile
 from groundling.stats import finished_runs
 from groundling.stats import verdict_page as judged_page
-from groundling.studies.attention.figure_files import figures_of
+from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.clip_td import ensemble, shift, vcr

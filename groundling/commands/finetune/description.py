@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import Splits
 from groundling.commands.finetune.model import head_name, most_images
 from groundling.commands.finetune.samples import learned_from
 from groundling.core.find import code_behind, is_outside
@@ -14,7 +15,6 @@ from groundling.models.kinds import Student
 from groundling.prediction.description import Described, Reads, facts_of
 from groundling.runs.hashing import hashes_of
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
 
 
 def described_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import Splits
 from groundling.commands.finetune.samples import learned_from, refuse_images
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
@@ -16,7 +17,6 @@ from groundling.models.kinds import Student
 from groundling.models.task_heads import TaskHead
 from groundling.settings.inputs import Joining
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
 from groundling.vision_language import Design
 from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.vision_language.loading import (

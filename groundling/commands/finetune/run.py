@@ -21,6 +21,7 @@ from groundling.commands.finetune.baselines import (
 )
 from groundling.commands.finetune.description import described_of
 from groundling.commands.finetune.exam import check_exam, exam_of
+from groundling.commands.finetune.examples import Splits, read_splits, task_of, trained_on
 from groundling.commands.finetune.model import head_of, student_of
 from groundling.commands.finetune.result import about, mixed, summary
 from groundling.commands.finetune.samples import (
@@ -47,7 +48,6 @@ from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
-from groundling.tasks.examples import Splits, read_splits, task_of, trained_on
 from groundling.tasks.table import OwnReader, own_notes
 from groundling.training.evaluation import Scores, evaluate, scored, write_answers
 from groundling.training.held_out import flattery

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import Splits
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Classify, Form
@@ -23,7 +24,6 @@ from groundling.models.kinds import Student
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
 from groundling.teachers import Teacher
 from groundling.training.feed import Source
 from groundling.training.teaching import Classroom

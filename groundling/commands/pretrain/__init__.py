@@ -18,7 +18,7 @@ from groundling.settings.fields import (
     needed,
 )
 from groundling.settings.inputs import CaptionColumns, Joining, Pixels, RegionInput
-from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
+from groundling.settings.objectives import Adversarial, Distilling, Masking, PhaseOptions, Targeted
 from groundling.settings.training import Examining, TrainConfig, check_held
 
 
@@ -31,7 +31,7 @@ class PretrainConfig(Settings):
 vision-language model as --student, its own."""
     student: Annotated[str, Input.WEIGHTS, needed] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
-    regions: Annotated[RegionInput, needed] = field(default_factory=RegionInput)
+    regions: RegionInput = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
     captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
@@ -61,13 +61,10 @@ VCR; e.g. vqa."""
     """Folder with that task's official files."""
     train_splits: tuple[str, ...] = ()
     """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
-    task_answers: Literal["right", "any", "judged"] = "right"
-    """--task: the right choice with each question; or any, drawn anew in every epoch, so that no label is told (a \
-question that has no choices, as in vqa, stands alone); or judged, any too, and VisualBERT predicts whether it is \
-right, or an NLVR2 statement true (its code)."""
+    phase: PhaseOptions = field(default_factory=PhaseOptions)
     partition: Annotated[str, Input.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
-    step_mix: Annotated[tuple[float, ...], at_least(0)] = ()
+    step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()
@@ -76,13 +73,6 @@ docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     max_length: Annotated[int, at_least(0)] = 64
     """Pieces per text; longer ones are cut and counted."""
     masking: Masking = field(default_factory=Masking)
-    region_classes: Literal["soft", "hard", "none"] = "soft"
-    """VL-BERT and UNITER: masked regions predict the detector's distribution (both releases), its best class (the \
-papers), or no classes."""
-    sentence_image: bool = True
-    """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
-    related: bool = False
-    """VL-BERT: predict whether caption and image are related (first version; the release leaves it out)."""
     grounded: bool = True
     """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
 the model is made for)."""
@@ -122,8 +112,10 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     ):
         if config.task and given:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
-    if config.task_answers != "right" and not config.task:
-        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.phase.task_answers != "right" and not config.task:
+        raise InputError(
+            f"--task-answers {config.phase.task_answers}: captions have none; pass --task"
+        )
     if config.train_splits and not config.task:
         raise InputError(
             f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"

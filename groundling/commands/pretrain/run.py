@@ -21,7 +21,7 @@ from groundling.data.captions.images import in_store
 from groundling.data.corpora.prepared import place_of_stores
 from groundling.data.corpora.samples import corpus_samples
 from groundling.data.corpora.weighted_files import weighted, weighted_files
-from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing
+from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing, check_mentioned
 from groundling.data.regions.pictures import Mirrored, Pictured
 from groundling.data.regions.shelf import Shelf, check_regions, made_by, manifests
 from groundling.data.regions.stores import SeveralStores
@@ -37,7 +37,6 @@ from groundling.runs.run import Run, say_notes
 from groundling.settings.fields import changed
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
-from groundling.tasks.examples import check_mentioned
 from groundling.tasks.partitions import hidden_versions, taken
 from groundling.teachers import Teacher
 from groundling.training.feed import Source, sectioned
@@ -89,7 +88,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     task = _task(config)
     versions = [] if task is None else _versions(task, config, phase)
     if task is not None and config.regions.mentioned:
-        check_mentioned([examples[0] for examples in versions], task, config.regions)
+        check_mentioned([texts[0] for texts in versions], task.name, config.regions.tags)
     design.ready(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config)
     asked = config.objectives
@@ -321,9 +320,9 @@ def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Ex
     folder = Path(config.data)
     tags = phase.tags and config.regions.tags
     splits = task.learned(config.train_splits)
-    if config.task_answers == "any":
+    if config.phase.task_answers == "any":
         return unlabelled_texts(task, folder, tags, config.partition, splits)
-    if config.task_answers == "judged":
+    if config.phase.task_answers == "judged":
         if not phase.judged:
             raise InputError(
                 f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
@@ -337,7 +336,7 @@ def _own_objectives(
 ) -> list[Objective]:
     """The objectives of the model's phase, with the heads of what it starts from."""
     torch.manual_seed(seed_of(seed, "init", "heads"))
-    objectives = phase.objectives(given, config)
+    objectives = phase.objectives(given, config.phase)
     if not all(isinstance(one, Objective) for one in objectives):
         raise InputError(f"{config.model}: its phase makes something else than objectives")
     for objective in objectives:
@@ -381,8 +380,8 @@ def _data(
     texts: list[Samples] = []
     left_out = 0
     notes: list[str] = []
-    if config.task_answers != "right":
-        texts.append(DrawnTexts(versions, text, judged=config.task_answers == "judged"))
+    if config.phase.task_answers != "right":
+        texts.append(DrawnTexts(versions, text, judged=config.phase.task_answers == "judged"))
     elif config.task:
         texts.append(TextSamples([examples[0] for examples in versions], text))
     else:
@@ -578,7 +577,7 @@ def _notes(
     """What a reader must know of this run: labels that were told, and kinds of steps that it has none of."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
-    if config.region_classes == "none":
+    if config.phase.region_classes == "none":
         reason = "--region-classes none"
     notes = []
     if not is_outside(config.model):  # every design of ours hides words
@@ -593,8 +592,8 @@ def _notes(
 
 def _told(task: Task, config: PretrainConfig) -> list[str]:
     """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
-    is_told = isinstance(task.form, Answer | Choose) or config.task_answers == "judged"
-    if config.task_answers == "any" or not is_told:
+    is_told = isinstance(task.form, Answer | Choose) or config.phase.task_answers == "judged"
+    if config.phase.task_answers == "any" or not is_told:
         return []
     held = [split for split in task.dev if split in config.train_splits]
     if held:

@@ -8,12 +8,24 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from groundling.checks.sharing import check_repository
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.commands.pretrain import PRETRAINING, PretrainConfig
 from groundling.commands.push import PushConfig
+from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.errors import InputError, first_line, in_one_line
 from groundling.prediction.seeds import chosen
-from groundling.runs.cards import DEFAULTS, card
+from groundling.runs.cards import card
 from groundling.runs.folder import finished, read_json
 from groundling.settings.training import Sharing
+
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "adapt": (AdaptConfig(), ADAPTING),
+    "teach": (TeachConfig(), TEACHING),
+    "pretrain": (PretrainConfig(), PRETRAINING),
+    "finetune": (FinetuneConfig(), TUNING),
+}
+"""Commands that save a model, with their settings where nobody says otherwise."""
 
 
 def push(config: PushConfig) -> dict[str, Any]:
@@ -60,7 +72,7 @@ def _described(folder: Path) -> dict[str, Any]:
 def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
     """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
     try:
-        return card(name, model, run, result)
+        return card(name, model, run, result, DEFAULTS[run["kind"]])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{folder}: config.json or result.json is not as a run writes them "

@@ -25,7 +25,7 @@ from groundling.commands.sweep.parts import (
 from groundling.commands.sweep.settings import DEFAULTS, Filled, filled
 from groundling.core.errors import InputError
 from groundling.data.tables.tables import read_text
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published as reported
 
 TABLES = {
     "seeds": int,
@@ -210,9 +210,9 @@ class _File:
             _check_no_seeds(layer)
             merged |= layer.values
             tune_notes |= layer.notes
-        if published and published not in PUBLISHED:
+        if published and published not in reported():
             raise InputError(
-                f"{where}: published = {published!r}, expected one of {', '.join(PUBLISHED)}"
+                f"{where}: published = {published!r}, expected one of {', '.join(reported())}"
             )
         scores = _scores(rest.pop("scores", {}), where)
         config, training = filled(adapting, rest, where)

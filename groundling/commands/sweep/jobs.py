@@ -12,15 +12,15 @@ from groundling.commands.data_partition.run import partition
 from groundling.commands.finetune.run import finetune
 from groundling.commands.pretrain.run import pretrain
 from groundling.commands.regions.run import regions
+from groundling.commands.sweep.miniature import small, stand_in
 from groundling.commands.sweep.parts import VERDICTS, PaperTable, Sweep, resolved, slug
 from groundling.commands.sweep.plan import Plan
 from groundling.commands.sweep.steps import Step, steps_of
 from groundling.runs.folder import open_run
 from groundling.runs.jobs import Job, run_jobs
 from groundling.stats.judging import judge_folders
+from groundling.stats.published import published as reported
 from groundling.studies.clip_td.shift import shift
-from groundling.studies.papers.published import PUBLISHED
-from groundling.studies.papers.stand_ins import small, stand_in
 
 CALLS: Mapping[str, Callable[..., Any]] = {
     "adapt": adapt,
@@ -92,8 +92,9 @@ def _judge(
     variants = [variant for variant in what.variants if variant.name in table.rows]
     variants.sort(key=lambda variant: table.rows.index(variant.name))
     groups = {variant.name: folder / slug(variant.name) for variant in variants}
+    papers = reported()
     published = {
-        variant.name: PUBLISHED.get(variant.published, {}) | dict(variant.scores)
+        variant.name: {**papers.get(variant.published, {}), **dict(variant.scores)}
         for variant in variants
     }
     if table.name:

@@ -14,6 +14,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
 from groundling.commands.teach import TEACHING, TeachConfig, check
+from groundling.commands.teach.new_clip import clip_tokenizer, small_clip
 from groundling.core.keyed import seed_of
 from groundling.data.captions.captions import Captioned, Captions, has_splits, keep_listed
 from groundling.data.captions.images import find_images
@@ -21,7 +22,6 @@ from groundling.data.captions.samples import CaptionSamples, Cut
 from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer, precision_note
-from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run, say_notes

@@ -10,7 +10,7 @@ from groundling.command import Command
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
 from groundling.settings.fields import Input, Settings, may_repeat
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def check(config: VerdictConfig, out: str | Path) -> None:
         )
     for text in config.published:
         name, _, system = text.partition("=")
-        if system not in PUBLISHED:
-            raise InputError(f"--published {name}={system}: there are {', '.join(PUBLISHED)}")
+        if system not in published():
+            raise InputError(f"--published {name}={system}: there are {', '.join(published())}")
 
 
 def groups_of(config: VerdictConfig) -> dict[str, str]:

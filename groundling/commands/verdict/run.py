@@ -9,7 +9,7 @@ from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.commands.verdict import check as check_verdict
 from groundling.core.errors import InputError
 from groundling.stats.judging import are_comparable, collected_of, write_judged
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published
 
 
 def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
@@ -21,14 +21,14 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
     """
     check_verdict(config, out)
     groups = groups_of(config)
-    published: dict[str, dict[str, float]] = {}
+    beside = {}
     for text in config.published:
         name, _, system = text.partition("=")
-        published[name] = PUBLISHED[system]
+        beside[name] = published()[system]
     collected = collected_of(groups, trust=config.trust)
     # Before anything is written: a page of an earlier verdict is not to be lost.
     if not are_comparable(collected):
         raise InputError(
             f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
         )
-    return write_judged(collected, out, print, published)
+    return write_judged(collected, out, print, beside)

@@ -403,3 +403,13 @@ class CaptionTexts:
             others = self.captioned[(place + step) % len(self.captioned)].captions
             second = others[int(rng.integers(len(others)))]
         return replace(example, pair=second), int(same)
+
+
+def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
+    """Raises InputError if --mentioned leaves nothing out, as no text of a task names an object by its number."""
+    if not tags:
+        raise InputError("--mentioned is about objects that texts name; leave it or --no-tags out")
+    if not any(example.mentioned for example in examples):
+        raise InputError(
+            f"--mentioned: texts of {name} name no objects by their numbers, as VCR's do; leave it out"
+        )

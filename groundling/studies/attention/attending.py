@@ -18,9 +18,9 @@ from groundling.data.samples import Samples, TextSamples
 from groundling.data.shards import Part
 from groundling.models.kinds import RegionReader
 from groundling.runs.jobs import Job, run_jobs
-from groundling.studies.attention.entities import pointing
+from groundling.studies.attention.grounding import pointing
+from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.passes import OtherLooks, Pass, partners, read_here, untrained
-from groundling.studies.attention.patches import PatchReader, PatchStore
 from groundling.studies.attention.settings import Attending
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of, load_student

@@ -181,7 +181,7 @@ def check_look_settings(config: LookConfig, out: str | Path) -> None:
 LOOK = Command(
     "look",
     "a page to look at: which regions a model's words attend to, head by head, on your own photo",
-    "groundling.studies.attention.look:look",
+    "groundling.studies.attention.look:write_pages",
     {"_own": LookConfig()},
     positional=("--model",),
     file="look.html",

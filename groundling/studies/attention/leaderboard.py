@@ -18,7 +18,7 @@ import numpy as np
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.stats.resampling import draws
-from groundling.studies.attention.entities import MEASURES, POINTING, Hits, State
+from groundling.studies.attention.grounding import MEASURES, POINTING, Hits, State
 
 BLOCKS = 20
 """Parts in which resamples are added up."""

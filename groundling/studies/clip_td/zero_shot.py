@@ -1,9 +1,14 @@
-"""What a CLIP, or a pre-trained model's match head, answers without any training on the task (CLIP-TD, Section 4)."""
+"""What a CLIP, or a pre-trained model's match head, answers without any training on the task (CLIP-TD, Section 4).
+
+Section 4.1: VCR's choice is the one whose text matches the image best, read as question + answer (IQA) or as answer
+alone (IA), and the same for rationales. Section 4.2: SNLI-VE's classes are three clusters of the similarities of image
+and hypothesis. For VQA the paper lists a zero-shot setting and gives no protocol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,25 +22,29 @@ from groundling.core.metrics import collapsed
 from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.regions.shelf import Shelf, manifests
 from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import thinned
-from groundling.prediction.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
+from groundling.data.samples import rows_of, thinned
+from groundling.prediction.matching import (
+    BATCH,
+    ByCosine,
+    ByMatchHead,
+    Matcher,
+    Matches,
+    finite,
+    same_for_same,
+)
 from groundling.prediction.predictions import told_of
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.run import Run, say_notes
 from groundling.studies.clip_td.commands import ZeroShotConfig, check_zero_shot
-from groundling.studies.clip_td.zero_shot_rules import (
-    RISING,
-    asked,
-    choose,
-    classify,
-    finite,
-    same_for_same,
-)
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
 from groundling.training.evaluation import Scores, most_likely, write_answers
 from groundling.training.teaching import place_of_features
 
+Protocol = Literal["iqa", "ia"]
+"""Whether an image is compared with question and choice, or with the choice alone; of rationales IQR and IR."""
+RISING = ("contradiction", "neutral", "entailment")
+"""Classes in the order of their clusters' centres; the paper does not say which cluster is which class."""
 SEED = "seed-0"
 """Where the answers are: nothing is drawn, so it is a run of one seed, which `vcr`, `ensemble` and `verdict` read."""
 Kind = Literal["choices", "classes", "answers"]
@@ -46,8 +55,7 @@ USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "ans
 def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     """Answer a task's splits as `finetune` would after training; scores in `out/result.json`, answers in `out/seed-0`.
 
-    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts; see
-    `shift/zero_shot.py` for the rules. Of several processes each answers everything.
+    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several processes each answers everything.
 
     Raises:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
@@ -167,7 +175,15 @@ class _Answering:
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
         self.match: Matcher
         if config.regions:
-            self.match = ByMatchHead(config, stores, run.state.device)
+            self.match = ByMatchHead(
+                config.model,
+                stores,
+                run.state.device,
+                images=config.images,
+                max_length=config.max_length,
+                most_regions=config.most_regions,
+                other_regions=config.other_regions,
+            )
         else:
             cache = place_of_features(config.teacher_cache, run.folder)
             self.match = ByCosine(config.model, config.images, run.state.device, cache)
@@ -307,3 +323,39 @@ class _Answering:
         ids = [example.id for example in examples]
         officials = [example.official for example in examples]
         return Scores(ids, outputs, predictions, labels, metrics, officials, likely)
+
+
+def asked(example: Example, protocol: Protocol) -> Iterator[Example]:
+    """One row for each choice of an example, told apart by their ids: its question and the choice, or that alone."""
+    for number, row in enumerate(rows_of(example)):
+        name = f"{example.id}/{number}"
+        if protocol == "iqa":
+            yield replace(row, id=name)
+            continue
+        (tags,) = example.choice_tags[number : number + 1] or ((),)
+        alone = replace(row, id=name, text=example.choices[number], pair=None)
+        yield replace(alone, tags=tags, choice_tags=(), breaks=())
+
+
+def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]) -> np.ndarray:
+    """Logits (N, 3) of the classes `labels`, the best one's centre being the nearest: the highest is entailment."""
+    columns = [RISING.index(label) for label in labels]
+    return clusters.logits(similarities)[:, columns]
+
+
+def choose(similarities: np.ndarray) -> np.ndarray:
+    """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
+    return finite(similarities).argmax(1)
+
+
+def both_right(
+    answers: np.ndarray, rationales: np.ndarray, gold: np.ndarray, gold_rationales: np.ndarray
+) -> dict[str, float]:
+    """Accuracy, 0..1, of answers (Q->A), of rationales (QA->R) and of items with both right (Q->AR); all (N,)."""
+    answer_right = answers == gold
+    rationale_right = rationales == gold_rationales
+    return {
+        "Q->A": float(answer_right.mean()),
+        "QA->R": float(rationale_right.mean()),
+        "Q->AR": float((answer_right & rationale_right).mean()),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +15,10 @@ from accelerate import PartialState
 from groundling.core.batch import Example
 from groundling.data.regions.shelf import Shelf, manifests
 from groundling.data.regions.stores import SeveralStores
-from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher
+from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import table
 from groundling.runs.run import Run, say_notes
-from groundling.studies.clip_td.zero_shot_rules import finite, same_for_same
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
 from groundling.studies.knowledge.winoground_data import FILE, Winoground, read_winoground
@@ -98,7 +97,15 @@ def _found(
     match: Matcher
     # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
     if config.regions and (source == config.model or is_single_stream(source)):
-        match = ByMatchHead(replace(config, model=source), _stores(config), device)
+        match = ByMatchHead(
+            source,
+            _stores(config),
+            device,
+            images=config.images,
+            max_length=config.max_length,
+            most_regions=config.most_regions,
+            other_regions=config.other_regions,
+        )
     else:
         match = ByCosine(source, _images(config), device, kept)
     scores, cut = _scores(examples, match)

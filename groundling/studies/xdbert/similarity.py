@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from groundling.runs.run import Run
-from groundling.studies.papers.published import PWCCA
 from groundling.studies.xdbert.commands import SimilarityConfig, check_similarity
+from groundling.studies.xdbert.published import PWCCA
 from groundling.studies.xdbert.word_similarity import similarity as compare_models
 
 

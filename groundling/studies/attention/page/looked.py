@@ -1,4 +1,7 @@
-"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo."""
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo.
+
+And what it says to a text and an image: its answer, or how well the two belong together.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Example, RegionRow, Sample
+from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Choose
+from groundling.core.forms import Choose, Pick, Regress
 from groundling.data.regions.paired import RegionSamples, Seeing, Store
 from groundling.data.regions.pictures import Pictured, other_shape
 from groundling.data.regions.store import RegionsInMemory, RegionStore, whole_store
@@ -22,15 +26,19 @@ from groundling.models.adapters import ClipAdapter
 from groundling.models.clip import ClipEncoder
 from groundling.models.crossmodal import CrossModal
 from groundling.models.kinds import RegionReader, Student
-from groundling.prediction import Fitted, load
+from groundling.models.saved_heads import load_head
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.prediction import Candidate, Fitted, load
+from groundling.prediction.answers import Wording
 from groundling.prediction.description import FILE, settings_of, unlike
 from groundling.prediction.seeds import Chosen, chosen, is_run
 from groundling.prediction.sight import Seen
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.page.answers import answer_of, match_of
+from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
-from groundling.studies.attention.patches import PatchReader, PatchStore
+from groundling.studies.attention.subjects import Match
+from groundling.training.evaluation import evaluate
 from groundling.vision.photos import Finder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
@@ -287,3 +295,50 @@ def _chosen(source: str) -> Chosen:
     """The model's own folder in what `source` names: a run's, of several seeds the best; a hub id as it is."""
     path = Path(source)
     return chosen(path) if is_run(path) else Chosen(path)
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 3
+"""Of the most likely answers."""
+MATCH = "Image and text belong together"
+
+
+def answer_of(fitted: Fitted, example: Example, seen: Seen, boxes: Boxes) -> Answer:
+    """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
+
+    `boxes` are those that the page shows, by which it calls a region that is picked.
+    """
+    form = fitted.form
+    if isinstance(form, Choose) and not example.choices:
+        return Answer("No answer: this model chooses among texts, and none are given")
+    if form.reads == "phrase" and not example.tags:
+        return Answer("No answer: this model looks for a phrase of the text, and none is named")
+    samples = fitted.samples([example], seen)
+    scores = evaluate(fitted.student, fitted.objective, fitted.form_alone, samples)
+    (prediction,) = Wording(form, SHOWN).predictions(scores, [example])
+
+    def told(one: Candidate) -> str:
+        if isinstance(form, Pick):
+            return f"box {boxes.title(int(one.answer))}"
+        if isinstance(form, Regress):
+            return f"{one.answer:.4g}"
+        return str(one.answer) if one.choice is None else one.choice
+
+    return Answer("Answer", [(told(one), one.probability) for one in prediction.best])
+
+
+def match_of(student: SingleStream, folder: str, sample: Sample, device: str) -> Answer:
+    """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
+    if sample.regions is None:
+        return Answer("No answer: this model was trained on no task, and sees no image here")
+    head = SentenceImage(student.sizes)
+    if not all(load_head(Path(folder), part, name) for name, part in head.saved().items()):
+        return Answer(
+            "No answer: this model was trained on no task, and has no head that tells whether image and text match"
+        )
+    batch = collate([sample]).to(device)
+    with torch.no_grad():
+        log_odds = Match(head.to(device).eval()).explained(student(batch), batch)
+    return Answer(MATCH, [("yes", float(log_odds.sigmoid()))])

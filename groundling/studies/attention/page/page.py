@@ -20,7 +20,7 @@ from groundling.core.batch import needed
 from groundling.core.errors import InputError
 from groundling.data.regions.pictures import read_picture
 from groundling.runs.folder import disk_errors, write_whole
-from groundling.studies.attention.figure_files import heat_maps
+from groundling.studies.attention.figures import heat_maps
 from groundling.studies.attention.page.groups import groups_of, summed
 from groundling.studies.attention.page.pairs import Entity, Pair
 from groundling.studies.attention.page.ranked import Ranked

@@ -1,0 +1,260 @@
+"""What objects from outside return is checked where it enters: a fault names the object and the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toys
+from torch import Tensor, nn
+
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import read_splits
+from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
+from groundling.data.samples import TextInput, TextSamples
+from groundling.models.join import Join
+from groundling.models.kinds import Kind
+from groundling.models.task_heads import TaskHead
+from groundling.objectives import Given, Objective, Part
+from groundling.objectives.supervised import Supervised
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
+from groundling.tasks import Task
+from groundling.teachers import Teacher
+from groundling.teachers.taught import Taught
+from groundling.training import teaching
+from groundling.training.inner_steps import InnerStep
+from groundling.training.loop import train
+from groundling.training.teaching import make_objectives
+from groundling.vision_language.loading import load_student
+
+STEP = TrainConfig(steps=1, batch=4, lr=1e-3, cpu=True)
+
+
+class Length(Objective):
+    """A sound objective, of which one method is put out of order."""
+
+    name = "length"
+    needs = ("text",)
+
+    def count(self, batch: Batch) -> Any:
+        return {"length": batch.rows}
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Any:
+        return {"length": encoded.text.norm(dim=-1).sum()}
+
+
+class Says(Teacher):
+    """A sound teacher, of which one method is put out of order."""
+
+    name = "says"
+    width = 3
+
+    def inputs(self, rows: Sequence[Sample]) -> Any:
+        return [Sample(row.id, words=np.array([len(row.words)])) for row in rows]
+
+    def features(self, batch: Batch) -> Any:
+        return {"said": batch.words.float().expand(-1, 3)}
+
+
+class Hears(Length):
+    needs = ("text", "features.said")
+
+
+def with_method(kind: type, method: str, answer: Callable[..., Any]) -> Any:
+    return type(kind.__name__, (kind,), {method: lambda self, *given: answer(*given)})
+
+
+def trained(student: Any, samples: Any, out: Path, objective: Any, **options: Any) -> None:
+    model = student()
+    train(model, [objective(model.sizes)], samples, STEP, out, **options)
+
+
+OBJECTIVES = [
+    (
+        "forward",
+        lambda e, b: {"length": e.text.norm(dim=-1).sum(1)},
+        r"`forward`.*\(4,\).*'length'",
+    ),
+    ("forward", lambda e, b: e.text.sum(), r"`forward`.*not a Tensor"),
+    ("forward", lambda e, b: {"length": 1.0}, "`forward`.*a float as 'length'"),
+    ("forward", lambda e, b: {"length": e.text.sum((1, 2))[:1]}, r"\(1,\) as 'length'"),
+    ("count", lambda b: b.rows, "`count` returned an int"),
+    ("count", lambda b: {"length": b.text.mask.sum()}, "`count` says a Tensor of 'length'"),
+    ("count", lambda b: {"length": 0.5}, "`count` says a float of 'length'"),
+    ("count", lambda b: {"length": -1}, "`count` says -1 of 'length'"),
+    ("read", lambda e, b: {"logits": e.text}, "`read` returned a dict"),
+    ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a Row"),
+    ("corrupt", lambda sample, rng, other: None, "`corrupt` returned a NoneType"),
+]
+
+
+@pytest.mark.parametrize(("method", "answer", "told"), OBJECTIVES)
+def test_an_objectives_fault_is_told_by_its_name(
+    method: str, answer: Any, told: str, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=f"^length: .*{told}|^length: {told}"):
+        trained(student, text_only, tmp_path, with_method(Length, method, answer))
+
+
+def test_the_sound_ones_are_taken(student: Any, text_only: Any, tmp_path: Path) -> None:
+    trained(student, text_only, tmp_path / "plain", Length)
+    trained(student, Taught(text_only, Says()), tmp_path / "kept", Hears)
+    live = Taught(text_only, Says(), cached=False)
+    trained(student, live, tmp_path / "live", Hears, teachers=[Says()])
+
+
+@pytest.mark.parametrize("field", ["needs", "watched"])
+def test_a_lone_text_in_place_of_several_is_refused(
+    field: str, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    lone = type("Lone", (Length,), {field: "text"})
+    with pytest.raises(InputError, match=f"^length: `{field}` is the text 'text'"):
+        trained(student, text_only, tmp_path, lone)
+
+
+def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {
+        "list": Part("list", lambda given: with_method(Length, "saved", list)(given.sizes)),
+        "text": Part("text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(Sizes())),
+        "none": Part("none", lambda given: None),
+    }
+    monkeypatch.setattr(teaching, "part_named", parts.__getitem__)
+    for name in ("list", "text"):
+        with pytest.raises(InputError, match="length: `saved` returns no modules by name"):
+            make_objectives([name], Given(Sizes()), 0)
+    with pytest.raises(InputError, match="none: makes a NoneType, expected an Objective"):
+        make_objectives(["none"], Given(Sizes()), 0)
+
+
+TEACHERS = [
+    ("features", lambda b: {"said": torch.zeros(len(b) + 1, 3)}, r"`features`: 'said' is \("),
+    ("features", lambda b: {"said": torch.zeros(len(b) - 1, 3)}, r"`features`: 'said' is \("),
+    ("features", lambda b: {"said": torch.tensor(1.0)}, r"`features`: 'said' is \(\)"),
+    ("features", lambda b: {"said": [1.0]}, "`features`: 'said' is a list"),
+    ("features", lambda b: torch.zeros(len(b), 3), "`features` returned a Tensor"),
+    (
+        "inputs",
+        lambda rows: [Sample("a", words=np.array([1]))] * (len(rows) + 1),
+        "`inputs` returned",
+    ),
+    ("inputs", lambda rows: [], "`inputs` returned 0"),
+    ("inputs", lambda rows: [row.id for row in rows], "`inputs` returned a list with a str"),
+    ("inputs", lambda rows: None, "`inputs` returned a NoneType"),
+]
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("method", "answer", "told"), TEACHERS)
+def test_a_teachers_fault_is_told_by_its_name(
+    live: bool, method: str, answer: Any, told: str, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    teacher = with_method(Says, method, answer)()
+
+    def run() -> None:
+        samples = Taught(text_only, teacher, cached=not live)
+        trained(student, samples, tmp_path, Hears, teachers=[teacher] if live else [])
+
+    with pytest.raises(InputError, match=f"the teacher says: {told}"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "told"),
+    [
+        ("ids", lambda rows: ["a"] * (len(rows) + 1), "`ids` returned 2"),
+        ("ids", lambda rows: [1 for _ in rows], "`ids` returned a list with an int"),
+        ("kept", lambda features, batch: [], "`kept` returned 0"),
+    ],
+)
+def test_so_is_one_of_what_is_kept(method: str, answer: Any, told: str, text_only: Any) -> None:
+    with pytest.raises(InputError, match=f"the teacher says: {told}"):
+        Taught(text_only, with_method(Says, method, answer)())
+
+
+class Vector(InnerStep):
+    """Returns terms that are not summed."""
+
+    def __call__(self, micro: Any) -> Any:
+        terms = micro.forward(micro.batch).terms
+        micro.backward(micro.loss(terms))
+        return {name: value.expand(2) for name, value in terms.items()}
+
+
+def test_an_inner_steps_fault_is_told_by_its_name(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"^Vector: an inner step .*\(2,\) as 'length'"):
+        trained(student, text_only, tmp_path, Length, inner=Vector())
+
+
+DOGS = Task("dogs", Classify(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")
+READ = [
+    (lambda folder, split: None, "`read` returned a NoneType for 'train'"),
+    (lambda folder, split: (Example("a", "b", label=0),), "`read` returned a tuple"),
+    (lambda folder, split: [{"id": "a"}], "`read` returned a dict among those of 'train'"),
+    (lambda folder, split: [Example("a", "b", label=2)], "a of 'train' has the label 2"),
+    (lambda folder, split: [Example("a", "b", label="yes")], "a of 'train' has the label 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("read", "told"), READ)
+def test_a_tasks_fault_is_told_by_its_name(read: Any, told: str, tmp_path: Path) -> None:
+    config = configured(FinetuneConfig, task="dogs", data=str(tmp_path))
+    with pytest.raises(InputError, match=f"^dogs: {told}"):
+        read_splits(replace(DOGS, read=read), config)
+
+
+class Wide(TaskHead):
+    """A head with an output too many."""
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        return encoded.text[:, 0, :3]
+
+
+def test_a_head_that_is_too_wide_is_told(student: Any, text_only: Any, tmp_path: Path) -> None:
+    form = Classify(("no", "yes"))
+    with pytest.raises(InputError, match=r"^Wide: this head answers \(4, 3\), expected 2 outputs"):
+        trained(
+            student, text_only, tmp_path, lambda sizes: Supervised(sizes, form=form, head=Wide())
+        )
+
+
+BROKEN = Kind("broken", lambda source: True, lambda source: nn.Linear(2, 2))
+
+
+def test_a_kind_that_loads_no_student_is_told() -> None:
+    with pytest.raises(InputError, match="`load` returned a Linear, expected a Student"):
+        load_student("anywhere", f"{__name__}:BROKEN")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (lambda words: words, "no pair"),
+        (lambda words: (words[:, :1], words[:, :0]), "(4, 1, 32) and (4, 0, 32)"),
+        (lambda words: (words, words[:, 0]), "and (4, 32)"),
+        (lambda words: (words, words[:2]), "and (2, "),
+    ],
+)
+def test_a_joins_fault_is_told_by_its_name(parts: Any, told: str, student: Any) -> None:
+    class Broken(Join):
+        kind = "broken"
+
+        def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> Any:
+            return parts(words)
+
+    model = student()
+    examples = TextSamples(toys.examples(4), TextInput(model.tokenizer, 40))
+    batch = collate(examples.get(range(4)))
+    with pytest.raises(InputError, match=r"^broken: `parts` returns") as fault:
+        Broken(8)(model.encoder.embeddings, batch)
+    assert told in str(fault.value)

@@ -1,0 +1,567 @@
+"""Boxes that exist already, MAttNet's above all; both tracks of RefCOCO+ (B14); imported images under other names."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shlex
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+import transformers as hf
+from homes import STEPS, home, put
+from PIL import Image
+from test_pretrain import store
+from test_regions import bottom_up, lxmert, npz, vlbert
+
+from groundling.cli import main
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.model import head_of
+from groundling.commands.finetune.run import finetune
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import Example, Gold, RegionRow
+from groundling.core.errors import InputError
+from groundling.core.find import instances as found_in
+from groundling.core.find import named
+from groundling.data.regions.imports import import_several
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.store import RegionStore
+from groundling.data.samples import TextInput, TextSamples
+from groundling.settings.fields import changed, configured
+from groundling.tasks import Task
+from groundling.tasks.refcoco import TASKS
+from groundling.vision.detect import Boxes, annotated
+from groundling.vision_language import Design
+
+NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
+SIZE = (40, 30)
+
+
+def instances(path: Path, *notes: tuple[int, int, list[float]], images: int = 2) -> Path:
+    """COCO's json with (image, class, box) each."""
+    content = {
+        "images": [
+            {"id": n, "file_name": f"{NAMES[n]}.jpg", "width": 40, "height": 30}
+            for n in range(images)
+        ],
+        "annotations": [
+            {"id": n, "image_id": image, "category_id": kind, "bbox": box}
+            for n, (image, kind, box) in enumerate(notes)
+        ],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}],
+    }
+    return put(path, json.dumps(content))
+
+
+def detection(image: int, box: list[float], score: float, kind: int = 18, **more: Any) -> dict:
+    """One of MAttNet's."""
+    named = {"category_id": kind, "category_name": {18: "dog", 3: "car"}.get(kind, "?")}
+    return {"det_id": 1, "image_id": image, "box": box, "score": score, **named, **more}
+
+
+def detections(path: Path, *rows: object) -> Path:
+    return put(path, json.dumps(rows))
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = home(tmp_path_factory.mktemp("vit"), toys.vit(), None)
+    hf.CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
+    return str(folder)
+
+
+class Detects:
+    """A detector that finds a person and a phone in every image, and something that VCR has no name for."""
+
+    names = ("cell phone", "person", "windmill")
+    model = torch.nn.Linear(1, 1)
+
+    def __init__(self, *_: object) -> None:
+        self.processor = self
+
+    def to_dict(self) -> dict[str, object]:
+        return {}
+
+    def __call__(self, images: Sequence[object]) -> list[Boxes]:
+        boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0, 0.5, 1, 1]], np.float32)
+        confidence = np.array([0.9, 0.8, 0.7], np.float32)
+        return [Boxes(boxes, confidence, np.eye(3, dtype=np.float32)[[1, 0, 2]]) for _ in images]
+
+
+def vcr_images(folder: Path) -> Path:
+    """vcr1images with a still and its two annotated objects, of which polygons fill a half each."""
+    half = [[0, 0], [20, 0], [20, 15], [0, 15]]
+    about = {"names": ["cellphone", "person"], "width": 40, "height": 30, "segms": [[half], [half]]}
+    about["boxes"] = [[0, 0, 20, 30, 0.2], [0, 0, 40, 15, 0.9]]
+    put(folder / "film/1.json", json.dumps(about))
+    Image.new("RGB", SIZE).save(folder / "film/1.jpg")
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path, backbone: str) -> RegionsConfig:
+    for number, name in enumerate(NAMES):
+        noise = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        put(tmp_path / "images" / f"{name}.jpg", b"")
+        Image.fromarray(noise).resize(SIZE).save(tmp_path / "images" / f"{name}.jpg")
+    return RegionsConfig(images=str(tmp_path / "images"), backbone=backbone)
+
+
+# -- boxes of files ----------------------------------------------------------------------------------------------------
+
+
+def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
+    rows = [
+        detection(1, [4, 3, 20, 15], 0.5),
+        detection(1, [0, 0, 40.2, 30], 0.75, kind=3),  # cut
+        detection(1, [50, 3, 20, 15], 0.9),  # outside
+        detection(1, [5, 5, 0, 5], 0.9),  # empty
+        detection(2, [0, 0, 20, 30], 0.25),
+        detection(0, [60, 60, 5, 5], 0.25),
+    ]
+    file = detections(tmp_path / "dets.json", *rows)
+    result = regions(replace(config, boxes=(str(file),)), tmp_path / "store")
+    assert (result["images"], result["boxes_left_out"], result["skipped"]) == (2, 2, 1)
+    made = RegionStore(tmp_path / "store")
+    assert made.ids == NAMES[1:] and made.manifest["class_names"] == ["car", "dog"]
+    assert made.manifest["skipped"] == [f"{NAMES[0]}: no box in it"]
+    row = made[NAMES[1]]
+    np.testing.assert_allclose(row.boxes, [[0, 0, 1, 1], [0.1, 0.1, 0.6, 0.6]], atol=1e-6)
+    assert row.confidence.tolist() == [0.75, 0.5]
+    assert row.classes is not None and row.classes.tolist() == [[1, 0], [0, 1]]
+    assert not made.in_annotated_order(NAMES[1])
+    assert made.manifest["boxes_from"] == str(file)
+
+
+def test_detected_boxes_stand_behind_vcrs_annotated_ones(
+    backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
+    monkeypatch.setattr("groundling.vision.extract.Detector", Detects)
+    folder = str(vcr_images(tmp_path / "vcr1images"))
+    config = RegionsConfig(images=folder, boxes=(folder,), backbone=backbone, whole=True)
+    regions(config, tmp_path / "annotated")
+    regions(replace(config, also_detected=True), tmp_path / "both")
+    first, both = (RegionStore(tmp_path / name) for name in ("annotated", "both"))
+    assert first.behind("film/1") == 0 and both.behind("film/1") == 3
+    assert both.in_annotated_order("film/1")
+    row = both["film/1"]
+    assert row.whole.tolist() == [True, *[False] * 5]
+    np.testing.assert_array_equal(row.boxes[:3], first["film/1"].boxes)
+    np.testing.assert_allclose(row.confidence, [1, 1, 1, 0.9, 0.8, 0.7], atol=1e-6)
+    names = both.manifest["class_names"]
+    phone, person = names.index("cellphone"), names.index("person")
+    assert row.classes is not None and row.classes.argmax(1).tolist()[1:5] == [
+        *(phone, person, person, phone)
+    ]
+    assert row.classes.sum(1).tolist() == [0, 1, 1, 1, 1, 0]
+    cover = RegionStore(tmp_path / "both", features=False)["film/1"].cover
+    assert cover is not None and cover[3:].all() and not cover[1:3].all()
+    example = Example("a", "cellphone", images=("film/1",), tags=((0, 9, 0),), objects=2)
+    words = TextSamples([example], TextInput(toys.bert_words(), 9))
+    rng = np.random.default_rng(0)
+    for most in (0, 1, 4):
+        (sample,) = RegionSamples(words, both, Seeing(whole=True, most=most)).get([0], [rng])
+        assert sample.regions is not None and len(sample.regions) == 1 + (most or 5)
+    with pytest.raises(InputError, match="3 annotated objects in their order"):
+        RegionSamples(TextSamples([replace(example, objects=3)], words.text), both).get([0], [rng])
+    with pytest.raises(InputError, match="--also-detected adds to --boxes"):
+        regions(replace(config, boxes=(), also_detected=True), tmp_path / "x")
+
+
+def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path: Path) -> None:
+    """VL-BERT learns RefCOCO+ from proposals and all annotated boxes, of which it is sure."""
+    notes = instances(tmp_path / "instances.json", (0, 3, [0, 0, 20, 15]), (1, 18, [4, 3, 20, 15]))
+    rows = [detection(1, [0, 0, 40, 30], 0.75, kind=3), detection(1, [8, 3, 20, 15], 1.0)]
+    file = detections(tmp_path / "dets.json", *rows)
+    parts = {"both": (str(file), str(notes)), "notes": (str(notes),), "dets": (str(file),)}
+    for name, boxes in parts.items():
+        regions(replace(config, boxes=boxes), tmp_path / name)
+    both, annotators, detector = (RegionStore(tmp_path / name) for name in parts)
+    assert (both.ids, detector.ids) == (NAMES[:2], NAMES[1:2])
+    assert both[NAMES[1]].confidence.tolist() == [1, 1, 0.75]
+    np.testing.assert_allclose(both[NAMES[1]].boxes[0], [0.1, 0.1, 0.6, 0.6], atol=1e-6)
+    np.testing.assert_allclose(both[NAMES[1]].boxes[1:], detector[NAMES[1]].boxes, atol=1e-6)
+    assert [both.in_annotated_order(name) for name in both.ids] == [True, False]
+    assert annotators.annotated_order and both.manifest["class_names"] == ["car", "dog"]
+    assert both.identity == annotators.identity == detector.identity  # of one backbone
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([detection(2, [1, 1, 9, 9], 0.5)], "image 2 is not among the annotations' images"),
+        ([detection(1, [1, 1, 9, 9], 0.5, kind=7)], "class 7 is not among the annotations'"),
+        ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "no category_id"),
+        ([], "holds no detections"),
+        ([detection(1, [1, 1, 9], 0.5)], "entry 0: not enough values"),
+        ([detection(1, "1199", 0.5)], "entry 0: box is no list"),  # type: ignore[arg-type]
+        (
+            [detection(1, [1, 1, 9, 9], 0.5, category_name="cow")],
+            "class 18 is 'cow' here and 'dog' elsewhere",
+        ),
+        ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: 'int' object"),
+        ([detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)], "entry 1: image_id"),  # type: ignore[arg-type]
+        ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]
+        ([detection(1, [1, 1, 10**400, 9], 0.5)], "entry 0: int too large"),
+    ],
+)
+def test_detections_that_do_not_fit_are_named(
+    rows: list[Any], message: str, tmp_path: Path
+) -> None:
+    notes = instances(tmp_path / "instances.json", (0, 3, [0, 0, 20, 15]))
+    file = detections(tmp_path / "dets.json", *rows)
+    with pytest.raises(InputError, match=message) as told:
+        annotated(notes, file)
+    assert "\n" not in str(told.value) and "dets.json" in str(told.value)
+
+
+def test_sources_of_boxes_that_contradict_each_other(config: RegionsConfig, tmp_path: Path) -> None:
+    notes = instances(tmp_path / "a.json", (0, 3, [0, 0, 20, 15]))
+    with pytest.raises(
+        InputError, match=r"b.json: COCO_train2014_000000000000.jpg is listed twice"
+    ):
+        annotated(notes, put(tmp_path / "b.json", notes.read_text()))
+    other = notes.read_text().replace('"dog"', '"cat"')
+    with pytest.raises(InputError, match="class 18 is 'cat' here and 'dog' elsewhere"):
+        annotated(notes, put(tmp_path / "c.json", other))
+    (tmp_path / "vcr1images").mkdir()
+    with pytest.raises(InputError, match=r"a folder \(VCR's\) go with no other ones"):
+        annotated(notes, tmp_path / "vcr1images")
+    lone = [detection(1, [1, 1, 9, 9], 0.5), detection(1, [1, 1, 9, 9], 0.5, category_name="cow")]
+    with pytest.raises(InputError, match="class 18 is 'cow' here and 'dog' elsewhere"):
+        annotated(detections(tmp_path / "dets.json", *lone))
+    gone = detections(tmp_path / "gone.json", detection(77, [1, 1, 9, 9], 0.5))
+    with pytest.raises(InputError, match=r"COCO_train2014_000000000077.jpg: no such image"):
+        regions(replace(config, boxes=(str(gone),)), tmp_path / "out")
+
+
+def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_path: Path) -> None:
+    rows = [
+        detection(1, [1, 1, 9, 9], 0.5),
+        detection(1, [float("nan"), 1, 9, 9], 0.5),
+        detection(2, [1, 1, 9, 9], 6.5),
+    ]
+    file = detections(tmp_path / "dets.json", *rows)
+    result = regions(replace(config, boxes=(str(file),)), tmp_path / "store")
+    assert (result["images"], result["boxes_left_out"]) == (1, 1)
+    assert "confidence of region 0 is not finite or outside 0..1" in result["skipped_first"][0]
+
+
+def test_a_changed_file_of_boxes_is_another_store(config: RegionsConfig, tmp_path: Path) -> None:
+    notes = instances(tmp_path / "a.json", (1, 3, [0, 0, 20, 15]), images=2)
+    file = detections(tmp_path / "dets.json", detection(1, [1, 1, 9, 9], 0.5))
+    own = replace(config, boxes=(str(notes), str(file)))
+    regions(own, tmp_path / "store")
+    detections(file, detection(1, [1, 1, 9, 9], 0.6))
+    with pytest.raises(InputError, match="boxes:1"):
+        regions(own, tmp_path / "store")
+
+
+# -- the tasks ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_two_rules_differ_where_they_should() -> None:
+    """A box of 10 x 5 pixels in one of 10 x 10: 66 of 121 by VL-BERT's counting, exactly half by MAttNet's."""
+    example = Example("a", "x", gold=Gold(np.array([[0.0, 0, 10, 10]]), (20, 20)))
+    boxes = np.array([[0, 0, 0.5, 0.25], [0, 0, 0.5, 0.5]], np.float32)
+    row = regions_of(boxes)
+    by_name = {task.name: task for task in TASKS}
+    marks = {name: task.mark(example, row).tolist() for name, task in by_name.items()}  # type: ignore[misc]
+    for name, mark in marks.items():
+        assert mark == ([0, 1] if name.endswith("mattnet") else [1, 1]), name
+    # Exactly half, counted VL-BERT's way: enough to be right, not enough to be learned.
+    nine = Example("a", "x", gold=Gold(np.array([[0.0, 0, 9, 9]]), (20, 20)))
+    half = regions_of(np.array([[0, 0, 0.45, 0.2]], np.float32))
+    plus = by_name["refcoco+"]
+    assert (plus.mark(nine, half).tolist(), plus.mark_to_learn(nine, half).tolist()) == ([1], [0])  # type: ignore[misc]
+
+
+def regions_of(boxes: np.ndarray) -> RegionRow:
+    count = len(boxes)
+    return RegionRow(
+        features=np.zeros((count, 4), np.float32),
+        boxes=boxes,
+        confidence=np.ones(count, np.float32),
+        image=np.zeros(count, np.int64),
+        whole=np.zeros(count, bool),
+    )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RefCOCO+ on six images; two stores of the same backbone with other boxes."""
+    folder = tmp_path_factory.mktemp("refer")
+    homes.student(folder / "bert")
+    every = [f"COCO_train2014_{n:012d}" for n in range(6)]
+    images, notes = [], []
+    for n, name in enumerate(every):
+        images.append({"id": n, "width": 60, "height": 40, "file_name": f"{name}.jpg"})
+        notes.append({"id": 100 + n, "image_id": n, "category_id": 1, "bbox": [5, 5, 30, 20]})
+    content = {"images": images, "annotations": notes, "categories": []}
+    put(folder / "data/instances.json", json.dumps(content))
+    for by, last in (("unc", ("testA", "testB")), ("umd", ("test",)), ("google", ())):
+        refs = [
+            {
+                "ref_id": n,
+                "ann_id": 100 + n,
+                "image_id": n,
+                "split": split,
+                "sentences": [
+                    {"sent_id": 10 * n + k, "sent": f"the {word} dog"}
+                    for k, word in enumerate(("left", "red", "big"))
+                ],
+            }
+            for n, split in enumerate(("train", "train", "train", "val", *last))
+        ]
+        put(folder / f"data/refs({by}).p", pickle.dumps(refs, protocol=2))
+    store(folder / "gt", every, objects=3, backbone="vit")
+    store(folder / "dets", every, backbone="vit")
+    return folder
+
+
+@pytest.mark.parametrize("name", [task.name for task in TASKS])
+def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: Path) -> None:
+    task = named("tasks", Task, name)
+    read = {split: len(task.read(world / "data", split)) for split in (task.train, *task.dev)}
+    assert read == {"train": 9} | dict.fromkeys(task.dev, 3)
+    assert task.dev == {
+        "refcocog": ("val", "test"),
+        "refcocog/mattnet": ("val", "test"),
+        "refcocog/google": ("val",),
+    }.get(name, ("val", "testA", "testB"))
+    assert all(
+        task.like in found_in("vision_language", Design)[kind].heads
+        for kind in ("vlbert", "uniter")
+    )
+
+
+def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UNITER's protocol; the other track is the same command with the annotated store alone."""
+    heads = []
+
+    def spied(*args: Any) -> Any:
+        heads.append(type(head_of(*args)).__name__)
+        return head_of(*args)
+
+    monkeypatch.setattr("groundling.commands.finetune.run.head_of", spied)
+    config = configured(
+        FinetuneConfig,
+        model=str(world / "bert"),
+        join="uniter",
+        task="refcoco+/mattnet",
+        data=str(world / "data"),
+        regions=(str(world / "dets"), f"train={world / 'gt'}"),
+        max_length=24,
+    )
+    brief = replace(STEPS, batch=3)
+    finetune(config, brief, tmp_path / "detected")
+    finetune(changed(config, regions=str(world / "gt")), brief, tmp_path / "truth")
+    assert heads == ["RegionAmongAll"] * 2
+    (first, *_), (second, *_) = (
+        homes.answers(tmp_path / track / "seed-0/predictions_val.jsonl")
+        for track in ("detected", "truth")
+    )
+    dets = RegionStore(world / "dets")
+    assert len(first["outputs"]) == dets.count("COCO_train2014_000000000003")
+    assert len(second["outputs"]) == 3
+
+
+# -- imported images under other names ---------------------------------------------------------------------------------
+
+
+def taken(out: Path, *paths: Path, ids_as: tuple[str, ...] = ()) -> RegionStore:
+    regions(RegionsConfig(imports=tuple(map(str, paths)), ids_as=ids_as), out)
+    return RegionStore(out)
+
+
+def test_every_layouts_ids_become_cocos(tmp_path: Path) -> None:
+    """B1: the ids of LXMERT, UNITER, VL-BERT's json and bottom-up attention are four names of one image."""
+    pattern = ("COCO_{subset}_{number:012d}",)
+    plain = put(tmp_path / "train2014_36.tsv", lxmert("9") + lxmert("000000000010"))
+    store = taken(tmp_path / "plain", plain, ids_as=pattern)
+    assert store.ids == ["COCO_train2014_000000000009", "COCO_train2014_000000000010"]
+    same = put(tmp_path / "obj36.tsv", lxmert("COCO_val2014_000000000009"))
+    assert taken(tmp_path / "same", same, ids_as=pattern).ids == ["COCO_val2014_000000000009"]
+    folder = put(tmp_path / "uniter/coco_val2014_000000000009.npz", npz()).parent
+    assert taken(tmp_path / "a", folder, ids_as=pattern).ids == ["COCO_val2014_000000000009"]
+    fixed = ("COCO_train2014_{number:012d}",)
+    folder = put(tmp_path / "re/visual_grounding_coco_gt_000000000009.npz", npz()).parent
+    assert taken(tmp_path / "b", folder, ids_as=fixed).ids == ["COCO_train2014_000000000009"]
+    assert taken(tmp_path / "c", folder, ids_as=("{number}",)).ids == ["9"]
+    manifest = taken(tmp_path / "c", folder, ids_as=("{number}",)).manifest
+    assert manifest["ids_as"] == ["{number}"] and manifest["source"] == str(folder)
+
+
+PUBLISHED = Path(__file__).parents[2] / "docs/vision.md"
+
+
+def published_rows() -> list[tuple[str, str, str]]:
+    """The table of published features: which, what they call image 42, and the command that imports them."""
+    lines = PUBLISHED.read_text().split("| features | calls an image | command |\n")[1].splitlines()
+    table = lines[1 : lines.index("")]
+    return [tuple(cell.strip(" `") for cell in line.split("|")[1:4]) for line in table]  # type: ignore[misc]
+
+
+def put_published(path: Path, name: str) -> None:
+    """A made-up file of an image, in the layout that a path's name tells."""
+    if path.suffix == ".tsv":
+        put(path, lxmert(name) if "obj36" in path.name else bottom_up(name))
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.writestr(f"trainval/{name}.json", vlbert())
+    else:
+        put(path / f"{name}.npz", npz())
+
+
+@pytest.mark.parametrize("row", published_rows(), ids=lambda row: row[0])
+def test_every_published_feature_set_of_the_docs_is_imported_by_its_command(
+    row: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: a row's layout, made up, under a row's names, becomes a store that the tasks find their images in."""
+    monkeypatch.chdir(tmp_path)
+    _, called, command = row
+    words = shlex.split(command)
+    expected = set()
+    for path in takewhile(lambda word: not word.startswith("--"), words[3:]):
+        subset = "val2014" if "val2014" in path and "trainval" not in path else "train2014"
+        put_published(tmp_path / path, re.sub("(train|val)2014", subset, called))
+        expected.add(f"COCO_{subset}_000000000042")
+    for name in ("train2014", "val2014"):
+        images = [{"id": 42, "file_name": f"COCO_{name}_000000000042.jpg"}]
+        put(tmp_path / f"captions_{name}.json", json.dumps({"images": images[: name[0] == "t"]}))
+    assert words[:3] == ["groundling", "regions", "--imports"]
+    assert main(words[1:]) == 0
+    assert set(RegionStore(words[-1]).ids) == expected
+
+
+def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Path) -> None:
+    """UNITER's two stores of VCR, and the regions of both as it reads them: annotated ones, then detected ones."""
+    stills = ["lsmdc_3/3_A_00.08@0", "movieclips_B/b@7"]
+    lines = [json.dumps({"img_fn": f"{still}.jpg"}) for still in stills]
+    told = (str(put(tmp_path / "val.jsonl", "\n".join([*lines, lines[0], ""]))),)
+    put(tmp_path / "gt/vcr_gt_val_3_A_00.08@0.npz", npz())
+    put(tmp_path / "gt/vcr_gt_val_unknown@0.npz", npz())
+    detected = {"features": np.arange(12, 24, dtype=np.float16).reshape(3, 4)}
+    put(tmp_path / "det/vcr_val_3_A_00.08@0.npz", npz(**detected))
+    put(tmp_path / "det/vcr_val_b@7.npz", npz(**detected))
+    first = taken(tmp_path / "first", tmp_path / "gt", ids_as=told)
+    assert first.ids == stills[:1]
+    assert first.manifest["skipped"] == [
+        "vcr_gt_val_unknown@0: no image of the jsonl files of --ids-as ends with unknown@0"
+    ]
+    other = taken(tmp_path / "other", tmp_path / "det", ids_as=told)
+    both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
+    assert (both.ids, both.identity, both.background) == (stills, first.identity, True)
+    row, alone = both[stills[0]], other[stills[1]]
+    assert both.behind(stills[0]) == len(alone) == 2 and both.behind(stills[1]) == 0
+    for name, values in row.fields().items():
+        parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
+        np.testing.assert_array_equal(values, np.concatenate(parts))
+    np.testing.assert_array_equal(both[stills[1]].features, alone.features)
+    with pytest.raises(InputError, match="those of stores have names"):
+        taken(tmp_path / "x", tmp_path / "first", tmp_path / "other", ids_as=told)
+    with pytest.raises(InputError, match="no region store"):
+        taken(tmp_path / "x", tmp_path / "first", tmp_path / "gt")
+    put(tmp_path / "bad.jsonl", '{"img": "a"}\n')
+    with pytest.raises(InputError, match="line 1: no text in field 'img_fn'"):
+        taken(tmp_path / "x", tmp_path / "gt", ids_as=(str(tmp_path / "bad.jsonl"),))
+
+
+def test_several_files_become_one_store(tmp_path: Path) -> None:
+    train = put(tmp_path / "train2014_obj36.tsv", lxmert("1") + lxmert("2"))
+    val = put(tmp_path / "val2014_obj36.tsv", lxmert("3") + lxmert("1"))
+    plain = taken(tmp_path / "plain", train, val)
+    assert plain.ids == ["1", "2", "3"]
+    assert plain.manifest["skipped"] == ["1: occurs again; the first one counts"]
+    assert plain.manifest["source"] == [str(train), str(val)]
+    named = taken(tmp_path / "named", train, val, ids_as=("COCO_{subset}_{number}",))
+    assert named.ids == [
+        "COCO_train2014_1",
+        "COCO_train2014_2",
+        "COCO_val2014_3",
+        "COCO_val2014_1",
+    ]
+    assert plain.identity == named.identity == taken(tmp_path / "one", train).identity
+    folder = put(tmp_path / "npz/4.npz", npz()).parent
+    with pytest.raises(
+        InputError, match=r"is a TSV of LXMERT, .*npz a npz of UNITER; a store"
+    ) as told:
+        taken(tmp_path / "mixed", train, folder)
+    assert "\n" not in str(told.value)
+
+
+def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> None:
+    """Bottom-up attention's trainval files: plain numbers of train2014 and val2014."""
+    file = put(tmp_path / "trainval_36.tsv", lxmert("1") + lxmert("2") + lxmert("7"))
+    told = []
+    for name, number in (("train2014", 1), ("val2014", 2)):
+        images = [{"id": number, "file_name": f"COCO_{name}_{number:012d}.jpg"}]
+        told.append(str(put(tmp_path / f"{name}.json", json.dumps({"images": images}))))
+    store = taken(tmp_path / "store", file, ids_as=tuple(told))
+    assert store.ids == ["COCO_train2014_000000000001", "COCO_val2014_000000000002"]
+    assert store.manifest["skipped"] == [
+        "7: no image of the json files of --ids-as has the number 7"
+    ]
+    karpathy = {"images": [{"cocoid": 7, "filename": "seven.jpg"}]}
+    path = put(tmp_path / "dataset_coco.json", json.dumps(karpathy))
+    assert taken(tmp_path / "k", file, ids_as=(str(path),)).ids == ["seven"]
+    with pytest.raises(
+        InputError, match=r"no image was left \(1: neither its id nor trainval_36.tsv"
+    ):
+        taken(tmp_path / "none", file, ids_as=("COCO_{subset}_{number:012d}",))
+
+
+@pytest.mark.parametrize(
+    ("ids_as", "message"),
+    [
+        (("COCO_{x}",), "--ids-as COCO_{x}: not a pattern"),
+        (("{number",), "not a pattern"),
+        (("{number:abc}",), "not a pattern"),
+        (("{}",), "not a pattern"),
+        (("COCO_{subset}",), "all images would be COCO_train2014"),
+        (("gone.json",), "gone.json: cannot be read"),
+        (("a.json",), "a.json: not COCO's images with id and file_name"),
+    ],
+)
+def test_names_that_are_none(
+    ids_as: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "a.json", '{"images": [{"id": "x", "file_name": "y"}]}')
+    file = put(tmp_path / "x.tsv", lxmert("1"))
+    with pytest.raises(InputError, match=message) as told:
+        taken(tmp_path / "out", file, ids_as=ids_as)
+    assert "\n" not in str(told.value)
+
+
+def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
+    cut = lxmert("5").rsplit("\t", 2)[0] + "\n"
+    file = put(tmp_path / "x.tsv", lxmert("1") + cut + lxmert("2") + lxmert("dog"))
+    made = taken(tmp_path / "out", file, ids_as=("i{number}",))
+    assert made.ids == ["i1", "i2"]
+    assert made.manifest["skipped"] == [
+        "cut row 2: line 2: 8 columns, expected 10; the row is cut off",
+        "dog: its id does not end with a number, which --ids-as needs",
+    ]
+
+
+def test_settings_of_imports_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--ids and --ids-as name the images of --imports"):
+        regions(RegionsConfig(images="x", ids_as=("{number}",)), tmp_path / "out")
+    file = put(tmp_path / "x.tsv", lxmert("1"))
+    with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):
+        import_several([file], ["ids.txt"])

@@ -1,0 +1,207 @@
+"""What the documents say can be typed, run and followed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import documents
+import homes
+import pytest
+from documents import PAGES, ROOT
+from test_cli import flags_of
+from test_pretrain import store
+from transformers import AutoModel
+
+from groundling.cli import COMMANDS, main
+
+READ = {page: page.read_text(encoding="utf-8") for page in PAGES}
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def fenced(page: Path, kind: str) -> list[str]:
+    return [body for language, body in FENCED.findall(READ[page]) if language == kind]
+
+
+def indented(page: Path) -> list[str]:
+    """Blocks of four spaces after a blank line, outside fences."""
+    text = FENCED.sub("", READ[page])
+    return [
+        textwrap.dedent(b) for b in re.findall(r"(?:(?<=\n\n)|\A)((?:    .*\n?|\n(?=    ))+)", text)
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every `groundling COMMAND ...` of a block or in running text, by page."""
+    lines = [
+        (command.page, command.line.removesuffix("...").strip())
+        for page in PAGES
+        for command in documents.commands(page)
+    ]
+    return list(dict.fromkeys(lines))
+
+
+FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {"--out", "--help"}
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the recipes that commands ask for, in place of running them."""
+    found: list[str] = []
+
+    def put(place: str) -> None:
+        def record(*_: object, **__: object) -> object:
+            found.append(place)
+            return {}
+
+        monkeypatch.setattr(place, record)
+
+    homes.import_recipes()
+    for place in homes.RECIPES:
+        put(place)
+    # What documents name is not there.
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
+    return found
+
+
+def test_commands_are_found() -> None:
+    """Or the test below would pass by finding none."""
+    assert len(commands()) >= 8
+    assert {line.split()[1] for _, line in commands()} >= {
+        "adapt",
+        "finetune",
+        "compare",
+        "quickstart",
+        "info",
+    }
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_every_command_parses(
+    page: str, line: str, called: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(line)[1:]
+    if words[0] == "data" and len(words) == 2:  # only named, not given
+        assert " ".join(words) in COMMANDS
+        return
+    if words == ["info"]:
+        return
+    try:
+        status = main(words)
+    except SystemExit as done:
+        status = done.code
+    assert status == 0, capsys.readouterr().err
+    assert len(called) == ("--help" not in words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_flag_in_running_text_exists(page: Path) -> None:
+    own = ("pip", "torchrun", "python", "pytest", "git")
+    codes = [
+        code
+        for code in re.findall(r"`([^`]+)`", FENCED.sub("", READ[page]))
+        if not code.startswith(own)
+    ]
+    flags = {flag for code in codes for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*", code)}
+    assert flags - FLAGS - {f"--no-{flag[2:]}" for flag in FLAGS} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_compiles(page: Path) -> None:
+    for block in fenced(page, "python"):
+        ast.parse(block)
+    for block in indented(page):
+        if re.match(r"(class|def|from|import) ", block):
+            ast.parse(block)
+
+
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [block for block in fenced(ROOT / "README.md", "python") if "groundling" in block]
+    assert blocks
+    homes.student(tmp_path / "my_encoder")
+    homes.teacher(tmp_path / "my_teacher")
+    homes.text(tmp_path / "my_text.txt", 64)
+    rows = [(f"is it wet {n} ?", "yes", n % 2) for n in range(60)]
+    homes.put(tmp_path / "my.csv", homes.table(("question", "answer", "y"), *rows))
+    store(tmp_path / "runs" / "store", ["holiday/beach", "cat"])
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        block = re.sub(r"\b(adapt|finetune)\(", r"\1(cpu=True, ", block)
+        exec(compile(block, "README.md", "exec"), {})
+    written = sorted(tmp_path.glob("runs/*/model"))
+    assert written
+    assert [type(AutoModel.from_pretrained(folder)).__name__ for folder in written] == [
+        "BertModel"
+    ] * len(written)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCED.sub("", READ[page])
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    local = [link for link in links if not re.match(r"[a-z]+:", link)]
+    assert [link for link in local if not (page.parent / link.split("#")[0]).exists()] == []
+    for link in local:  # and to a heading that is there
+        file, _, anchor = link.partition("#")
+        if anchor:
+            target = (page.parent / file).read_text(encoding="utf-8") if file else text
+            heads = re.findall(r"^#+ (.+)$", target, re.MULTILINE)
+            assert anchor in {
+                re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads
+            }
+
+
+def test_the_site_is_built_and_lists_every_page(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert 'not included in the "nav"' not in made.stderr  # a page that nobody finds
+    pages = {path.parent.name for path in tmp_path.glob("*/index.html")}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= pages
+    assert "A text encoder" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def tree() -> set[str]:
+    """Modules that the README's tree names, as paths under `groundling/`."""
+    (block,) = [
+        body
+        for _, body in FENCED.findall(READ[ROOT / "README.md"])
+        if body.startswith("groundling/")
+    ]
+    found, folder, top = set(), "", ""
+    for line in block.splitlines()[1:]:
+        indent, rest = re.match(r"([│├└─ ]*)(.*)", line).groups()
+        if len(indent) <= 4:
+            folder = top = ""
+        if part := re.match(r"(\w+)/", rest):
+            folder = top + part[0]
+            top = top or folder
+        found |= {folder + name for name in re.findall(r"\b\w+\.py\b", rest)}
+    return found
+
+
+def test_the_readmes_tree_is_the_package(tree: set[str]) -> None:
+    package = ROOT / "groundling"
+    there = {
+        p.relative_to(package).as_posix() for p in package.rglob("*.py") if p.name != "__init__.py"
+    }
+    assert tree == there
+
+
+def test_nothing_private_of_this_machine_is_in_the_documents() -> None:
+    found = {
+        page.name: re.findall(r"/(?:home|tmp|root|work)/\S*", text) for page, text in READ.items()
+    }
+    assert not any(found.values()), found

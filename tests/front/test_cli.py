@@ -1,0 +1,358 @@
+"""The command line: help comes from the settings' own docstrings, values reach the recipes, mistakes are one line."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import pytest
+
+import groundling
+from groundling.cli import COMMANDS, main
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.compare import CompareConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.core.documented import fields_told
+from groundling.core.find import outside
+from groundling.settings.fields import configured, flat
+from groundling.settings.training import Sharing, TrainConfig
+from groundling.studies.worlds.commands import PROBING
+from groundling.studies.worlds.rendered import WorldConfig
+
+SOURCE = Path(groundling.__file__).parent
+
+
+def flags_of(command: str) -> dict[str, str]:
+    """Every flag of a command's settings, of their groups too, and the docstring of its field."""
+    flags = {}
+    for prefix, settings in COMMANDS[command].settings.items():
+        start = "" if prefix.startswith("_") else f"{prefix}."
+        for group, one in flat(settings):
+            flag = f"--{start}{one.name.replace('_', '-')}"
+            assert flag not in flags, f"{command}: two settings are called {flag}"
+            told = {field.name: field.text for field in fields_told(type(group))}
+            flags[flag] = told[one.name]
+    return flags
+
+
+@pytest.fixture
+def help_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
+    """The help of a command as one line without its frame; wider, boxes would stand side by side."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(command: str) -> str:
+        with pytest.raises(SystemExit) as done:
+            main([*command.split(), "--help"])
+        assert done.value.code == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return " ".join(re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", " ", out).split())
+
+    return call
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_lists_every_field_with_its_docstring(
+    command: str, help_of: Callable[[str], str]
+) -> None:
+    text = help_of(command)
+    assert f"groundling {command}" in text
+    assert COMMANDS[command].summary in text
+    flags = flags_of(command)
+    assert flags
+    for flag, doc in flags.items():
+        entry = re.search(rf"{re.escape(flag)}[ ,|].*", text)
+        assert entry, flag
+        assert doc and " ".join(doc.split()) in entry[0], flag
+    assert ("--out" in text) == COMMANDS[command].out
+    assert not re.search(r"--[\w-]+\.[\w-]+\.", text)  # a group's flags lack the group's name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_leads_to_a_function_of_its_settings(command: str) -> None:
+    recipe = outside(COMMANDS[command].recipe, object)
+    wanted = list(inspect.signature(recipe).parameters.values())
+    every = COMMANDS[command].settings.values()
+    # What is done with a saved model is no affair of the recipe's.
+    passed = sum(not isinstance(one, Sharing) for one in every) + COMMANDS[command].out
+    assert len(wanted) >= passed
+    assert all(one.default is not one.empty for one in wanted[passed:])
+    assert set(COMMANDS[command].positional) <= set(flags_of(command))
+
+
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = []
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] == pages[2]
+    for name, command in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(command.summary)}$", pages[0], re.MULTILINE)
+    assert len(COMMANDS) > 15
+
+
+def test_commands_of_one_family_are_listed_together(
+    help_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--json" in help_of("info")
+    assert main(["data", "--help"]) == 0
+    listed = re.findall(r"^  (data \w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert listed == [name for name in COMMANDS if name.startswith("data ")]
+    assert "--folder" in help_of("data check")  # a bare FOLDER means the same
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", said)
+    assert said == f"{groundling.__version__}\n"
+
+
+def test_help_imports_neither_torch_nor_transformers() -> None:
+    """Seconds, each time somebody asks; so no in-process test can tell."""
+    # F: `data tasks --help` once took five seconds
+    code = """
+import sys
+from groundling.cli import COMMANDS, main
+for command in ("", *COMMANDS):
+    print(f"asked of {command}:")
+    try:
+        assert main([*command.split(), "--help"]) == 0
+    except SystemExit as done:
+        assert done.code == 0
+    print("heavy:", *({"torch", "transformers", "accelerate", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=SOURCE.parent, check=True
+    )
+    _, *parts = done.stdout.split("asked of ")
+    for part, command in zip(parts, ["", *COMMANDS], strict=True):
+        assert part.startswith(f"{command}:\n")
+        assert part.endswith("heavy:\n"), command
+        assert ("--" in part) and (f"groundling {command}" in part)
+
+
+def test_a_library_is_never_taken_from_the_working_directory(tmp_path: Path) -> None:
+    # a folder of data may hold any file
+    for name in ("transformers", "torch", "scipy"):
+        tmp_path.joinpath(f"{name}.py").write_text("raise RuntimeError('run from the data')\n")
+    tmp_path.joinpath("a.txt").write_text("a cat\n")
+    code = """
+import sys
+sys.path.remove("")
+from groundling.cli import main
+sys.exit(main(["adapt", "--arm", "nowhere:THING", "--out", "out"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+    )
+    assert "run from the data" not in done.stderr
+    assert done.returncode == 2
+    assert "'nowhere' cannot be imported" in done.stderr
+
+
+def test_the_package_is_a_command(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "groundling", "adopt"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("groundling: no command 'adopt'; there are: quickstart, ")
+
+
+@pytest.mark.parametrize(
+    ("word", "near"), [("train", "pretrain"), ("Adapt", "adapt"), ("--adapt", "adapt"), ("", "")]
+)
+def test_an_unknown_command_is_one_line(
+    word: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "--out", "x"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    hint = f"; did you mean {near}?" if near else ""
+    assert err == f"groundling: no command {word!r}; there are: {', '.join(COMMANDS)}{hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("adapt --nope 1", "adapt has no flag '--nope'; see `groundling adapt --help`"),
+        ("adapt --stepz=1", "adapt has no flag '--stepz=1'; did you mean --steps?; see"),
+        ("compare --steps 1", "'--steps'; did you mean --train.steps or --tune.steps?; see"),
+        ("adapt mlm", "adapt has no place for 'mlm'; see"),
+        ("adapt --steps many", "Error parsing --steps: invalid literal for int() with base 10: 'm"),
+        ("adapt --steps", "Missing value for argument '--steps'. Expected 1 values; see"),
+        ("info", "info needs --name"),
+    ],
+)
+def test_unknown_flags_are_one_line(
+    command: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("groundling: ")
+    assert err.index("\n") == len(err) - 1
+    assert told in err
+
+
+def test_half_a_command_is_shown_its_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "x"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n  data ") == sum(name.startswith("data ") for name in COMMANDS)
+
+
+# -- values reach the recipes ----------------------------------------------------------------------------------------
+
+
+def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixture[str]) -> None:
+    command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
+    assert main(command.split()) == 0
+    config, training, out = called[0]
+    assert config == configured(
+        AdaptConfig, student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True
+    )
+    assert training == replace(ADAPTING, lr=3e-4, steps=7, cpu=True)
+    assert out == "here"
+    assert json.loads(capsys.readouterr().out) == {"said": 1}
+
+
+def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
+    for command in ("finetune --lr 2e-5", "probe", "teach --size 32"):
+        assert main(command.split()) == 0
+    (tuned, tuning, first), (_, probing, _), (taught, teaching, last) = called
+    assert tuned == FinetuneConfig()
+    assert tuning == TrainConfig(epochs=3, lr=2e-5, warmup=0.1, weight_decay=0.0) != TUNING
+    assert probing == PROBING
+    assert (taught.size, teaching.schedule, teaching.epochs) == (32, "cosine", 20)
+    assert (first, last) == ("runs/finetune", "runs/teach")
+
+
+def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
+    command = "compare --arms l1 --tasks glue/rte --data d --no-control --adapt.student s"
+    command += " --train.lr 1e-3 --tune.lr 2e-3"
+    assert main(command.split()) == 0
+    config, adapting, training, tuning, _ = called[0]
+    assert config == CompareConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
+    assert adapting == configured(AdaptConfig, student="s")
+    assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
+
+
+def test_under_torchrun_only_the_first_process_speaks(
+    called: list[tuple], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert main(["adapt"]) == 0
+    assert capsys.readouterr().out == ""
+    assert len(called) == 1
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> dict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
+    monkeypatch.setattr("groundling.commands.adapt.run.adapt", interrupted)
+    assert main(["adapt"]) == 130
+    assert (
+        capsys.readouterr().err
+        == "groundling: stopped; the same command goes on from what it has saved\n"
+    )
+    monkeypatch.setattr("groundling.commands.predict.run.predict", interrupted)
+    assert main(["predict"]) == 130
+    assert capsys.readouterr().err == "groundling: stopped; nothing is written\n"
+
+
+# -- info and data ---------------------------------------------------------------------------------------------------
+
+
+def test_info_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "xdbert-bert-base", "--json"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert out.count("\n") == 1
+    assert set(found) == {"name", "total", "components"}
+    assert (found["name"], found["total"]) == ("xdbert-bert-base", 202059009)
+    assert sum(found["components"].values()) == 202059009
+    assert main(["info", "xdbert-electra-large"]) == 0
+    assert capsys.readouterr().out.startswith("xdbert-electra-large: 442,671,617 parameters\n")
+
+
+def test_info_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = homes.student(tmp_path / "student")
+    total = sum(p.numel() for p in homes.toys.bert(len(homes.words())).parameters())
+    capsys.readouterr()
+    assert main(["info", str(folder)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"{folder}: {total:,} parameters"
+    assert [line.split()[0] for line in rest] == ["embeddings", "encoder", "pooler"]
+    assert sum(int(line.split()[1].replace(",", "")) for line in rest) == total
+
+
+def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = homes.rte(tmp_path / "good")
+    assert main(["data", "check", str(good)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"{good}: GLUE RTE"
+    assert (
+        f"  {good}/RTE/train.tsv: 16 examples; labels entailment: 8, not_entailment: 8"
+        in out.splitlines()
+    )
+    assert err == ""
+
+    bad = homes.rte(tmp_path / "bad") / "RTE" / "dev.tsv"
+    bad.write_text(bad.read_text() + "8\tA.\tB.\tmaybe\n")
+    assert main(["data", "check", str(tmp_path / "bad")]) == 1
+    out, err = capsys.readouterr()
+    assert "16 examples" in out
+    assert (
+        err == f"  problem: {bad}, line 10: label 'maybe' is none of entailment, not_entailment\n"
+    )
+    assert main(["data", "check", str(tmp_path / "absent")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"scenes": 4, "dev_scenes": 2, "sentences": 30, "dev_sentences": 5, "seed": 3}
+    flags = [
+        word
+        for name, number in numbers.items()
+        for word in (f"--{name.replace('_', '-')}", str(number))
+    ]
+    assert main(["data", "world", *flags, "--no-blind", "--out", str(tmp_path / "w")]) == 0
+    assert f"groundling data check {tmp_path / 'w'}" in capsys.readouterr().out
+    about = json.loads((tmp_path / "w" / "world.json").read_text())
+    assert about["config"] == {**WorldConfig().__dict__, **numbers, "blind": False}
+    assert len((tmp_path / "w" / "corpus" / "train.txt").read_text().splitlines()) == 30
+    assert len(list((tmp_path / "w" / "images").iterdir())) == 6
+    assert main(["data", "check", str(tmp_path / "w")]) == 0
+
+
+@pytest.mark.parametrize("words", [["finetune", "--help"], ["--help"]])
+def test_a_reader_that_stops_reading_is_no_error(words: list[str]) -> None:
+    command = [sys.executable, "-m", "groundling", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait() == 141
+    assert said == b""

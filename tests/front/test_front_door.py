@@ -1,0 +1,324 @@
+"""`import groundling`: fast, lazy, typed; commands as functions; what `help()` says of fields; the page made of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import pydoc
+import subprocess
+import sys
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from test_cli import flags_of
+
+import groundling
+from groundling import api as functions
+from groundling.api import command_of, spelt
+from groundling.cli import COMMANDS, main
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING
+from groundling.core import batch
+from groundling.core.batch import Batch, Sizes, Tokens
+from groundling.core.documented import documented, fields_told, summary_of
+from groundling.core.errors import InputError
+from groundling.objectives import Objective
+from groundling.settings.fields import configured
+from groundling.settings.training import TrainConfig
+
+PACKAGE = Path(groundling.__file__).parent
+ROOT = PACKAGE.parent
+HERE = dir(groundling)
+FUNCTIONS = groundling.FUNCTIONS
+
+
+def test_the_import_costs_nothing() -> None:
+    code = """
+import sys
+before = set(sys.modules)
+import groundling
+assert groundling.__version__ and dir(groundling)
+print(sorted(name for name in set(sys.modules) - before if name.startswith("groundling")))
+groundling.adapt
+groundling.TrainConfig
+print(sorted({"torch", "transformers", "accelerate", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.splitlines() == ["['groundling']", "[]"]
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_every_name_is_there(name: str) -> None:
+    value = getattr(groundling, name)
+    assert value is getattr(groundling, name)
+    if name != "__version__":
+        assert callable(value)
+        assert inspect.getdoc(value)
+        assert (value.__name__, type(value) is ModuleType) == (name, False)
+
+
+def test_names_of_other_modules_are_the_same_objects() -> None:
+    assert groundling.Batch is Batch
+    assert groundling.Objective is Objective
+    assert groundling.train.__module__ == "groundling.training.loop"
+    assert groundling.evaluate.__module__ == "groundling"
+
+
+def test_an_unknown_name_says_what_there_is() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Bach'; did you mean Batch\?$"):
+        groundling.Bach  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'xyzzy'; it has: Batch, Encoded, "):
+        groundling.xyzzy  # noqa: B018
+    assert not hasattr(groundling, "_adapt")
+    with pytest.raises(ImportError, match="cannot import name 'Bach'"):
+        from groundling import Bach  # noqa: F401
+    from groundling.core import errors  # a module is still found
+
+    assert errors.InputError is groundling.InputError
+
+
+def test_editors_know_what_is_imported_late() -> None:
+    assert (PACKAGE / "py.typed").exists()
+    told = set()
+    for node in ast.parse((PACKAGE / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            told |= {alias.asname for alias in node.names if alias.asname}
+        elif isinstance(node, ast.FunctionDef):
+            told.add(node.name)
+        elif isinstance(node, ast.AnnAssign):
+            told.add(ast.unparse(node.target))
+    assert told - {"__all__"} == set(HERE)
+
+
+# -- commands as functions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -> None:
+    assert getattr(groundling, name)() == {"said": 1}
+    assert main(command_of(name).split()) == 0
+    assert called[0] == called[1]
+
+
+def test_every_command_is_a_function() -> None:
+    assert sorted([*FUNCTIONS, "look"]) == sorted(map(spelt, COMMANDS))
+
+
+def test_no_module_takes_a_functions_name() -> None:
+    """Whoever imports a module of the package puts it under its name there."""
+    modules = {path.stem for path in PACKAGE.iterdir()}
+    assert modules.isdisjoint(groundling.__all__)
+
+
+def test_settings_of_other_commands_are_dicts(called: list[tuple]) -> None:
+    groundling.compare(arms=["l1"], adapt={"student": Path("s"), "text": ("a",)}, tune={"steps": 3})
+    assert (
+        main(
+            [
+                "compare",
+                "--arms",
+                "l1",
+                "--adapt.student",
+                "s",
+                "--adapt.text",
+                "a",
+                "--tune.steps",
+                "3",
+            ]
+        )
+        == 0
+    )
+    assert called[0] == called[1]
+    with pytest.raises(InputError, match=r"^groundling.compare: tune: unknown key 'stps'.*steps\?"):
+        groundling.compare(tune={"stps": 3})
+    with pytest.raises(InputError, match=r"^groundling.compare: tune = 3, expected settings by"):
+        groundling.compare(tune=3)
+
+
+def test_keywords_fill_the_settings(called: list[tuple]) -> None:
+    out = Path("here")
+    made = groundling.adapt(
+        student=Path("s"), text="a.txt", arm="l1", pool="mean", betas=[0.9, 0.98], lr=1, out=out
+    )
+    assert made == {"said": 1}
+    groundling.adapt(text=[Path("a.txt"), "b.txt"])
+    groundling.adapt(text="")
+    (config, training, folder), (several, *_), (none, *_) = called
+    wanted = {"student": "s", "text": ("a.txt",), "arm": "l1", "pool": "mean"}
+    assert config == configured(AdaptConfig, **wanted)
+    assert training == replace(ADAPTING, betas=(0.9, 0.98), lr=1)
+    assert folder == "here"
+    assert (several.text, none.text) == (("a.txt", "b.txt"), ())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"studnt": "s"}, r"unknown key 'studnt'; expected one of .*; did you mean student\?"),
+        ({"lr": "1e-4"}, "lr = '1e-4', expected a number"),
+        ({"steps": 1.5}, r"steps = 1\.5, expected a whole number"),
+        ({"steps": True}, "steps = True, expected a whole number"),
+        ({"pool": "max"}, "pool = max, expected one of own, cls, mean"),
+        ({"text": [1]}, r"text = \[1\], expected a list of texts"),
+        ({"betas": (0.9,)}, r"betas = 0\.9, expected two numbers"),
+        ({"student": None}, "student = None, expected a text"),
+        ({"out": 3}, "out = 3, expected a text or a path"),
+    ],
+)
+def test_a_mistake_is_one_line(values: dict[str, Any], message: str, called: list[tuple]) -> None:
+    with pytest.raises(InputError, match=f"^groundling.adapt: {message}$"):
+        groundling.adapt(**values)
+    assert called == []
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_setting_of_a_function_is_explained(name: str) -> None:
+    function = getattr(groundling, name)
+    keywords = inspect.signature(function).parameters
+    command = COMMANDS[command_of(name)]
+    flags = flags_of(command_of(name))
+    flags = {flag: text for flag, text in flags.items() if "." not in flag}
+    groups = [prefix for prefix in command.settings if not prefix.startswith("_")]
+    expected = [*flags, *(f"--{prefix}" for prefix in groups), *["--out"][: command.out]]
+    assert [f"--{key.replace('_', '-')}" for key in keywords] == expected
+    text = " ".join(pydoc.render_doc(function, renderer=pydoc.plaintext).split())
+    assert command.summary[1:] in text
+    for key, doc in zip(keywords, flags.values(), strict=False):
+        default = keywords[key].default
+        assert f" {key}: " in text
+        assert f"= {default!r} {doc}" in text, key
+
+
+def test_a_functions_defaults_are_its_commands() -> None:
+    default = inspect.signature(groundling.finetune).parameters["epochs"].default
+    assert default == TUNING.epochs != TrainConfig().epochs
+    assert functions.settings_of("finetune")[-1].default == "runs/finetune"
+
+
+# -- what help() says of fields --------------------------------------------------------------------------------------
+
+
+def public(module: ModuleType) -> list[type]:
+    """The public dataclasses and named tuples of a module's own."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and (is_dataclass(value) or hasattr(value, "_fields"))
+    ]
+
+
+@pytest.fixture(scope="session")
+def make_api() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs" / "make_api.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_help_says_what_every_field_is(make_api: ModuleType) -> None:
+    paths = {path for places in make_api.SECTIONS.values() for path in places}
+    modules = [importlib.import_module(path) for path in sorted(paths)]
+    places = {
+        type(one).__module__ for command in COMMANDS.values() for one in command.settings.values()
+    }
+    settings = [importlib.import_module(place) for place in sorted(places)]
+    kinds = [kind for module in [*settings, *modules] for kind in public(module)]
+    assert {Batch, Tokens, Sizes, AdaptConfig, TrainConfig, groundling.Task} <= set(kinds)
+    for kind in kinds:
+        text = " ".join(inspect.getdoc(kind).split())
+        named = [one.name for one in fields(kind)] if is_dataclass(kind) else kind._fields
+        told = {one.name: one for one in fields_told(kind)}
+        assert [name for name in named if not told[name].text] == [], kind
+        for one in map(told.__getitem__, named):
+            assert f"{one.name}: {one.kind}" in text and one.text in text, (kind, one.name)
+
+
+def test_help_shows_shapes() -> None:
+    text = pydoc.render_doc(Batch, renderer=pydoc.plaintext)
+    assert "(N, K) long: equal numbers for equal raw words" in text
+    assert "(N, T) long." in pydoc.render_doc(Tokens, renderer=pydoc.plaintext)
+    assert "Prefix of the terms in the log" in inspect.getdoc(Objective)
+    # Every module's own words come first, and nothing else is lost.
+    assert inspect.getdoc(Batch).startswith(f"{summary_of(Batch)}\n\nFields:\n    ids: ")
+    assert Batch(()).__doc__ == Batch.__doc__
+
+
+@documented
+@dataclass
+class Group:
+    """Settings that travel together.
+
+    More of them.
+    """
+
+    size: int = 3  # not this
+    """How large, on
+    two lines."""
+    other: str = "a"
+    _own: int = 0
+    """Not told."""
+
+
+@documented
+class Two(NamedTuple):
+    """Both."""
+
+    group: Group
+    text: str = "x"
+    """A text."""
+
+
+class Sub(Group):
+    pass
+
+
+def test_fields_are_read_from_the_source() -> None:
+    assert Group.__doc__.splitlines() == [
+        "Settings that travel together.",
+        "",
+        "More of them.",
+        "",
+        "Fields:",
+        "    size: int = 3",
+        "        How large, on two lines.",
+        "    other: str = 'a'",
+    ]
+    assert [one.text for one in fields_told(Two)] == [
+        "Settings that travel together. See `Group`.",
+        "A text.",
+    ]
+    assert [one.name for one in fields_told(Sub)] == ["size", "other"]
+    assert Sub.__doc__ != Group.__doc__
+
+
+def test_a_class_without_source_keeps_its_own_words() -> None:
+    scope: dict[str, Any] = {"documented": documented, "__name__": "typed"}
+    exec('@documented\nclass Typed:\n    """Typed into a shell."""\n    a: int = 0\n', scope)
+    assert (scope["Typed"].__doc__, fields_told(scope["Typed"])) == ("Typed into a shell.", [])
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_from_docstrings_is_up_to_date(make_api: ModuleType) -> None:
+    advice = "run `python docs/make_api.py`"
+    assert make_api.PAGE.read_text(encoding="utf-8") == make_api.page(), advice
+    assert make_api.STUB.read_text(encoding="utf-8") == make_api.stub(), advice
+
+
+def test_every_public_name_is_on_the_page(make_api: ModuleType) -> None:
+    page = make_api.PAGE.read_text(encoding="utf-8")
+    for name in HERE:
+        is_there = f"### `{name}`\n" in page or f"- `{name}`: " in page
+        assert name == "__version__" or is_there, name
+    for kind in public(batch):
+        assert f"### `{kind.__name__}`\n" in page

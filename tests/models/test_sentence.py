@@ -1,0 +1,550 @@
+"""Sentence-transformers folders stay what they are: pooling, modules, lengths, and what adapting leaves of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import pytest
+import torch
+import toys
+from homes import STEPS, put
+from safetensors.torch import load_file, save_file
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
+
+from groundling.checks.names import arm_of
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.adapt.retention import agreement, read_pairs
+from groundling.commands.adapt.run import adapt
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
+from groundling.data.samples import TextSamples
+from groundling.models.sentence import POOLS, Pooling, load_sentence, normalized, pooled_by
+from groundling.models.text import load_text_encoder
+from groundling.objectives.distill import Distill
+from groundling.objectives.retain import Retain
+from groundling.prediction.sentences import sentence_vectors
+from groundling.settings.fields import changed, configured
+from groundling.settings.training import TrainConfig
+from groundling.teachers.itself import Itself
+from groundling.training.optimizers import optimizer_of, set_rates
+
+CARRIED = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+)
+ROOT = Path(__file__).parents[2]
+
+
+def by_hand(mode: str, states: torch.Tensor) -> torch.Tensor:
+    """One text's pooled states (D,) of its pieces (T, D) alone."""
+    count = len(states)
+    weights = torch.arange(1, count + 1).float()
+    return {
+        "cls": states[0],
+        "lasttoken": states[-1],
+        "max": torch.stack([states[:, d].max() for d in range(states.shape[1])]),
+        "mean": sum(states) / count,
+        "mean_sqrt_len_tokens": sum(states) / count**0.5,
+        "weightedmean": sum(w * s for w, s in zip(weights, states, strict=True)) / weights.sum(),
+    }[mode]
+
+
+@pytest.mark.parametrize("mode", POOLS)
+def test_pooling_is_sentence_transformers_own(mode: str) -> None:
+    states = torch.randn(3, 5, 4)
+    mask = torch.arange(5) < torch.tensor([[5], [2], [1]])
+    found = Pooling((mode,))(states, mask)
+    expected = [by_hand(mode, states[n, : mask[n].sum()]) for n in range(3)]
+    torch.testing.assert_close(found, torch.stack(expected))
+    both = Pooling(("max", mode))(states, mask)
+    torch.testing.assert_close(both[:, 4:], found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode"), [(2, "mean"), (5, "cls"), (5, "weightedmean_tokens"), (6, "lasttoken")]
+)
+def test_a_folder_of_any_version_stays_as_it_is(tmp_path: Path, layout: int, mode: str) -> None:
+    folder = homes.sentence_encoder(tmp_path / "given", layout, mode)
+    text = load_text_encoder(folder)
+    assert text.sentence.pooling.modes == (mode.removesuffix("_tokens"),)
+    assert text.sentence.max_length == (0 if layout == 6 else 24)
+    text.export(tmp_path / "out")
+    carried = [*CARRIED, *(["2_Normalize/config.json"] if layout == 6 else [])]
+    for name in carried:
+        before, after = (json.loads((at / name).read_text()) for at in (folder, tmp_path / "out"))
+        assert before == after, name
+    AutoModel.from_pretrained(tmp_path / "out")
+    assert load_text_encoder(tmp_path / "out").sentence.after == (normalized,)
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_written_beside_the_modules(tmp_path: Path) -> None:
+    flat = homes.sentence_encoder(tmp_path / "flat")
+    nested = tmp_path / "nested"
+    shutil.copytree(flat, nested / "0_Transformer")
+    for name in ("modules.json", "config_sentence_transformers.json", "1_Pooling"):
+        (nested / "0_Transformer" / name).rename(nested / name)
+    edited(nested, "modules.json", lambda listed: listed[0].update(path="0_Transformer"))
+    edited(nested, "0_Transformer/sentence_bert_config.json", lambda c: c.update(max_seq_length=9))
+    text = load_text_encoder(nested)
+    assert text.sentence.max_length == 9
+    for name, weight in load_text_encoder(flat).encoder.state_dict().items():
+        assert torch.equal(text.encoder.state_dict()[name], weight)
+    text.export(tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").is_file()
+    assert not (tmp_path / "out/0_Transformer").exists()
+    again = load_text_encoder(tmp_path / "out").sentence
+    assert (again.max_length, again.modules[0]["path"]) == (9, "")
+    edited(nested, "0_Transformer/sentence_bert_config.json", lambda c: c.update(max_seq_length=0))
+    with pytest.raises(InputError, match=r"0_Transformer/sentence_bert_config.json: max_seq_len"):
+        load_text_encoder(nested)
+
+
+def test_pooling_with_every_flag_off_is_the_mean(tmp_path: Path) -> None:
+    folder = homes.sentence_encoder(tmp_path)
+    edited(folder, POOLING, lambda c: c.update(pooling_mode_mean_tokens=False))
+    assert load_text_encoder(folder).sentence.pooling.modes == ("mean",)
+
+
+def edited(folder: Path, name: str, change: Callable[[dict], object]) -> None:
+    content = json.loads((folder / name).read_text())
+    change(content)
+    (folder / name).write_text(json.dumps(content))
+
+
+def with_dense(folder: Path, activation: str = "activation.Tanh", **more: object) -> Path:
+    """LaBSE's layout: Transformer, Pooling, Dense, Normalize."""
+    module = {
+        "idx": 2,
+        "name": "2",
+        "path": "2_Dense",
+        "type": "sentence_transformers.models.Dense",
+    }
+    edited(folder, "modules.json", lambda listed: listed.insert(2, module))
+    settings = {"in_features": 32, "out_features": 6, "bias": True, **more}
+    settings["activation_function"] = f"torch.nn.modules.{activation}"
+    put(folder / "2_Dense/config.json", json.dumps(settings))
+    weights = {"linear.weight": torch.randn(6, 32), "linear.bias": torch.randn(6)}
+    save_file(weights, folder / "2_Dense/model.safetensors")
+    return folder
+
+
+def test_dense_and_unit_length_follow(tmp_path: Path) -> None:
+    folder = with_dense(homes.sentence_encoder(tmp_path / "given"))
+    text = load_text_encoder(folder).eval()
+    batch = collate(TextSamples([Example("a", "a red dog")], *text.inputs(24)).get([0]))
+    states = text(batch).text
+    weights = load_file(folder / "2_Dense/model.safetensors")
+    mean = states[0].mean(0)
+    dense = torch.tanh(weights["linear.weight"] @ mean + weights["linear.bias"])
+    found = text.sentence.vectors(states, batch.text.mask)
+    torch.testing.assert_close(found[0], dense / dense.norm())
+    torch.testing.assert_close(text(batch).sentence[0], mean)
+    text.export(tmp_path / "out")
+    assert (tmp_path / "out/2_Dense/model.safetensors").read_bytes() == (
+        folder / "2_Dense/model.safetensors"
+    ).read_bytes()
+
+
+def spoil(folder: Path, name: str, old: str, new: str) -> None:
+    path = folder / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+POOLING = "1_Pooling/config.json"
+SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another module": (
+        lambda at: spoil(at, "modules.json", "models.Normalize", "models.LSTM"),
+        r"modules.json: module 2 is sentence_transformers.models.LSTM, expected Dense or Normalize",
+    ),
+    "another package's": (
+        lambda at: spoil(
+            at, "modules.json", "sentence_transformers.models.Pooling", "mine.Pooling"
+        ),
+        r"modules.json: module 1 is mine.Pooling, expected Pooling",
+    ),
+    "no list": (lambda at: put(at / "modules.json", "{}"), "expected a list of modules"),
+    "not JSON": (lambda at: put(at / "modules.json", "["), "not valid JSON"),
+    "outside": (lambda at: spoil(at, "modules.json", "1_Pooling", "../1"), "expected a list"),
+    "encoder elsewhere": (
+        lambda at: spoil(at, "modules.json", '"path": ""', '"path": "0_Transformer"'),
+        "the encoder lies in '0_Transformer', but there is no config.json",
+    ),
+    "empty pooling": (
+        lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=[])),
+        r"pooling \[\] is not known here",
+    ),
+    "pooling of null": (
+        lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=None)),
+        "pooling None is not known here",
+    ),
+    "no pooling": (lambda at: (at / POOLING).unlink(), "1_Pooling/config.json: no such file"),
+    "unknown pooling": (
+        lambda at: spoil(
+            at, POOLING, '"pooling_mode_cls_token": false', '"pooling_mode_best": true'
+        ),
+        r"pooling \['pooling_mode_best'\] is not known here; expected some of cls, max, mean",
+    ),
+    "other width": (lambda at: spoil(at, POOLING, "32", "33"), "33 wide, the encoder's are 32"),
+    "prompt left out": (
+        lambda at: (
+            edited(at, POOLING, lambda c: c.update(include_prompt=False)),
+            edited(
+                at,
+                "config_sentence_transformers.json",
+                lambda c: c.update(prompts={"q": "find: "}, default_prompt_name="q"),
+            ),
+        ),
+        "include_prompt",
+    ),
+    "residual": (lambda at: with_dense(at, use_residual=True), "use_residual = True is not known"),
+    "activation": (lambda at: with_dense(at, "mine.Swish"), "activation_function = .*Swish"),
+    "pickle": (
+        lambda at: (with_dense(at) / "2_Dense/model.safetensors").rename(at / "2_Dense/x.bin"),
+        "weights are not unpickled",
+    ),
+    "damaged": (
+        lambda at: put(with_dense(at) / "2_Dense/model.safetensors", b"no"),
+        "damaged or not safetensors",
+    ),
+    "dense of another width": (
+        lambda at: save_file({"linear.weight": torch.ones(6, 5)}, with_dense(at) / DENSE),
+        r"linear.weight \(6, 5\), expected \(any, 32\)",
+    ),
+}
+DENSE = "2_Dense/model.safetensors"
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_is_not_known_is_refused_in_a_line(tmp_path: Path, case: str) -> None:
+    damage, complaint = SPOILT[case]
+    folder = homes.sentence_encoder(tmp_path / "given")
+    damage(folder)
+    with pytest.raises(InputError, match=complaint) as found:
+        load_text_encoder(folder)
+    assert "\n" not in str(found.value)
+    assert str(folder) in str(found.value)
+
+
+def test_texts_are_lower_cased_where_the_folder_says_so(tmp_path: Path) -> None:
+    tokenizer = toys.roberta_words()
+    folder = homes.sentence_encoder(tmp_path / "given")
+    homes.home(folder, toys.roberta(len(tokenizer)), tokenizer)
+    edited(folder, "sentence_bert_config.json", lambda c: c.update(do_lower_case=True))
+    ids = [
+        collate(TextSamples([Example("a", one)], *load_text_encoder(folder).inputs(24)).get([0]))
+        for one in ("A Red DOG", "a red dog")
+    ]
+    assert ids[0].text.ids.tolist() == ids[1].text.ids.tolist()
+
+
+# -- adapting ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sentence encoder, a teacher, texts, and pairs of them."""
+    place = tmp_path_factory.mktemp("given")
+    homes.sentence_encoder(place / "student")
+    homes.student(place / "plain")
+    homes.teacher(place / "teacher")
+    homes.text(place / "text.txt", 16)
+    texts = toys.sentences()
+    rows = [f"{texts[n]}\t{texts[n + 1]}\t{n / 2}" for n in range(6)]
+    put(place / "pairs.tsv", "\n".join(["text\tother\tsimilarity", *rows]) + "\n")
+    return place
+
+
+@pytest.fixture(scope="module")
+def settings(given: Path) -> AdaptConfig:
+    return configured(
+        AdaptConfig,
+        student=str(given / "student"),
+        teacher=str(given / "teacher"),
+        text=(str(given / "text.txt"),),
+        retention=str(given / "pairs.tsv"),
+    )
+
+
+def test_adapting_leaves_a_sentence_encoder(
+    settings: AdaptConfig, given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = adapt(settings, STEPS, tmp_path)
+    for name in CARRIED:
+        stored = json.loads((given / "student" / name).read_text())
+        assert json.loads((tmp_path / "model" / name).read_text()) == stored
+    pairs = read_pairs(given / "pairs.tsv")
+    for when, folder in (("before", given / "student"), ("after", tmp_path / "model")):
+        text = load_text_encoder(folder)
+        assert result["retention"][when] == agreement(text, text.sentence, pairs)["spearman"]
+    assert result["retention"]["pooling"] == "mean"
+    assert "projected" not in result["retention"]
+    said = capsys.readouterr().err
+    assert "Spearman on 6 pairs" in said
+    assert "has no head for it; a new one starts at a loss of about" in said
+    assert "taken: a rate of 0.001 from the first step" in said
+
+
+def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) -> None:
+    text = load_text_encoder(given / "student").eval()
+    batch = collate(TextSamples([Example("a", "a red dog")], *text.inputs(24)).get([0]))
+    encoded = text(batch)
+    sizes = text.sizes._replace(teacher=8)
+    own = Distill(sizes, pool="own")._sentences(encoded, batch)
+    torch.testing.assert_close(own[0], encoded.text[0].mean(0))
+    inner = Distill(sizes, pool="mean")._sentences(encoded, batch)
+    torch.testing.assert_close(inner[0], encoded.text[0, 1:-1].mean(0))
+    plain = Distill(sizes._replace(sentence=0), pool="own")._sentences(encoded, batch)
+    torch.testing.assert_close(plain[0], encoded.text[0, 0])
+
+
+@pytest.mark.parametrize(("student", "pool"), [("student", "own"), ("plain", "mean")])
+def test_a_kept_projection_speaks_the_teachers_space(
+    settings: AdaptConfig, given: Path, tmp_path: Path, student: str, pool: str
+) -> None:
+    config = changed(
+        settings, student=str(given / student), pool=pool, keep_projection=True, masked_lm=False
+    )
+    result = adapt(config, STEPS, tmp_path)
+    assert result["objectives"] == ["contrastive"]
+    model = tmp_path / "model"
+    kinds = [m["type"].rpartition(".")[2] for m in json.loads((model / "modules.json").read_text())]
+    assert kinds == ["Transformer", "Pooling", "Dense", "Normalize"]
+    dense = load_file(model / "2_Dense/model.safetensors")
+    trained = load_file(model / "groundling_heads.safetensors")
+    for part in ("weight", "bias"):
+        assert torch.equal(dense[f"linear.{part}"], trained[f"contrastive.project.sentence.{part}"])
+    settings_of_dense = json.loads((model / "2_Dense/config.json").read_text())
+    assert settings_of_dense["activation_function"] == "torch.nn.modules.linear.Identity"
+    text = load_text_encoder(model).eval()
+    tokens = AutoTokenizer.from_pretrained(model)("a red dog", return_tensors="pt")
+    states = AutoModel.from_pretrained(model).eval()(**tokens).last_hidden_state
+    vector = dense["linear.weight"] @ states[0].mean(0) + dense["linear.bias"]
+    found = text.sentence.vectors(states, tokens["attention_mask"].bool())
+    torch.testing.assert_close(found[0], vector / vector.norm())
+    assert set(result["retention"]) >= {"before", "after", "projected"}
+    # The teacher's window has 16 places, some texts have more pieces: it alone loses them.
+    assert result["dropped_pieces"] > 0
+
+
+def test_the_targets_of_a_kept_projection_are_the_teachers_own(
+    settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+    forward = Distill.forward
+
+    def told(self: Distill, encoded: object, batch: object) -> object:
+        seen.append(batch.features["sentence"])
+        return forward(self, encoded, batch)
+
+    monkeypatch.setattr(Distill, "forward", told)
+    text = put(tmp_path / "one.txt", "a red dog\n")
+    config = changed(settings, text=(str(text),), keep_projection=True, retention="")
+    adapt(config, replace(STEPS, steps=1, batch=1), tmp_path / "out")
+    tower = AutoModel.from_pretrained(settings.teacher)
+    tokens = AutoTokenizer.from_pretrained(settings.teacher)("a red dog", return_tensors="pt")
+    theirs = tower.get_text_features(**tokens)
+    theirs = theirs if isinstance(theirs, torch.Tensor) else theirs.pooler_output
+    torch.testing.assert_close(seen[0], theirs, rtol=0, atol=1e-5)
+
+
+def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: Path) -> None:
+    for words, complaint in (
+        ({"arm": "mlm", "keep_projection": True}, "--keep-projection: --arm mlm trains no"),
+        ({"sentence": 0.0, "keep_projection": True}, "--sentence share above 0"),
+        ({"arm": "mlm", "masked_lm": False}, "--no-masked-lm: --arm mlm is mlm"),
+        ({"arm": "xdbert", "masked_lm": False}, "--no-masked-lm: --arm xdbert is joint_mlm"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            adapt(changed(settings, **words), STEPS, tmp_path)
+    assert arm_of("contrastive", masked_lm=False).names == ["contrastive"]
+
+
+# -- staying what it was -------------------------------------------------------------------------------------------
+
+
+def mean_cosine(before: Path, after: Path, texts: list[str]) -> float:
+    """How close an encoder's vectors are to those of another, of the same texts."""
+    sides = []
+    for folder in (before, after):
+        text = load_text_encoder(folder)
+        sides.append(sentence_vectors(text, text.sentence, texts)[0])
+    return float(torch.cosine_similarity(*sides, dim=-1).mean())
+
+
+def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path: Path) -> None:
+    texts = toys.sentences()[:8]
+    close = {}
+    for weight in (0.0, 100.0):
+        out = tmp_path / str(weight)
+        config = changed(settings, retain=weight, retention="")
+        result = adapt(config, replace(STEPS, steps=12), out)
+        assert ("retain" in result["last"]) == bool(weight)
+        assert any("--retain" in note for note in result["notes"]) == bool(weight)
+        close[weight] = mean_cosine(Path(settings.student), out / "model", texts)
+    assert close[100.0] > close[0.0]
+
+
+def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
+    text = load_text_encoder(given / "student").eval()
+    samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
+    rows = samples.get([0, 1])
+    before = Itself(text)
+    expected, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
+    told = before.features(collate(before.inputs(rows)))["as_it_was"]
+    torch.testing.assert_close(told, expected)
+    batch = replace(collate(rows), features={"as_it_was": told})
+    objective = Retain(text.sizes)
+    text.requires_grad_(False)
+    assert float(objective(text(batch), batch)["retain"]) == pytest.approx(0.0, abs=1e-6)
+    with torch.no_grad():
+        for parameter in text.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    now, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
+    distance = sum(1 - float(one @ other) for one, other in zip(now, expected, strict=True))
+    torch.testing.assert_close(before.features(collate(before.inputs(rows)))["as_it_was"], told)
+    assert float(objective(text(batch), batch)["retain"]) == pytest.approx(distance, abs=1e-5)
+
+
+def test_a_plain_encoder_has_nothing_to_retain(
+    settings: AdaptConfig, given: Path, tmp_path: Path
+) -> None:
+    result = adapt(
+        changed(settings, student=str(given / "plain"), retention=""), STEPS, tmp_path / "plain"
+    )
+    assert "retain" not in result["last"]
+    with pytest.raises(InputError, match="no sentence vectors to retain"):
+        Itself(load_text_encoder(given / "plain"))
+    with pytest.raises(InputError, match=r"--retain = -1\.0, expected at least 0"):
+        adapt(changed(settings, retain=-1.0), STEPS, tmp_path / "negative")
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+def test_agreement_is_spearmans_of_cosines(given: Path) -> None:
+    text = load_text_encoder(given / "plain").eval()
+    pairs = read_pairs(given / "pairs.tsv")
+    vectors = []
+    tokenizer = AutoTokenizer.from_pretrained(given / "plain")
+    for one in [one for pair in pairs.texts for one in pair]:
+        vectors.append(text.encoder(**tokenizer(one, return_tensors="pt")).last_hidden_state[0, 0])
+    cosines = [
+        torch.cosine_similarity(vectors[n], vectors[n + 1], dim=0).item() for n in range(0, 12, 2)
+    ]
+    expected = spearmanr(cosines, pairs.similarities).statistic
+    found = agreement(text, pooled_by("cls", 32, 40), pairs)
+    assert found == {"spearman": pytest.approx(expected, abs=1e-4), "cut": 0}
+    assert agreement(text, pooled_by("cls", 32, 4), pairs)["cut"] > 0
+
+
+def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
+    header = "index\tsentence1\tsentence2\tscore\n"
+    put(tmp_path / "STS-B/dev.tsv", header + "0\ta\tb\t5.0\n1\ta\tc\t1.5\n2\tb\tc\t0\n")
+    for place in (tmp_path, tmp_path / "STS-B"):
+        pairs = read_pairs(place)
+        assert pairs.texts == [("a", "b"), ("a", "c"), ("b", "c")]
+        assert pairs.similarities.tolist() == [5.0, 1.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("a\tb\n", "line 1: 2 fields, expected text, tab, text, tab, number"),
+        ("a\tb\t1\nc\td\thigh\n", "line 2: 'high', expected a number"),
+        ("a\tb\t1\nc\td\t2\n", "2 pairs with 2 different similarities"),
+        ("a\tb\t1\nc\td\t1\nc\td\t1\n", "3 pairs with 1 different"),
+    ],
+)
+def test_other_pairs_are_refused(tmp_path: Path, content: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        read_pairs(put(tmp_path / "pairs.tsv", content))
+
+
+# -- gentle defaults ---------------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_steps_is_a_head_start() -> None:
+    rates = []
+    for config in (TrainConfig(head_share=0.2, lr=1.0), TrainConfig(head_start=4, lr=1.0)):
+        module = torch.nn.Module()
+        module.model = torch.nn.Linear(2, 2)
+        module.objectives = torch.nn.Linear(2, 2)
+        optimizer = optimizer_of(module, config)
+        rates.append([])
+        for step in range(20):
+            set_rates(optimizer, config, step, 20, 20.0)
+            rates[-1].append([(group["head"], group["lr"]) for group in optimizer.param_groups])
+    assert rates[0] == rates[1]
+    assert [dict(rate)[False] > 0 for rate in rates[0]] == [False] * 4 + [True] * 16
+
+
+def test_published_sweeps_do_not_follow_the_defaults() -> None:
+    """Their numbers in docs/results.md were made with everything trained from the first step."""
+    for name, lr in (("real.toml", 1e-4), ("table3_world.toml", 2e-3)):
+        content = tomllib.loads((ROOT / "sweeps" / name).read_text())["adapt"]
+        pinned = replace(ADAPTING, **{k: content[k] for k in ("lr", "head_lr")})
+        assert (pinned.lr, pinned.head_lr) == (lr, 1.0)
+        assert content.get("head_start") or content["head_share"] == 0
+    assert tomllib.loads((ROOT / "sweeps/real.toml").read_text())["adapt"]["pool"] == "cls"
+
+
+# -- sentence-transformers itself --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [2, 6])
+def test_sentence_transformers_loads_what_was_adapted(
+    settings: AdaptConfig, tmp_path: Path, layout: int
+) -> None:
+    from sentence_transformers import SentenceTransformer as Theirs  # takes seconds
+
+    student = homes.sentence_encoder(tmp_path / "student", layout)
+    texts = toys.sentences()[:4]
+    for keep in (False, True):
+        out = tmp_path / f"out-{keep}"
+        adapt(
+            changed(settings, student=str(student), keep_projection=keep),
+            replace(STEPS, steps=1),
+            out,
+        )
+        text = load_text_encoder(out / "model").eval()
+        samples = TextSamples([Example(one, one) for one in texts], *text.inputs(24))
+        batch = collate(samples.get(range(4)))
+        ours = text.sentence.vectors(text(batch).text, batch.text.mask)
+        found = Theirs(str(out / "model"), device="cpu")
+        torch.testing.assert_close(
+            torch.tensor(found.encode(texts)), ours.detach(), atol=1e-5, rtol=0
+        )
+        assert found.max_seq_length == (24 if layout == 2 else found.max_seq_length)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'"),
+        ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length is -5"),
+        ("config_sentence_transformers.json", {"prompts": "x"}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"q": None}}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"z": "a"}}, "has no text of this name"),
+        ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "is not known here"),
+    ],
+)
+def test_settings_that_are_no_settings(
+    file: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pooled_by("mean", 8, 16).write(tmp_path)
+    settings = json.loads((tmp_path / file).read_text()) | {"default_prompt_name": "q"} | change
+    (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(InputError) as caught:
+        load_sentence(tmp_path, 8)
+    assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,353 @@
+"""What a run's folder owes to others: it is free after a refusal, to be read by all, and never holds half a file."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import io
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import homes
+import pytest
+import standins
+from homes import put
+from standins import PHOTOS
+
+import groundling
+from groundling.cli import COMMANDS, main
+from groundling.core.errors import InputError
+from groundling.runs.folder import (
+    NO_RESULTS,
+    PREPARED,
+    open_run,
+    whole_file,
+    whole_folder,
+    write_json,
+    write_whole,
+)
+from groundling.settings.training import TrainConfig
+
+TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What commands that train read."""
+    folder = tmp_path_factory.mktemp("shelf")
+    homes.student(folder / "student")
+    homes.seeing_clip(folder / "clip")
+    homes.text(folder / "text.txt")
+    homes.rte(folder / "glue")
+    standins.own_images(folder)
+    standins.store(folder / "store", PHOTOS)
+    assert main(["data", "world", *standins.WORLD, "--out", str(folder / "world")]) == 0
+    return folder
+
+
+def commands(shelf: Path) -> dict[str, list[str]]:
+    """A small run of every command that trains, without its `--out`."""
+    small = "--size 16 --patch 8 --vision 16 1 --text 16 1 --projection 8"
+    captions = f"--captions {shelf}/my_captions.tsv"
+    text = f"--student {shelf}/student --teacher {shelf}/clip --text {shelf}/text.txt"
+    arms = f"--adapt.student {shelf}/student --adapt.text {shelf}/text.txt --adapt.teacher {shelf}/clip"
+    of_arms = "--train.steps 1 --train.batch 4 --train.cpu --tune.steps 1 --tune.batch 4 --tune.cpu"
+    lines = {
+        "teach": f"teach {captions} --images {shelf}/my_photos {small}",
+        "adapt": f"adapt {text} --max-length 32",
+        "pretrain": f"pretrain --model visualbert --student {shelf}/student --regions {shelf}/store {captions}",
+        "finetune": f"finetune --model {shelf}/student --task glue/rte --data {shelf}/glue --seeds 1",
+        "probe": f"probe --model {shelf}/student --data {shelf}/world --seeds 1",
+    }
+    every = {name: [*line.split(), *TRAINED] for name, line in lines.items()}
+    compared = f"compare --arms l1 --tasks glue/rte --data {shelf}/glue --seeds 1 {arms} {of_arms}"
+    return every | {"compare": compared.split()}
+
+
+def training_commands() -> list[str]:
+    """Commands that have settings of a training."""
+    return [
+        name
+        for name, command in COMMANDS.items()
+        if any(isinstance(one, TrainConfig) for one in command.settings.values())
+    ]
+
+
+def test_every_command_that_trains_is_among_those_refused_here(shelf: Path) -> None:
+    assert sorted(commands(shelf)) == sorted(training_commands())
+
+
+@pytest.mark.parametrize("name", training_commands())
+def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_others(
+    name: str, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None
+) -> None:
+    """Whatever it had prepared by then: texts, a tokenizer, a teacher's features."""
+
+    def refuse(*_: object) -> None:
+        raise InputError("refused by the test")
+
+    homes.import_recipes()
+    monkeypatch.setattr(groundling.training.loop, "planned", refuse)
+    monkeypatch.setenv("GROUNDLING_CACHE", "")  # tokenised texts stay in the folder
+    assert main([*commands(shelf)[name], "--out", str(tmp_path / "out")]) == 2
+    opened = [path.parent for path in (tmp_path / "out").rglob("config.json")]
+    opened = [folder for folder in opened if PREPARED not in folder.parts]
+    assert opened
+    if name in ("teach", "adapt"):
+        assert list((tmp_path / "out" / PREPARED).rglob("*.json"))
+    for folder in opened:
+        open_run(folder, "another", {"lr": 1}, {})
+        left = [path for path in folder.rglob("*") if path.is_file()]
+        assert left == [folder / "config.json"]
+
+
+def test_what_was_prepared_for_other_settings_is_not_taken(shelf: Path, tmp_path: Path) -> None:
+    """The samples were fewer than a batch; by then there was a tokenizer, of another vocabulary."""
+    line = [*commands(shelf)["teach"], "--out", str(tmp_path / "out")]
+    assert main([*line, "--vocabulary", "600", "--batch", "200"]) == 2
+    assert main([*line, "--vocabulary", "530"]) == 0
+    assert main([*line[:-1], str(tmp_path / "fresh"), "--vocabulary", "530"]) == 0
+    made = homes.digests(tmp_path / "out" / "model")
+    assert made == homes.digests(tmp_path / "fresh" / "model")
+    assert not (tmp_path / "out" / PREPARED).exists()
+
+
+@pytest.mark.parametrize("kept", ["checkpoints/step-000000001/x", "seed-0/result.json", "notes.md"])
+def test_what_a_run_saved_or_nobody_knows_keeps_its_folder(kept: str, tmp_path: Path) -> None:
+    open_run(tmp_path, "teach", {"lr": 1}, {})
+    put(tmp_path / kept, "{}")
+    for name in NO_RESULTS:
+        put(tmp_path / "inside" / name, "")
+    with pytest.raises(InputError, match=r"holds another run \(config.lr: 1 there, 2 now\)"):
+        open_run(tmp_path, "teach", {"lr": 2}, {})
+    assert (tmp_path / kept).exists()
+
+
+def test_the_same_run_goes_on_with_what_it_prepared(tmp_path: Path) -> None:
+    open_run(tmp_path, "teach", {"lr": 1}, {})
+    there = put(tmp_path / PREPARED / "tokenizer.json", "{}")
+    open_run(tmp_path, "teach", {"lr": 1}, {})
+    assert there.exists()
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+def owner_only(path: Path) -> None:
+    """As safetensors writes."""
+    put(path, "x").chmod(0o600)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_files_have_the_mode_that_the_umask_says(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        with whole_folder(tmp_path / "run") as partial:
+            owner_only(partial / "model" / "model.safetensors")
+        write_whole(tmp_path / "run" / "page.html", "x")
+        with whole_file(tmp_path / "run" / "lines.jsonl") as file:
+            file.write("{}\n")
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o666 & ~mask}
+
+
+def test_others_may_read_all_that_a_run_and_its_checkpoints_wrote(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: dict[str, int] = {}
+    clear = groundling.runs.checkpoints.Checkpoints.clear
+
+    def look(self: groundling.runs.checkpoints.Checkpoints) -> None:
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        modes.update({path.name: stat.S_IMODE(path.stat().st_mode) for path in files})
+        clear(self)
+
+    monkeypatch.setattr("groundling.runs.checkpoints.Checkpoints.clear", look)
+    line = [*commands(shelf)["finetune"], "--save-model", "--out", str(tmp_path / "out")]
+    before = os.umask(0o022)
+    try:
+        assert main(line) == 0
+    finally:
+        os.umask(before)
+    assert "state.safetensors" in modes and set(modes.values()) == {0o644}
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    unlike = [path for path in files if stat.S_IMODE(path.stat().st_mode) != 0o644]
+    assert unlike == []
+
+
+# -- disks that are full, or cannot be written to ----------------------------------------------------------------------
+
+
+class ReadOnly:
+    """Of a folder; what is opened there to be written, moved or made is refused as the system refuses it."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        for module, name in ((io, "open"), (os, "replace"), (os, "mkdir"), (os, "rename")):
+            patch.setattr(module, name, self.refusing(name, vars(module)[name]))
+
+    def refusing(self, name: str, real: Callable) -> Callable:
+        def call(path: object, *arguments: object, **options: object) -> object:
+            mode = str(arguments[0]) if arguments else str(options.get("mode", "r"))
+            writes = name != "open" or not set("wax+").isdisjoint(mode)
+            there = isinstance(path, (str, os.PathLike)) and self.holds(Path(path))
+            if writes and there and not (name == "mkdir" and Path(str(path)).exists()):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return real(path, *arguments, **options)
+
+        return call
+
+    def holds(self, path: Path) -> bool:
+        return path.is_relative_to(self.folder)
+
+
+@pytest.mark.parametrize("name", ["finetune", "teach", "verdict", "ensemble"])
+def test_a_finished_run_on_a_disk_that_cannot_be_written_to_gives_its_result(
+    name: str,
+    shelf: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = commands(shelf).get(name, [])
+    if not line:
+        tuned = [*commands(shelf)["finetune"], "--out", str(tmp_path / "runs/tuned")]
+        assert main(tuned) == 0
+        assert main([*tuned[:-1], str(tmp_path / "runs/other"), "--lr", "1e-3"]) == 0
+        runs = [str(tmp_path / "runs/tuned"), str(tmp_path / "runs/other")]
+        line = [name, "--runs", *runs]
+        line += ["--task", "glue/rte", "--data", f"{shelf}/glue"] if name == "ensemble" else []
+    line = [*line, "--out", str(tmp_path / "out")]
+    assert main(line) == 0
+    first = homes.digests(tmp_path / "out")
+    told = capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        locked = ReadOnly(tmp_path, patch)
+        with pytest.raises(OSError, match="Read-only"):
+            (tmp_path / "x").write_text("x")
+        assert main(line) == 0
+        assert locked.holds(tmp_path / "out")
+    assert capsys.readouterr().out.splitlines()[-1] == told.splitlines()[-1]
+    assert homes.digests(tmp_path / "out") == first  # the verdict's page, too, byte for byte
+
+
+@pytest.mark.parametrize("before", ["", "older"])
+def test_a_disk_that_fills_up_leaves_no_half_file(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.html"
+    if before:
+        path.write_text(before)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def streamed() -> None:
+        with whole_file(path) as file:
+            file.write("half of it")
+            file.flush()
+            full()
+
+    monkeypatch.setattr(os, "replace", full)
+    for write in (streamed, lambda: write_whole(path, "new"), lambda: write_json(path, {})):
+        with pytest.raises(InputError, match=r"page.html: cannot be written .No space") as error:
+            write()
+        assert "checkpoint" not in str(error.value)
+        assert [one.read_text() for one in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_a_full_disk_under_a_model_has_its_room_again(tmp_path: Path) -> None:
+    def export(folder: Path) -> None:
+        put(folder / "model.safetensors", "x")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(InputError, match="No space"), whole_folder(tmp_path / "run") as partial:
+        export(partial)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_checkpoints_are_spoken_of_where_there_are_some(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+    save = groundling.runs.checkpoints.save_file
+
+    def full(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(*arguments)
+
+    monkeypatch.setattr("groundling.runs.checkpoints.save_file", full)
+    line = commands(shelf)["finetune"]
+    assert main([*line, "--out", str(tmp_path / "a")]) == 2
+    assert (
+        "(No space left on device); the checkpoint of step 1 is intact" in capsys.readouterr().err
+    )
+    calls[:] = [()]  # now the first one fails
+    assert main([*line, "--out", str(tmp_path / "b")]) == 2
+    assert "cannot be written (No space left on device)\n" in capsys.readouterr().err
+
+
+def writers() -> list[str]:
+    """Modules of the package that write to files by their own hands."""
+    root = Path(groundling.__file__).parent
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        calls = (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call))
+        if any(_writes(call) for call in calls):
+            found.append(str(path.relative_to(root)))
+    return found
+
+
+def _writes(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr in ("write_text", "write_bytes"):
+        # A `World` has a method of that name.
+        return bool(call.args) and ast.unparse(call.func.value) not in ("self", "world")
+    modes = [one.value for one in call.args if isinstance(one, ast.Constant)]
+    is_open = call.func.attr == "open" and modes and isinstance(modes[0], str)
+    return bool(is_open and set("wax") & set(str(modes[0])))
+
+
+WHOLE = {
+    "runs/folder.py": "what sees to it",
+    "runs/checkpoints.py": "into a folder that is renamed",
+    "data/shards.py": "into a file that is renamed",
+    "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
+    "commands/adapt/run.py": "into a folder that is renamed",
+    "studies/worlds/text_stand_ins.py": "into a folder that is renamed",
+    "models/adapters.py": "into a folder that is renamed",
+    "models/sentence.py": "into a folder that is renamed",
+    "vision_language/single_stream.py": "into a folder that is renamed",
+}
+"""Modules that write to files by their own hands, and why nobody finds half a file there."""
+
+
+def test_every_other_writer_leaves_whole_files_or_none() -> None:
+    assert writers() == sorted(WHOLE)
+
+
+def test_a_figure_is_the_same_text_every_time() -> None:
+    from groundling.runs.report import new_figure, svg_of
+
+    def drawn(width: float) -> str:
+        figure = new_figure(width, 2)
+        axes = figure.subplots()
+        axes.plot([0, 1, 2], [1, 0, 1], marker="o")
+        axes.imshow([[0, 1]], aspect="auto")
+        return svg_of(figure)
+
+    assert drawn(3) == drawn(3)
+    ids = [
+        set(part.split('"')[0] for part in drawn(width).split('<clipPath id="')[1:])
+        for width in (3, 4)
+    ]
+    assert all(ids) and not ids[0] & ids[1]  # both stand in one page

@@ -1,0 +1,548 @@
+"""The verdict engine: every statistic against an independent one, its calibration, and what it says of bad runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from groundling.cli import main
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.core.metrics import (
+    ACCURACY,
+    F1,
+    MATTHEWS,
+    METRICS,
+    PEARSON,
+    PICKED,
+    RMSE,
+    SCORE,
+    SPEARMAN,
+)
+from groundling.stats.finished_runs import collect, read_predictions
+from groundling.stats.judging import judge_folders
+from groundling.stats.published import published as reported
+from groundling.stats.verdict import (
+    Runs,
+    bootstrap,
+    decide,
+    holm,
+    judge,
+    permutation,
+    power,
+    simulate,
+)
+
+
+def runs(
+    name: str, predictions: object, labels: object, seeds: tuple[int, ...] = (), task: str = "toy"
+) -> Runs:
+    values, truth = np.asarray(predictions, float), np.asarray(labels, float)
+    ids = tuple(f"e{i}" for i in range(len(truth)))
+    return Runs(name, task, seeds or tuple(range(len(values))), ids, truth, values)
+
+
+def both(gain: float, seed: int = 0, **noise: float) -> tuple[Runs, Runs]:
+    return simulate(generator(seed, "test"), gain, **noise)  # type: ignore[arg-type]
+
+
+# -- the parts -------------------------------------------------------------------------------------------------------
+
+
+def test_permutation_is_scipys_exact_test() -> None:
+    rng = np.random.default_rng(0)
+    for sizes in ((5, 5), (3, 4), (2, 6)):
+        a, b = rng.normal(0, 1, sizes[0]), rng.normal(1, 1, sizes[1])
+        theirs = stats.permutation_test(
+            (b, a),
+            lambda x, y: x.mean() - y.mean(),
+            permutation_type="independent",
+            n_resamples=np.inf,
+        )
+        p, smallest = permutation(a, b)
+        every = len(list(itertools.combinations(range(sum(sizes)), sizes[0])))
+        assert smallest == (2 if sizes[0] == sizes[1] else 1) / every
+        # SciPy doubles the smaller tail; for equal sizes the distribution is symmetric and both agree.
+        if sizes[0] == sizes[1]:
+            assert p == pytest.approx(theirs.pvalue)
+        assert smallest <= p <= 1
+
+
+def test_fully_separated_seeds_reach_the_smallest_p() -> None:
+    assert permutation(np.arange(5.0), np.arange(5.0) + 10) == (2 / 252, 2 / 252)
+    assert permutation(np.zeros(3), np.ones(3)) == (0.1, 0.1)
+    p, smallest = permutation(
+        np.arange(12.0), np.arange(12.0) + 20
+    )  # too many relabellings to count
+    assert p == pytest.approx(1 / 20_001, rel=0.01)
+    assert smallest < 1e-6
+
+
+def test_holm_against_a_plain_restatement() -> None:
+    values = [0.01, 0.04, 0.03, float("nan"), 0.5]
+    found = holm(values)
+    assert found[:3] == pytest.approx([0.04, 0.09, 0.09])
+    assert np.isnan(found[3])
+    assert found[4] == 0.5
+
+
+def test_mcnemar_on_majority_votes() -> None:
+    labels = np.zeros(40)
+    control = np.zeros((3, 40))
+    control[:2, :9] = 1  # two of three seeds are wrong on nine examples
+    control[2, 20:30] = 1  # one seed alone changes no vote
+    other = np.zeros((3, 40))
+    other[:, 9] = 1
+    found = judge(runs("a", control, labels), runs("b", other, labels), ACCURACY).mcnemar
+    assert found == {"only_control": 1, "only_other": 9, "p": stats.binomtest(9, 10).pvalue}
+
+
+def test_a_tied_vote_takes_the_smaller_class() -> None:
+    assert runs("a", [[1, 2, 0], [0, 2, 1]], [0, 0, 0]).votes().tolist() == [0, 2, 0]
+
+
+def test_accumulated_wins_are_those_of_common_seeds() -> None:
+    a = runs("a", [[0, 0, 1], [0, 1, 1]], [0, 0, 0], (1, 2))
+    b = runs("b", [[0, 0, 0], [0, 0, 0], [1, 1, 1]], [0, 0, 0], (1, 2, 3))
+    assert judge(a, b, ACCURACY, draws=50).wins == 6 - 3
+    assert judge(a, b, RMSE, draws=50).wins is None
+
+
+BOOTSTRAPPED = [
+    metric.of_gains() if metric.graded else metric
+    for metric in METRICS
+    if metric is not SPEARMAN  # whose ranks change
+]
+
+
+@pytest.mark.parametrize("metric", BOOTSTRAPPED, ids=lambda m: m.name)
+def test_bootstrap_equals_a_plain_loop(metric: object) -> None:
+    """The matrix product gives what recomputing the metric on each resample gives."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 30).astype(float)
+    control, other = (
+        np.where(rng.random((4, 30)) < share, labels, 1 - labels) for share in (0.6, 0.8)
+    )
+    if not metric.classes:  # type: ignore[attr-defined]
+        labels, control, other = (
+            x + 0.1 * rng.normal(size=x.shape) for x in (labels, control, other)
+        )
+    found = bootstrap(control, other, labels, metric, draws=40, seed=3)  # type: ignore[arg-type]
+    draw = generator(3, "verdict", metric.name)  # type: ignore[attr-defined]
+    picked, seeds = draw.integers(30, size=(40, 30)), draw.integers(4, size=(40, 3))
+    plain = []
+    for examples, chosen in zip(picked, seeds, strict=True):
+        sides = [
+            np.mean([metric.compute(p[examples], labels[examples]) for p in side[chosen]])  # type: ignore[attr-defined]
+            for side in (control, other)
+        ]
+        plain.append(sides[1] - sides[0])
+    np.testing.assert_allclose(found, plain, atol=1e-9)
+
+
+def test_the_interval_has_the_known_standard_error() -> None:
+    """Where seeds differ, theirs; where all is noise of single runs, up to sqrt(3) times theirs (counted twice)."""
+    control, other = both(0.0, examples=2000, seeds=20, accuracy=0.7, seed_sd=0.0, shared=0.0)
+    true = np.sqrt(2 * 0.7 * 0.3 / (20 * 2000))
+    assert true < judge(control, other, ACCURACY, draws=2000).error < 2 * true
+    apart, _ = both(0.0, seed=1, examples=20_000, seeds=30, accuracy=0.7, seed_sd=0.03, shared=0.5)
+    _, other = both(0.0, seed=1, examples=20_000, seeds=30, accuracy=0.7, seed_sd=0.03, shared=0.5)
+    assert judge(apart, other, ACCURACY, draws=1000).error == pytest.approx(
+        np.sqrt(2 * 0.03**2 / 30), rel=0.35
+    )
+
+
+# -- calibration -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [{}, {"shared": 0.6, "own": 0.3}],
+    ids=["models differ by their seeds alone", "models also differ by example"],
+)
+def test_at_most_five_in_a_hundred_null_comparisons_are_called_reliable(
+    noise: dict[str, float],
+) -> None:
+    assert power(0.0, trials=1000, draws=200, **noise) <= 0.05
+
+
+def test_power_grows_with_seeds_and_effect() -> None:
+    few, more, large = (
+        power(0.0274, trials=60, draws=150, seeds=5),  # XDBERT's gain on RTE
+        power(0.0274, trials=60, draws=150, seeds=20),
+        power(0.08, trials=60, draws=150, seeds=5),
+    )
+    assert few < 0.45 < more
+    assert large > 0.8
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_a_large_gain_is_reliable_and_a_loss_is_called_one() -> None:
+    control, other = both(0.1)
+    found = judge(control, other, ACCURACY)
+    assert found.reliable
+    assert found.interval[0] > 0
+    assert (
+        f"better by {100 * found.difference:.1f} ± {100 * found.error:.1f} points" in found.sentence
+    )
+    assert "worse by" in judge(other, control, ACCURACY).sentence
+
+
+def test_lower_is_better_is_the_metrics_own_word() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=200)
+    near, far = (
+        runs(n, labels + sd * rng.normal(size=(6, 200)), labels)
+        for n, sd in (("near", 0.1), ("far", 0.5))
+    )
+    found = judge(far, near, RMSE)
+    assert found.difference < 0
+    assert "near against far on toy: better by" in found.sentence
+    assert "RMSE" in found.sentence
+
+
+def test_too_few_seeds_are_said_to_be_too_few() -> None:
+    control, other = both(0.2, seeds=3)
+    found = judge(control, other, ACCURACY)
+    assert not found.reliable
+    assert "no reliable difference" in found.sentence
+    assert "their smallest p is 0.1" in found.sentence
+
+
+def test_more_tasks_need_more_seeds() -> None:
+    verdicts = []
+    for task in range(8):
+        control, other = both(0.15, seed=task)
+        verdicts.append(
+            judge(replace(control, task=f"t{task}"), replace(other, task=f"t{task}"), ACCURACY)
+        )
+    assert all(v.reliable for v in verdicts)
+    assert not any(v.reliable for v in decide(verdicts))  # 8 * 2/252 is above 0.05
+    assert "times 8 tasks" in verdicts[0].sentence
+
+
+def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
+    control, other = both(0.0)
+    broken = np.array(other.predictions)
+    broken[2] = 1
+    other = replace(other, predictions=broken, unfinished=(7,))
+    lame = replace(control, seeds=control.seeds[:4], predictions=control.predictions[:4])
+    found = judge(lame, other, ACCURACY)
+    assert found.notes == [
+        "control: seed 4 is missing",
+        "other: seed 7 has not finished",
+        "other: seed 2 collapsed to one answer; it counts all the same",
+    ]
+    assert found.difference == pytest.approx(
+        np.mean(other.scores(ACCURACY)) - np.mean(lame.scores(ACCURACY))
+    )
+
+
+def test_a_collapsed_seed_of_a_correlation_counts_as_zero() -> None:
+    # A6
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=50)
+    good = labels + rng.normal(size=(5, 50))
+    flat = np.array(good)
+    flat[1] = 0.25
+    found = judge(runs("good", good, labels), runs("flat", flat, labels), PEARSON)
+    assert found.notes == ["flat: seed 1 collapsed to one answer; it counts all the same"]
+    correlations = [stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]]
+    assert found.difference == pytest.approx(
+        np.mean([*correlations, 0]) - np.mean([stats.pearsonr(p, labels)[0] for p in good])
+    )
+    dead = judge(runs("good", good, labels), runs("dead", np.zeros((5, 50)), labels), PEARSON)
+    assert "worse by" in dead.sentence
+    assert dead.difference == pytest.approx(-np.mean([stats.pearsonr(p, labels)[0] for p in good]))
+
+
+def test_an_undefined_metric_is_no_zero() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=50)
+    good = labels + rng.normal(size=(5, 50))
+    broken = np.array(good)
+    broken[1, 3] = np.nan
+    found = judge(runs("good", good, labels), runs("broken", broken, labels), PEARSON)
+    assert found.notes == ["broken: pearson is undefined for seed 1, left out of means"]
+    assert found.difference == pytest.approx(
+        np.mean([stats.pearsonr(p, labels)[0] for p in broken[[0, 2, 3, 4]]])
+        - np.mean([stats.pearsonr(p, labels)[0] for p in good])
+    )
+    constant = np.ones(50)
+    dead = judge(runs("good", good, constant), runs("same", good, constant), PEARSON)
+    assert "undefined in every run" in dead.sentence
+    assert not dead.reliable
+
+
+def test_a_resample_of_equal_predictions_scores_zero_in_the_bootstrap_too() -> None:
+    # A6
+    labels = np.array([0.0, 1.0, 2.0, 3.0])
+    control = np.array([[0.1, 0.1, 0.1, 0.7]] * 2)  # constant in many a resample of four
+    other = np.array([[0.1, 0.4, 0.5, 0.7]] * 2)
+    found = bootstrap(control, other, labels, PEARSON, draws=100, seed=5)
+    draw = generator(5, "verdict", "pearson")
+    picked = draw.integers(4, size=(100, 4))
+    plain = [
+        PEARSON.compute(other[0, at], labels[at]) - PEARSON.compute(control[0, at], labels[at])
+        for at in picked
+    ]
+    plain = [value for value in plain if np.isfinite(value)]  # resamples of one label
+    assert 80 < len(plain) < 100
+    np.testing.assert_allclose(found, plain, atol=1e-9)
+
+
+def test_constant_predictions_are_zero_by_definition() -> None:
+    assert MATTHEWS.compute(np.ones(4), np.array([0, 1, 1, 0])) == 0
+    assert F1.compute(np.zeros(4), np.zeros(4)) == 0  # B26
+
+
+def test_other_examples_are_refused() -> None:
+    control, other = both(0.0)
+    with pytest.raises(InputError, match=r"different examples .*2 differ, the first is 276"):
+        judge(control, replace(other, ids=(*other.ids[:-1], "x"), labels=other.labels), ACCURACY)
+    with pytest.raises(InputError, match="in another order"):
+        judge(control, replace(other, ids=other.ids[::-1]), ACCURACY)
+    with pytest.raises(InputError, match="different labels, first for 0"):
+        judge(control, replace(other, labels=1 - other.labels), ACCURACY)
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def write(
+    folder: Path,
+    made: Runs,
+    task: str = "glue/rte",
+    metric: str = "accuracy",
+    graded: list[object] | None = None,
+) -> Path:
+    """Run folders of these predictions; `graded` is every example's label, if it is a list."""
+    for seed, predictions in zip(made.seeds, made.predictions, strict=True):
+        own = folder / task.replace("/", "-") / f"seed-{seed}"
+        own.mkdir(parents=True)
+        lines = [
+            json.dumps({"id": i, "prediction": p, "label": y if graded is None else graded})
+            for i, p, y in zip(made.ids, predictions.tolist(), made.labels.tolist(), strict=True)
+        ]
+        (own / "predictions_dev.jsonl").write_text("\n".join(lines) + "\n")
+        (own / "log.jsonl").write_text('{"step": 1}\n')
+        (own / "result.json").write_text(
+            json.dumps({"seed": seed, "task": task, "metrics": [metric], "splits": ["dev"]})
+        )
+    return folder
+
+
+def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    control, other = both(0.1)
+    a, b = write(tmp_path / "a", control), write(tmp_path / "b", other)
+    out = tmp_path / "verdict"
+    command = [
+        "verdict",
+        "--runs",
+        f"base={a}",
+        f"new={b}",
+        "--published",
+        "base=BERT-b",
+        "new=XDBERT-b",
+    ]
+    assert main([*command, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    result = json.loads((out / "verdict.json").read_text())
+    (found,) = result["verdicts"]
+    assert found["sentence"] in said
+    assert "new against base on glue/rte: better by" in said
+    assert result["scores"]["base"]["glue/rte"]["scores"] == control.scores(ACCURACY).tolist()
+    assert found["permutation"]["smallest"] == 2 / 252
+    page = (out / "verdict.html").read_text()
+    assert "66.43" in page and "69.31" in page and found["sentence"].replace("±", "±") in page
+    assert reported()["XDBERT-b"]["glue/rte"] == 69.31
+
+
+def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
+    # C4
+    made = both(0.0)[0]
+    for task, metric in (("refcoco+", PICKED), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
+        labels = {PICKED: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
+        folder = write(tmp_path / metric.name, made, task, metric.name, labels)
+        found, judged = collect("a", folder)[task]
+        assert (judged.name, judged.scale, judged.classes) == (
+            metric.name,
+            metric.scale,
+            metric.classes,
+        )
+        assert found.scores(judged) == pytest.approx(
+            [metric.compute(p, np.array([labels] * 277)) for p in made.predictions]
+            if labels
+            else made.scores(metric)
+        )
+    path = tmp_path / "picked" / "refcoco+" / "seed-0" / "predictions_dev.jsonl"
+    assert read_predictions(path).labels.shape == (277, 3)
+
+
+def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
+    # C4
+    made = both(0.0)[0]
+    folder = write(tmp_path / "a", made, "table/mine", "matthews")
+    assert collect("a", folder)["table/mine"][1] is MATTHEWS
+    folder = write(tmp_path / "b", made, "their.module:TASK", "rmse")
+    assert collect("b", folder)["their.module:TASK"][1] is RMSE
+    folder = write(tmp_path / "c", made, "table/mine", "bleu")
+    with pytest.raises(
+        InputError, match=r"result.json: table/mine has no metric 'bleu'; there are"
+    ):
+        collect("c", folder)
+    folder = write(tmp_path / "d", made, "refcoco+", "picked")
+    with pytest.raises(InputError, match="picked is computed from labels that are a list each"):
+        collect("d", folder)
+
+
+def test_models_with_other_regions_are_compared_by_what_they_gained(tmp_path: Path) -> None:
+    # C4
+    made = both(0.0)[0]
+    write(tmp_path / "a", made, "refcoco+", "picked", [1, 0, 0])
+    write(tmp_path / "b", made, "refcoco+", "picked", [0, 1])
+    groups = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    (found,) = judge_folders(groups, tmp_path / "out", lambda _: None)["verdicts"]
+    right = int((made.predictions == 1).sum())
+    assert (found["metric"], found["wins"]) == ("picked", right - (5 * 277 - right))
+    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["verdicts"] == [
+        found | {"interval": list(found["interval"])}
+    ]
+
+
+def test_a_run_that_is_always_right_has_not_collapsed(tmp_path: Path) -> None:
+    # C4: gains of 1 throughout are no single answer
+    made = both(0.0)[0]
+    assert not collect("a", write(tmp_path / "a", made, "refcoco+", "picked", [1, 1]))["refcoco+"][
+        0
+    ].collapsed()
+    same = replace(made, predictions=np.ones_like(made.predictions))
+    folder = write(tmp_path / "b", same, "refcoco+", "picked", [1, 1])
+    assert collect("b", folder)["refcoco+"][0].collapsed() == [0, 1, 2, 3, 4]
+
+
+def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
+    control, other = both(0.0)
+    a, b = write(tmp_path / "a", control), write(tmp_path / "b", other)
+    (b / "glue-rte" / "seed-3" / "result.json").unlink()
+    said: list[str] = []
+    judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
+    assert "note: glue/rte, b: seed 3 is missing" in said
+    assert "note: glue/rte, b: seed 3 has not finished" in said
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda own: (own / "predictions_dev.jsonl").write_text("nonsense\n"), "line 1: expected"),
+        (lambda own: (own / "predictions_dev.jsonl").unlink(), "no such file"),
+        (
+            lambda own: (own / "predictions_dev.jsonl").write_text(
+                '{"id": "x", "prediction": 1, "label": 1}\n' * 2
+            ),
+            "example x is there twice",
+        ),
+        (
+            lambda own: (own / "predictions_dev.jsonl").write_text(
+                '{"id": "x", "prediction": 1, "label": 1}\n'
+            ),
+            "other examples or labels than in seed 0",
+        ),
+    ],
+)
+def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: str) -> None:
+    folder = write(tmp_path / "a", both(0.0)[0])
+    spoil(folder / "glue-rte" / "seed-2")  # type: ignore[operator]
+    with pytest.raises(InputError, match=message) as caught:
+        collect("a", folder)
+    assert "seed-2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("task", None, "'task' is None, expected a text"),
+        ("seed", "2", "'seed' is '2', expected a whole number"),
+        ("metrics", [], r"'metrics' is \[\], expected a list of names"),
+        ("splits", [1], r"'splits' is \[1\], expected a list of names"),
+    ],
+)
+def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, message: str) -> None:
+    folder = write(tmp_path / "a", both(0.0)[0])
+    path = folder / "glue-rte" / "seed-2" / "result.json"
+    whole = json.loads(path.read_text())
+    lacking = {name: whole[name] for name in whole if name != field}
+    for content, expected in (
+        (whole | {field: value}, message),
+        (lacking, f"'{field}' is None, expected"),
+        ([whole], "holds a list, expected an object"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match=expected) as caught:
+            collect("a", folder)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+
+
+def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
+    for name in ("few", "full"):
+        folder = write(tmp_path / "a" / name, both(0.0)[0])
+        for path in folder.rglob("result.json"):
+            result = json.loads(path.read_text())
+            path.write_text(json.dumps(result | {"called": f"RTE {name}"}))
+    collected = collect("a", tmp_path / "a")
+    assert list(collected) == ["RTE few", "RTE full"]
+    assert {metric.name for _, metric in collected.values()} == {"accuracy"}
+    path.write_text(json.dumps(result | {"called": 3}))
+    with pytest.raises(InputError, match="'called' is 3, expected a text"):
+        collect("a", tmp_path / "a")
+
+
+@pytest.mark.parametrize("numbers", ["NaN, 0", "0, NaN", "Infinity, 1"])
+def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: str) -> None:
+    prediction, label = numbers.split(", ")
+    path = tmp_path / "predictions_dev.jsonl"
+    path.write_text(f'{{"id": "x", "prediction": {prediction}, "label": {label}}}\n')
+    with pytest.raises(InputError, match="line 1: a prediction or label is not finite") as caught:
+        read_predictions(path)
+    assert str(path) in str(caught.value)
+
+
+def test_nothing_to_judge_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = both(0.0)[0]
+    a = write(tmp_path / "a", made)
+    b = write(tmp_path / "b", made, "glue/cola", "matthews")
+    assert main(["verdict", "--runs", str(a), str(b), "--out", str(tmp_path / "v")]) == 2
+    error = capsys.readouterr().err
+    assert "no task has finished runs of both a and another group" in error
+    assert error.count("\n") == 1
+
+
+def test_empty_folders_and_names_given_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "a", both(0.0)[0])
+    (tmp_path / "empty").mkdir()
+    for arguments, message in (
+        (["--runs", str(folder)], "needs --runs CONTROL_FOLDER OTHER_FOLDER"),
+        (["--runs", str(folder), str(tmp_path / "empty")], "holds no finished fine-tuning run"),
+        (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file or folder"),
+        (["--runs", str(folder), f"a={folder}"], "two groups are called 'a'"),
+        (["--runs", str(folder), f"b={folder}", "--published", "b=GPT"], "there are CLIP-T"),
+    ):
+        assert main(["verdict", *arguments, "--out", str(tmp_path / "v")]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    twice = write(tmp_path / "twice" / "x", both(0.0)[0]).parent
+    write(twice / "y", both(0.0)[0])
+    with pytest.raises(InputError, match=r"seed 0 of glue/rte is also in"):
+        collect("twice", twice)

@@ -1,0 +1,88 @@
+"""Where on the line from a blank input integrated gradients are taken, a LayerNorm that jumps at its beginning too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+from groundling.core.batch import Example
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.samples import TextInput, TextSamples
+from groundling.data.shards import Part
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.studies.attention import attribution
+from groundling.studies.attention.subjects import Match
+from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.vlbert import vlbert
+
+EXAMPLES = 4
+
+
+def model_of(join: Any, bias: float) -> SingleStream:
+    """A small model with weights as large as training makes them, whose biases have this deviation."""
+    torch.manual_seed(0)
+    words = toys.bert_words()
+    model: SingleStream = join(toys.bert(len(words), type_vocab_size=3), words, 12).eval()
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if weights.dim() == 2:
+                weights.mul_(1.5)
+            elif name.endswith("bias"):
+                weights.normal_(std=bias) if bias else weights.zero_()
+    return model
+
+
+def missing(model: SingleStream, steps: int) -> np.ndarray:
+    """Of each example's change, the share that attributions miss."""
+    torch.manual_seed(1)
+    head = SentenceImage(model.sizes).eval()
+    with torch.no_grad():
+        for weights in head.parameters():
+            weights.mul_(20)
+    texts = toys.sentences()
+    examples = [Example(f"s{n}", texts[n], images=(f"i{n}",)) for n in range(EXAMPLES)]
+    store = toys.Shelf({f"i{n}": toys.regions(n, 2 + n) for n in range(EXAMPLES)})
+    seeing = Seeing(model.whole, model.last_pixel, width=model.sizes.regions)
+    samples = RegionSamples(TextSamples(examples, TextInput(toys.bert_words(), 40)), store, seeing)
+    explained = attribution.Explained(model, Match(head), lambda: samples, EXAMPLES, steps)
+    explained.read(Part())
+    found = explained.attributions
+    return np.array([abs(one.rest) / abs(one.change) for one in found])
+
+
+def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() -> None:
+    shares, weights = attribution.points(64)
+    assert shares.min() > 0 and shares.max() < 1 and weights.sum() == pytest.approx(1)
+    assert (weights * shares**5).sum() == pytest.approx(1 / 6)
+    for start in (
+        1e-1,
+        1e-3,
+        1e-6,
+    ):  # the slope of s / sqrt(s^2 + start^2), which jumps within `start`
+        slope = start**2 / (shares**2 + start**2) ** 1.5
+        assert (weights * slope).sum() == pytest.approx(1 / np.hypot(1, start), rel=0.03)
+    assert [part.tolist() for part in attribution.points(1)] == [[0.125], [1.0]]
+
+
+@pytest.mark.parametrize(("join", "bias"), [(uniter, 0.0), (uniter, 1e-3), (vlbert, 0.0)])
+def test_shares_add_up_also_where_a_normalised_vector_starts_at_zero(
+    join: Any, bias: float
+) -> None:
+    assert missing(model_of(join, bias), 64).max() < 0.1
+
+
+def test_more_points_are_not_worse() -> None:
+    model = model_of(uniter, 0.0)
+    few, many = (np.median(missing(model, steps)) for steps in (16, 96))
+    assert many < 0.01 and many < few
+
+
+def test_even_points_would_step_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the tests above would say nothing."""
+    monkeypatch.setattr(attribution, "CROWDED", 1)
+    assert np.median(missing(model_of(uniter, 0.0), 64)) > 0.1

@@ -1,0 +1,221 @@
+"""Figures for papers: what is drawn is what the results say, on shared scales, in files that programs read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from PIL import Image
+
+from groundling.cli import main
+from groundling.studies.attention.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    figures_of,
+    heat_maps,
+    write_figures,
+)
+
+
+def heads() -> dict[str, Any]:
+    """As `groundling heads` tells it: two layers of three heads."""
+    rows = [
+        {"attention": "self", "layer": layer, "head": head, "accuracy": 10.0 * layer + head}
+        | {"active": head == 2}
+        for layer in (0, 1)
+        for head in range(3)
+    ]
+    return {"heads": rows, "confidence": {"value": 7.5}, "chance": {"value": 3.0}}
+
+
+def damaged(accuracy: float) -> dict[str, Any]:
+    """The same with a number that no accuracy is."""
+    told = heads()
+    told["heads"][4]["accuracy"] = accuracy
+    return told
+
+
+def syntax() -> dict[str, Any]:
+    told = [{"relation": name, "phrase_is": "head", **heads()} for name in ("det", "amod", "num")]
+    told[1]["confidence"] = None
+    return {"relations": [*told, {"relation": "pobj", "phrase_is": "dependent", **heads()}]}
+
+
+def modality() -> dict[str, Any]:
+    def told(mean: float) -> dict[str, float]:
+        return {"mean": mean, "low": mean - 0.05, "high": mean + 0.05}
+
+    shares = {"visual": 0.2, "textual": 0.7, "special": 0.1}
+    row = {kind: told(share) for kind, share in shares.items()}
+    model = {
+        "model": "a",
+        "layers": [0, 1],
+        "by_layer": [{"layer": layer, **row} for layer in (0, 1)],
+        "uniform": {kind: told(0.3) for kind in shares},
+        "by_head": {kind: [[share, share / 2]] * 2 for kind, share in shares.items()},
+    }
+    return {"models": [model, {**model, "model": "b"}]}
+
+
+def test_every_head_is_a_dot_and_the_rule_a_line() -> None:
+    (figure,) = figures_of(heads()).values()
+    (axes,) = figure.axes
+    active, other = axes.collections
+    assert active.get_offsets()[:, 1].tolist() == [2, 12]
+    assert other.get_offsets()[:, 1].tolist() == [0, 1, 10, 11]
+    assert np.round(other.get_offsets()[:, 0]).tolist() == [0, 0, 1, 1]
+    assert active.get_sizes() > other.get_sizes()
+    (line,) = axes.lines
+    assert set(line.get_ydata()) == {7.5}
+
+
+def test_relations_share_their_scales() -> None:
+    (figure,) = figures_of(syntax()).values()
+    shown = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title() for axes in shown] == [
+        "det (phrase is head)",
+        "amod (phrase is head)",
+        "num (phrase is head)",
+        "pobj (phrase is dependent)",
+    ]
+    assert len({(axes.get_xlim(), axes.get_ylim()) for axes in shown}) == 1
+    rules = [axes.lines[0].get_ydata()[0] for axes in shown]
+    assert rules == [7.5, 3.0, 7.5, 7.5]  # a region at random where there is no confidence
+
+
+def test_modalities_by_layer_and_by_head() -> None:
+    lines, maps = figures_of(modality()).values()  # words only where a teacher selected some
+    first, second = lines.axes
+    assert first.get_ylim() == second.get_ylim() == (0, 100)
+    drawn = {
+        to_hex(line.get_color()).upper(): line
+        for line in first.lines
+        if len(line.get_xdata()) == 2 and line.get_marker() != "None"
+    }
+    assert {colour: list(line.get_ydata()) for colour, line in drawn.items()} == {
+        BLUE: pytest.approx([20, 20]),
+        ORANGE: pytest.approx([70, 70]),
+        GREEN: pytest.approx([10, 10]),
+    }
+    images = [axes.images[0] for axes in maps.axes if axes.images]
+    assert len(images) == 4
+    assert {image.get_clim() for image in images} == {(0, 70)}
+    assert maps.axes[-1].get_ylabel() == "attention, % (largest: 70.0)"
+    np.testing.assert_allclose(images[1].get_array(), [[70, 35], [70, 35]])
+
+
+def test_attention_stands_above_the_words_that_a_teacher_selects() -> None:
+    told = [("a", None, [0.1, 0.2]), ("dog", 0.4, [0.3, 0.0]), ("runs", 0.4, [0.0, 0.1])]
+    told += [("fast", -0.2, [0.1, 0.1])]
+    names = ("word", "score", "attention")
+    words = [dict(zip(names, one, strict=True)) for one in told]
+    result = modality() | {"selected_words": {"words": 1, "shown": {"text": "", "words": words}}}
+    figure = figures_of(result)["selected_words"]
+    scores, *models = figure.axes
+    assert [axes.get_title(loc="left") for axes in models] == ["a: attention, %", "b: attention, %"]
+    heights = [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
+    np.testing.assert_allclose(heights[0], [np.nan, 0.4, 0.4, -0.2])
+    np.testing.assert_allclose(heights[1:], [[10, 30, 0, 10], [20, 0, 10, 10]])
+    assert models[0].get_ylim() == models[1].get_ylim()
+    # Of equal scores the earlier word is selected.
+    assert [text.get_text() for text in models[1].get_xticklabels()] == [
+        "a",
+        "dog *",
+        "runs",
+        "fast",
+    ]
+    assert [to_hex(bar.get_facecolor()).upper() == BLUE for bar in scores.patches] == [
+        *(False, True, False, False)
+    ]
+
+
+def test_a_file_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: Any) -> None:
+    (path,) = write_figures(figures_of(heads()), tmp_path, ["svg"])
+    before = path.read_bytes()
+
+    def dies(self: Figure, file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", dies)
+    with pytest.raises(KeyboardInterrupt):
+        write_figures(figures_of(heads()), tmp_path, ["svg"])
+    assert path.read_bytes() == before
+
+
+def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
+    maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which SVG knows by a name
+    for name in ("one", "other"):
+        drawn = figures_of(heads()) | {"maps": heat_maps(maps, ["a"], ["0", "1"], "box")}
+        write_figures(drawn, tmp_path / name, ["svg", "pdf", "png"])
+    assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
+
+
+def test_words_over_boxes_share_one_scale() -> None:
+    maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
+    figure = heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
+    assert figure.get_supxlabel() == "box"
+    images = [axes.images[0] for axes in figure.axes if axes.images]
+    assert {image.get_clim() for image in images} == {(0, 50)}
+    np.testing.assert_allclose(images[0].get_array(), 100 * maps["0-1"])
+
+
+def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
+    for name, made in (("heads", heads()), ("syntax", syntax())):
+        homes.put(tmp_path / name / "result.json", json.dumps(made))
+    runs = [str(tmp_path / "heads"), str(tmp_path / "syntax")]
+    out = tmp_path / "figures"
+    assert main(["figures", "--results", runs[0], "--out", str(out)]) == 0
+    assert main(["figures", "--results", runs[1], "--formats", "svg", "--out", str(out)]) == 0
+    names = sorted(path.name for path in out.iterdir())
+    assert names == [
+        *(f"heads-heads.{one}" for one in ("pdf", "png", "svg")),
+        "syntax-relations.svg",
+    ]
+    assert (out / "heads-heads.pdf").read_bytes().startswith(b"%PDF")
+    assert "<svg" in (out / "heads-heads.svg").read_text()
+    with Image.open(out / "heads-heads.png") as image:
+        assert min(image.size) > 500
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        ({"accuracy": 1}, [], "no result of `groundling heads`, `syntax` or `modality` (KeyError"),
+        ({"heads": []}, [], "no result of `groundling heads`"),
+        ({"relations": []}, [], "no result of `groundling heads`"),
+        ({"models": []}, [], "no result of `groundling heads`"),
+        ([], [], "no result of `groundling heads`"),
+        (damaged(float("nan")), [], "expected accuracies of 0 to 100"),
+        (damaged(float("inf")), [], "expected accuracies of 0 to 100"),
+        (damaged(-1), [], "expected accuracies of 0 to 100"),
+        (heads() | {"chance": {"value": float("nan")}, "confidence": None}, [], "of 0 to 100"),
+        (heads(), ["--formats", "gif"], "--formats gif: expected some of svg, pdf, png"),
+        (heads(), ["--formats"], "--formats: none is named; expected some of svg, pdf, png"),
+        (None, [], "run: no such folder"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    content: Any, flags: list[str], message: str, tmp_path: Path, capsys: Any
+) -> None:
+    if content is not None:
+        homes.put(tmp_path / "run/result.json", json.dumps(content))
+    line = ["figures", str(tmp_path / "run"), *flags, "--out", str(tmp_path / "out")]
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+def test_a_file_that_is_no_json_is_named_once(tmp_path: Path, capsys: Any) -> None:
+    path = homes.put(tmp_path / "run/result.json", "{")
+    assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"groundling: {path}, line 1: not valid JSON") and said.count("\n") == 1

@@ -1,0 +1,694 @@
+"""Heads as classifiers of phrases: equal to plain loops over held maps, worked cases, and no map is held."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+import pickle
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import put
+from torch import Tensor, nn
+
+from groundling.cli import main
+from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
+from groundling.core.errors import InputError
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.shards import Part
+from groundling.models.attention import (
+    AttentionMap,
+    Place,
+    Places,
+    places_of_regions,
+    places_of_text,
+)
+from groundling.studies.attention.grounding import (
+    Facts,
+    Grounding,
+    Hits,
+    Phrase,
+    State,
+    pieces_of,
+    words_of,
+)
+from groundling.studies.attention.leaderboard import Board, halves
+from groundling.studies.attention.passes import (
+    BySample,
+    Look,
+    OtherLooks,
+    Sums,
+    partners,
+    stream,
+    untrained,
+)
+from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
+from groundling.vision_language.visualbert import visualbert
+
+LAYERS, HEADS = 3, 5
+TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
+
+
+class Told(nn.Module):
+    """Gives maps of its own making, in place of a model's; counts how often it is run."""
+
+    def __init__(self, layers: int = LAYERS, heads: int = HEADS) -> None:
+        super().__init__()
+        self.layers, self.heads = layers, heads
+        self.anything = nn.Parameter(torch.zeros(1))
+        self.runs = 0
+
+    def weights(self, name: str, layer: int, size: int) -> np.ndarray:
+        """(heads, size, size), the same for a sample whatever its batch."""
+        rng = np.random.default_rng([layer, *name.encode()])
+        return rng.random((self.heads, size, size), dtype=np.float32) ** 8
+
+    def forward(self, batch: Batch, attention: Any) -> Encoded:
+        self.runs += 1
+        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
+        inside = (places.holds != Place.PADDING).numpy()
+        for layer in range(self.layers):
+            every = np.zeros((len(batch), self.heads, *inside.shape[1:] * 2), np.float32)
+            for row, name in enumerate(batch.ids):
+                own = np.flatnonzero(inside[row])
+                made = self.weights(name, layer, len(own))
+                every[np.ix_([row], range(self.heads), own, own)] = made / made.sum(
+                    -1, keepdims=True
+                )
+            attention(AttentionMap("self", layer, torch.from_numpy(every), places, places))
+            del every
+        return Encoded()
+
+
+class Pointing(Told):
+    """Head h always sends most to column h of the regions."""
+
+    def weights(self, name: str, layer: int, size: int) -> np.ndarray:
+        made = np.full((self.heads, size, size), 0.01, np.float32)
+        for head in range(self.heads):
+            made[head, :, size - self.heads + head] = 1
+        return made
+
+
+def phrase(example: Example, words: str, *boxes: list[float]) -> Phrase:
+    start = example.text.index(words)
+    own = replace(example, gold=Gold(np.array(boxes, float), (100, 100)))
+    return Phrase(own, start, start + len(words))
+
+
+def row(boxes: list[list[float]], whole: bool = False, confidence: Any = None) -> RegionRow:
+    """Regions with boxes in per cent of both sides; with `whole`, the first is the whole image."""
+    count = len(boxes)
+    return RegionRow(
+        np.eye(count, 6, dtype=np.float32),
+        np.array(boxes, np.float32) / 100,
+        np.array(confidence or [1] * count, np.float32),
+        np.zeros(count, np.int64),
+        np.arange(count) == (0 if whole else -1),
+    )
+
+
+@pytest.fixture(scope="module")
+def text() -> TextInput:
+    return TextInput(toys.bert_words(), 40)
+
+
+def samples_of(
+    examples: list[Example], store: dict[str, RegionRow], text: TextInput, **seeing: Any
+) -> Samples:
+    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), Seeing(**seeing))
+
+
+@pytest.fixture(scope="module")
+def many(text: TextInput) -> tuple[Samples, list[list[Phrase]], dict[str, RegionRow]]:
+    """14 texts on 7 images of 1 to 7 regions, half of which are gold boxes, with 1 to 3 phrases each."""
+    rng = np.random.default_rng(0)
+    store = {f"image{n}": toys.regions(n, 1 + n) for n in range(7)}
+    examples, phrases = [], []
+    for n in range(14):
+        example = Example(f"t{n}", TEXTS[n % 3], images=(f"image{n % 7}",))
+        words = [("dog", "3 trees", "a wet dog"), ("two cats",), ("owner", "naïve clown")][n % 3]
+        boxes = store[example.images[0]].boxes * 100
+        own = []
+        for one in words:
+            gold = boxes[rng.integers(0, 2, len(boxes)) > 0].tolist() or [[0, 0, 1, 1]]
+            own.append(phrase(example, one, *gold))
+        examples.append(example)
+        phrases.append(own)
+    return samples_of(examples, store, text), phrases, store
+
+
+# -- equal to plain loops ----------------------------------------------------------------------------------------------
+
+
+def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.ndarray]:
+    """Hits (Q, layers x heads) and the mean share that regions get, all maps held, one number at a time."""
+    held: dict[tuple[str, int], np.ndarray] = {}
+    model = Told()
+    for name, index in ((name, n) for n, name in enumerate(samples.ids)):
+        (sample,) = samples.get([index], ())
+        size = len(sample.text.ids) + len(sample.regions)
+        for layer in range(LAYERS):
+            weights = model.weights(name, layer, size)
+            held[name, layer] = weights / weights.sum(-1, keepdims=True)
+    hits, shares = [], []
+    for index, own in enumerate(phrases):
+        (sample,) = samples.get([index], ())
+        pieces = len(sample.text.ids)
+        for one in own:
+            inner = "".join(" " if c.isspace() else "x" for c in one.example.text)
+            first = len(inner[: one.start].split())
+            last = first + len(inner[one.start : one.stop].split()) - 1
+            asked = [p for p in range(pieces) if first <= sample.text.word[p] <= last]
+            if reading == "last":
+                asked = asked[-1:]
+            hits.append([])
+            shares.append([])
+            for layer in range(LAYERS):
+                for head in range(HEADS):
+                    scores = []
+                    for region in range(len(sample.regions)):
+                        sent = [held[sample.id, layer][head, p, pieces + region] for p in asked]
+                        scores.append(sum(sent) / len(sent))
+                    best = scores.index(max(scores))
+                    box = sample.regions.boxes[best] * 100
+                    hits[-1].append(any(_iou(box, gold) >= 0.5 for gold in one.example.gold.boxes))
+                    shares[-1].append(sum(scores))
+    return np.array(hits), np.array(shares).mean(0)
+
+
+def _iou(a: Any, b: Any) -> float:
+    wide = min(a[2], b[2]) - max(a[0], b[0])
+    high = min(a[3], b[3]) - max(a[1], b[1])
+    both = max(0, wide) * max(0, high)
+    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+
+
+@pytest.mark.parametrize("reading", ["last", "mean"])
+def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) -> None:
+    samples, phrases, _ = many
+    assert any(
+        np.unique(s.text.word[1:-1]).size < len(s.text.word) - 2 for s in samples.get([0, 2], ())
+    )
+    grounding = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)], reading)
+    stream(Told(), samples, [grounding], batch=4)
+    found = grounding.result()
+    hits, shares = plainly(samples, phrases, reading)
+    assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
+    assert (found.hits == hits).all()
+    assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
+    weight = [sum(len(own) for own in phrases[half::2]) for half in (0, 1)]
+    means = np.average(found.means[..., 0], axis=0, weights=weight)
+    assert means == pytest.approx(shares, abs=1e-6)
+    assert (found.facts.state == State.ASKED).all()
+
+
+def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
+    samples, phrases, _ = many
+
+    def asked() -> Grounding:
+        return Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)])
+
+    whole = asked()
+    stream(Told(), samples, [whole], batch=3)
+    for world in (2, 3, 8):  # of 8, three have nothing to do
+        parts = [asked() for _ in range(world)]
+        for rank, part in enumerate(parts):
+            Look(Told(), lambda: samples, [part], 3).read(Part(rank, world))
+        # As they travel between processes.
+        kept = [pickle.loads(pickle.dumps(part.kept())) for part in parts]
+        parts[-1].merge(kept)
+        mine, theirs = parts[-1].result(), whole.result()
+        assert mine.heads == theirs.heads
+        for one, other in zip(
+            (*mine.facts, *mine[1:3]), (*theirs.facts, *theirs[1:3]), strict=True
+        ):
+            assert (one == other).all(), "bit for bit"
+
+
+# -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
+
+
+class Forgets(Grounding):
+    """Looks whether a map that was told before is still there when the next is."""
+
+    told: tuple[weakref.ref[Tensor], ...] = ()
+    alive = 0
+
+    def see(self, seen: Any, one: AttentionMap) -> None:
+        self.alive += sum(each() is not None for each in self.told)
+        super().see(seen, one)
+        self.told = (weakref.ref(one.weights),)
+
+
+def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: TextInput) -> None:
+    samples, phrases, store = many
+    ten = [replace(one, id=f"{n}{one.id}") for n in range(10) for one in samples.samples.examples]
+    kept = []
+    for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
+        forgets = Forgets(asked, FLICKR30K.mark, [0] * len(examples))
+        model = Told()
+        stream(model, samples_of(examples, store, text), [forgets], batch=7)
+        assert model.runs == len(examples) / 7
+        gc.collect()
+        assert forgets.alive == 0 and forgets.told[0]() is None
+        # One bit a head and phrase; sums do not grow.
+        assert sum(bits.size for bits in forgets.bits) == LAYERS * sum(map(len, asked))
+        kept.append(sum(sums.total.size for sums in forgets.sums))
+        assert not any(isinstance(one, Tensor) for one in gc.get_referents(*vars(forgets).values()))
+    assert kept[0] == kept[1]
+
+
+@torch.no_grad()
+def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextInput) -> None:
+    samples = toys.seen(6)
+    phrases = [
+        [phrase(one, one.text.split()[0], [0, 0, 99, 99])] for one in samples.samples.examples
+    ]
+    model = toys.seer().train()
+    grounding = Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)
+    stream(model, samples, [grounding], batch=4)
+    assert grounding.result().hits.shape == (6, 2 * 2)
+    assert model.training and not any(part._forward_hooks for part in model.modules())
+    words = toys.bert_words()
+    late = visualbert(toys.bert(len(words)), words, width=12, early=False)
+    stream(late, samples, [other := Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)], batch=4)
+    # Without early fusion, only the last layer's text looks at regions.
+    assert other.result().heads == [("self", 2, 0), ("self", 2, 1)]
+
+
+# -- worked cases (methods.md F) ---------------------------------------------------------------------------------------
+
+LEFT, RIGHT, BOTH, FAR = [0, 0, 40, 40], [60, 0, 100, 40], [0, 0, 100, 40], [0, 60, 30, 100]
+
+
+def hits(
+    text: TextInput, own: RegionRow, task: Any = FLICKR30K, gold: Any = (LEFT, RIGHT), **seeing: Any
+) -> tuple[list[bool], Facts]:
+    """Which of the heads, each of which looks at one region, are right; and the facts."""
+    example = Example("t", "a wet dog waits", images=("i",))
+    boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
+    asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
+    samples = samples_of([example], {"i": own}, text, **seeing)
+    grounding = Grounding([asked], task.mark, [0])
+    stream(Pointing(1, len(own)), samples, [grounding])
+    found = grounding.result()
+    assert (found.hits[0] == found.hits[1]).all()
+    return found.hits[0].tolist(), found.facts
+
+
+def test_any_box_and_merged_box(text: TextInput) -> None:
+    own = row([LEFT, RIGHT, BOTH, FAR, [0, 0, 20, 40], [0, 0, 20, 39]])
+    right, facts = hits(text, own)
+    # Half of the left box is just enough; what encloses both is too large for either.
+    assert right == [True, True, False, False, True, False]
+    assert facts.chance.tolist() == [0.5, 0.5] and facts.possible.all()
+    right, facts = hits(text, own, MERGED)
+    assert right == [False, False, True, False, False, False]
+    right, facts = hits(text, row([FAR, FAR]), MERGED)
+    assert right == [False, False] and not facts.possible.any()
+    assert (facts.state == State.ASKED).all(), (
+        "a phrase without a right region is a miss, not left out"
+    )
+
+
+def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextInput) -> None:
+    own = row([[0, 0, 100, 100], LEFT, FAR, RIGHT], whole=True)
+    gold = ([0, 0, 100, 100], LEFT)
+    right, facts = hits(text, own, gold=gold, whole=True)
+    # The head that looks at the whole image answers with the first of the others, which are equal.
+    assert right == [True, True, False, False]
+    assert facts.chance[0] == pytest.approx(1 / 3) and facts.regions.tolist() == [3, 3]
+    right, facts = hits(text, row([[0, 0, 100, 100]], whole=True), gold=gold, whole=True)
+    assert right == [False] and facts.regions.tolist() == [0, 0] and not facts.possible.any()
+
+
+def test_the_rule_takes_the_most_confident_region(text: TextInput) -> None:
+    _, facts = hits(text, row([FAR, LEFT, RIGHT], confidence=[0.5, 0.9, 0.9]))
+    assert facts.confident.all() and facts.ranked.all()
+    _, facts = hits(text, row([FAR, LEFT], confidence=[0.9, 0.9]))
+    assert not facts.confident.any() and not facts.ranked.any(), "no detector told them apart"
+    _, facts = hits(text, row([FAR, LEFT, RIGHT], True, [0.2, 0.1, 0.3]), whole=True)
+    assert facts.confident.all() and facts.ranked.all(), "the whole image is no candidate"
+
+
+def test_where_a_phrase_is_asked(text: TextInput) -> None:
+    example = Example("t", "a naïve clown's 3 hats")
+    (sample,) = TextSamples([example], text).get([0])
+    words, whole = words_of(example.text, 2, 15)
+    assert (list(words), whole) == ([1, 2, 3, 4], True), "a, naïve, clown, ', s, 3, hats"
+    assert words_of(example.text, 2, 13) == (range(1, 3), True)
+    assert words_of(example.text, 2, 11) == (range(1, 3), False)
+    pieces, state = pieces_of(sample.text, range(1, 3))
+    assert state == State.ASKED and set(sample.text.word[pieces]) == {1, 2}
+    assert pieces[-1] + 1 == np.flatnonzero(sample.text.word == 3)[0]
+    (cut,) = TextSamples([example], TextInput(toys.bert_words(), 8)).get([0])
+    assert cut.dropped
+    last = int(cut.text.word.max())
+    assert pieces_of(cut.text, range(0, last), cut.dropped)[1] == State.ASKED
+    for words in (range(0, last + 1), range(last + 1, last + 2)):  # perhaps cut, and cut
+        assert pieces_of(cut.text, words, cut.dropped)[1] == State.CUT
+    for start, stop in ((3, 3), (4, 2), (-1, 3), (20, 23), (1, 2)):
+        with pytest.raises(InputError, match=f"from character {start} to {stop} is no part of "):
+            words_of(example.text, start, stop)
+
+
+def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
+    text: TextInput,
+) -> None:
+    short = TextInput(toys.bert_words(), 10)
+    example = Example("t", "a dog \u200b and the café owner throws a ball", images=("i",))
+    asked = [phrase(example, words, LEFT) for words in ("a dog", "a do", "\u200b", "a ball")]
+    samples = samples_of([example], {"i": row([LEFT, FAR])}, short)
+    grounding = Grounding([asked], FLICKR30K.mark, [0])
+    stream(Pointing(2, 2), samples, [grounding])
+    found = grounding.result()
+    states = [State.ASKED, State.SPLITS_WORD, State.NO_PIECES, State.CUT]
+    assert found.facts.state.tolist() == states
+    assert found.hits.tolist() == [[True, False] * 2, *[[False] * 4] * 3]
+    assert np.isnan(found.means[1]).all(), "no phrase in the other half"
+    away = Phrase(replace(asked[0].example, id="t-3"), 30, 300)
+    with pytest.raises(
+        InputError, match=r"^t-3: a phrase from character 30 to 300 is no part of"
+    ) as told:
+        stream(Pointing(1, 2), samples, [Grounding([[away]], FLICKR30K.mark, [0])])
+    assert "\n" not in str(told.value)
+
+
+def test_regions_without_attention_are_refused(text: TextInput) -> None:
+    class Blind(Told):
+        def weights(self, name: str, layer: int, size: int) -> np.ndarray:
+            made = np.zeros((self.heads, size, size), np.float32)
+            made[:, :, 0] = 1
+            return made
+
+    class Deaf(Told):
+        def forward(self, batch: Batch, attention: Any) -> Encoded:
+            return Encoded()
+
+    example = Example("t", "a dog", images=("i",))
+    samples = samples_of([example], {"i": row([LEFT, FAR])}, text)
+    asked = [[phrase(example, "a dog", LEFT)]]
+    with pytest.raises(
+        InputError, match=r"^t: layer 0 has a head that gives its regions no attention"
+    ):
+        stream(Blind(), samples, [Grounding(asked, FLICKR30K.mark, [0])])
+    grounding = Grounding(asked, FLICKR30K.mark, [0])
+    stream(Deaf(), samples, [grounding])
+    with pytest.raises(InputError, match="no text that looks at regions"):
+        grounding.result()
+    with pytest.raises(InputError, match="there are no samples"):
+        stream(Told(), samples_of([], {}, text), [])
+
+
+# -- controls ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
+    images = [f"image{n}" for n in range(9)] * 2
+    partner = partners(images, 0)
+    assert sorted(partner) == sorted(partner.values()) == sorted(set(images))
+    assert all(one != other for one, other in partner.items())
+    assert partner == partners(images, 0) != partners(images, 1)
+    with pytest.raises(InputError, match="1 image: there is no other one"):
+        partners(["a", "a"], 0)
+    three, two = row([BOTH, LEFT, FAR, RIGHT], whole=True), row([FAR, LEFT])
+    store = OtherLooks(toys.Shelf({"a": three, "b": two}), {"a": "b", "b": "a"})
+    seen = store["a"]
+    assert (seen.boxes == three.boxes).all() and (seen.whole == three.whole).all()
+    assert seen.features[1:].argmax(1).tolist() == [0, 1, 0], "the other's, again from the first"
+    assert (seen.features[0] == two.features.mean(0)).all()
+    assert store["b"].features.argmax(1).tolist() == [1, 2], "not the other's whole image"
+    assert ("a" in store, "c" in store, store.count("b")) == (True, False, 2)
+
+
+class Looking(Told):
+    """Head 0 finds the region whose looks the phrase names; head 1 always takes the first; head 2 looks at text."""
+
+    def forward(self, batch: Batch, attention: Any) -> Encoded:
+        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
+        size = places.holds.shape[1]
+        count = batch.regions.features.shape[1]
+        weights = torch.full((len(batch), 3, size, size), 0.001)
+        looks = batch.regions.features.argmax(-1)
+        named = (batch.text.word % 4).unsqueeze(-1) == looks[:, None]
+        weights[:, 0, :-count, -count:] += named.float()
+        weights[:, 1, :, -count] += 1
+        weights[:, 2, :, 0] += 1
+        weights[:, 2, :-count, -count:] += 0.01 * named
+        attention(AttentionMap("self", 0, weights / weights.sum(-1, keepdim=True), places, places))
+        return Encoded()
+
+
+def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
+    """40 images of four things in four places, in any order; each phrase, a word, names one by its number."""
+    rng = np.random.default_rng(1)
+    spots = [LEFT, RIGHT, FAR, [60, 60, 100, 100]]
+    store, examples, phrases = {}, [], []
+    for n in range(40):
+        order = rng.permutation(4)
+        own = replace(row(spots), features=np.eye(4, 6, dtype=np.float32)[order])
+        store[f"i{n}"] = own
+        example = Example(f"t{n}", "a dog on main", images=(f"i{n}",))
+        place = n % 4
+        word = example.text.split()[order[place]]
+        phrases.append([phrase(example, word, spots[place])])
+        examples.append(example)
+    images = list(store)
+    shelf: Any = toys.Shelf(store)
+    if others:
+        shelf = OtherLooks(shelf, partners(images, 0))
+    samples = RegionSamples(TextSamples(examples, text), shelf)
+    half_of = halves(images, 0)
+    grounding = Grounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])
+    stream(Looking(), samples, [grounding])
+    return grounding.result(), images
+
+
+def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextInput) -> None:
+    found, images = looked_at(text, False)
+    null, _ = looked_at(text, True)
+    half_of = halves(images, 0)
+    assert sum(half_of.values()) == 20
+    half = np.array([half_of[image] for image in images])
+    kinds = [("even",) if n % 2 == 0 else ("odd",) for n in range(40)]
+    told = Board(found, np.arange(40), half, kinds, 0.2, 0, null).report()
+    assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
+    assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
+    assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
+    assert told["confidence"] is None and "no detector's confidence" in told["notes"][0]
+    assert 5 <= told["other_images"]["value"] <= 45
+    low, high = told["held_out_less_other_images"]["interval"]
+    assert 50 < low < told["held_out_less_other_images"]["value"] < high <= 100
+    looking, first, idle = told["heads"]
+    # Where a region is does not change with the looks: so does nothing of a head that goes by that.
+    assert first["accuracy"] == first["other_images"] == 25.0
+    assert (looking["even"], looking["odd"], looking["active"]) == (100, 100, True)
+    assert idle["accuracy"] == 100 and not idle["active"], "it is right, but hardly looks"
+    assert told["kinds"]["even"]["phrases"] == 20
+    assert told["layers"][0]["mean"] == pytest.approx(75)
+
+
+def test_random_weights_are_other_weights_and_always_the_same() -> None:
+    trained, one, two, three = (toys.seer() for _ in range(4))
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    drawn = [
+        untrained(model, seed).state_dict() for model, seed in ((one, 0), (two, 0), (three, 1))
+    ]
+    for name, value in before.items():
+        assert torch.equal(drawn[0][name], drawn[1][name])
+        is_weight = value.ndim > 1 and value.is_floating_point()
+        assert (
+            torch.equal(drawn[0][name], value) != is_weight or value.eq(0).all() or "mask" in name
+        )
+        assert not is_weight or not torch.equal(drawn[0][name], drawn[2][name])
+
+
+# -- the best of many --------------------------------------------------------------------------------------------------
+
+
+def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -> Board:
+    count, heads = hits.shape
+    ones = np.ones(count, bool)
+    facts = Facts(np.zeros(count, int), ones, ones, ones * 0.5, ones, ones * 2)
+    means = np.stack([np.stack([a, a, a], -1) for a in active])
+    found = Hits(facts, hits, means, [("self", n, 0) for n in range(heads)])
+    return Board(found, np.arange(count), half, [()] * count, 0.2, 0, **more)
+
+
+def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
+    half = np.arange(8) % 2
+    # Right about half 0 alone, about half 1 alone, about three quarters of all; and about all, but hardly active.
+    columns = [half == 0, half == 1, np.arange(8) > 1, np.ones(8, bool)]
+    active = np.array([[0.5, 0.5, 0.5, 0.2]] * 2)
+    one = board(np.stack(columns, 1), half, active)
+    told = one.report()
+    assert told["chosen"] == ["0-0", "1-0"], "each is perfect where it was chosen"
+    assert told["held_out"]["value"] == 0, "and worthless elsewhere"
+    assert told["best"] == {"head": "2-0", **told["best"]} and told["best"]["value"] == 75
+    assert told["held_out_less_rule"]["value"] == -100
+    three = [layer["held_out"] for layer in told["layers"]]
+    assert [layer and layer["value"] for layer in three] == [50, 50, 75, None]
+    told = board(np.stack(columns, 1), half, active * 0.1).report()
+    assert told["held_out"] is None and told["chosen"] == [None, None] and told["best"] is None
+    assert any("no head sends more than 20%" in note for note in told["notes"])
+    lonely = board(np.stack(columns, 1)[:1], half[:1], active).report()
+    assert lonely["held_out"] is None and lonely["chosen"] == ["0-0", None]
+
+
+def test_intervals_are_over_images() -> None:
+    """Ten equal phrases of an image tell no more than one."""
+    rng = np.random.default_rng(0)
+    half = np.arange(40) % 2
+    hits = rng.random((40, 1)) < 0.5
+    active = np.ones((2, 1))
+    once = board(hits, half, active).report()["best"]
+    ten = board(np.repeat(hits, 10, 0), np.repeat(half, 10), active)
+    assert replace(ten, image=np.repeat(np.arange(40), 10)).report()["best"] == once
+    apart = ten.report()["best"]["interval"]
+    assert apart[1] - apart[0] < 0.5 * (once["interval"][1] - once["interval"][0])
+
+
+def test_sums_do_not_depend_on_the_order() -> None:
+    values = np.random.default_rng(0).normal(size=(1000, 3)) * 100
+    totals = []
+    for order in (np.arange(1000), np.random.default_rng(1).permutation(1000)):
+        parts = Sums(2, 3), Sums(2, 3)
+        for place in order:
+            parts[place % 2].add(1, values[place])
+        parts[0].merge([part.kept() for part in parts])
+        totals.append(parts[0].values())
+    assert (totals[0] == totals[1]).all() and totals[0][1] == pytest.approx(values.sum(0))
+    rows = BySample()
+    rows.put(5, 0, np.ones(2))
+    with pytest.raises(InputError, match="sample 5: layer 2 was told out of its turn"):
+        rows.put(5, 2, np.ones(2))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two captions of each of three images, a store of their regions, a model, and a text encoder."""
+    folder = tmp_path_factory.mktemp("heads")
+    marked = "a [/EN#1/people wet dog] near [/EN#2/other/clothing 3 trees] by [/EN#0/notvisual it]"
+    other = "[/EN#3/scene main-street] and [/EN#1/people two cats]"
+    box = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>{}</xmax><ymax>50</ymax></bndbox>"
+    found = []
+    for n in range(3):
+        put(folder / f"data/Sentences/{n}.txt", f"{marked}\n{other}\n")
+        objects = [(1, box.format(1, 50)), (2, box.format(51, 100)), (3, "<scene>1</scene>")]
+        inner = "".join(f"<object><name>{name}</name>{how}</object>" for name, how in objects)
+        size = "<size><width>100</width><height>100</height></size>"
+        put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
+        boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+        looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
+        found.append(Found(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
+    put(folder / "data/val.txt", "0\n1\n2\n")
+    put(folder / "data/UNRELATED_CAPTIONS", "0 1\n2 2\n")
+    writer = RegionWriter(folder / "store")
+    writer.write(0, found)
+    writer.close({"source": "test"})
+    toys.seer().export(folder / "model")
+    toys.seer().text.export(folder / "text")
+    return folder
+
+
+def run(place: Path, out: Path, *more: str) -> int:
+    flags = ["--model", f"{place}/model", "--data", f"{place}/data", "--regions", f"{place}/store"]
+    return main(["heads", *flags, "--cpu", "--out", str(out), *more])
+
+
+def test_the_command_writes_a_table_of_all_heads(place: Path, tmp_path: Path, capsys: Any) -> None:
+    assert run(place, tmp_path / "out", "--active", "0.1") == 0
+    shown = capsys.readouterr().out
+    assert "layers and heads count from 0" in shown and "the region of highest confidence" in shown
+    told = json.loads((tmp_path / "out/result.json").read_text())
+    counts = told["counts"]
+    assert (counts["images"], counts["texts"], counts["asked"]) == (3, 6, 9)
+    assert counts["without_box"] == {"notvisual": 3, "scene": 3}
+    assert told["upper_bound"]["value"] == 100 and told["confidence"]["value"] == 66.67
+    assert told["kinds"]["people"]["confidence"]["value"] == 100
+    assert set(told["kinds"]) == {"people", "other", "clothing"}
+    assert told["held_out_less_other_images"] is not None
+    with (tmp_path / "out/heads.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [(one["layer"], one["head"]) for one in table] == [
+        ("0", "0"),
+        ("0", "1"),
+        ("1", "0"),
+        ("1", "1"),
+    ]
+    assert [float(one["accuracy"]) for one in table] == [one["accuracy"] for one in told["heads"]]
+    page = (tmp_path / "out/heads.md").read_text()
+    assert page.startswith("All heads; layers and heads count from 0.") and page.count("\n|") == 6
+    assert run(place, tmp_path / "out", "--active", "0.1") == 0, "a finished run is shown again"
+    assert capsys.readouterr().out == shown
+    few = tmp_path / "few"
+    assert (
+        run(place, few, "--no-unrelated", "--no-other-images", "--query", "mean", "--untrained")
+        == 0
+    )
+    told = json.loads((few / "result.json").read_text())
+    assert (told["counts"]["texts"], told["counts"]["asked"]) == (4, 6)
+    assert told["other_images"] is None and told["untrained"] is True
+
+
+def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
+    images = [{"id": n, "width": 100, "height": 100, "file_name": f"{n}.jpg"} for n in range(3)]
+    notes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [0, 0, 50, 50]} for n in range(3)]
+    refs = [
+        {"split": "val", "ann_id": n, "image_id": n, "sentences": [{"sent_id": n, "sent": "dog"}]}
+        for n in range(3)
+    ]
+    instances = {"images": images, "annotations": notes, "categories": []}
+    put(tmp_path / "data/instances.json", json.dumps(instances))
+    put(tmp_path / "data/refs(unc).p", pickle.dumps(refs, protocol=2))
+    rows = [Found(f"COCO_train2014_{n:012d}", (100, 100), *_three(n)) for n in range(3)]
+    writer = RegionWriter(tmp_path / "store")
+    writer.write(0, rows)
+    writer.close({"source": "test"})
+    flags = ("--task", "refcoco+", "--data", f"{tmp_path}/data", "--regions", f"{tmp_path}/store")
+    assert run(place, tmp_path / "out", *flags, "--active", "0") == 0
+    told = json.loads((tmp_path / "out/result.json").read_text())
+    assert (told["counts"]["asked"], told["kinds"], told["upper_bound"]["value"]) == (3, {}, 100)
+
+
+def _three(seed: int) -> tuple[np.ndarray, ...]:
+    boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+    rng = np.random.default_rng(seed)
+    return boxes, np.float32([0.9, 0.8, 0.7]), rng.normal(size=(3, 12)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--model", "{0}/text"), "this model reads no regions; expected a VisualBERT"),
+        (("--task", "vqa"), "--task vqa: its answers are no regions; expected flickr30k, refcoco+"),
+        (("--split", "dev"), "dev.txt: "),
+        (("--images", "."), "this model reads stored features, no pixels; leave out --images"),
+        (("--active", "1.5"), "--active = 1.5, expected 0 to 1"),
+        (("--at-once", "0"), "--at-once = 0, expected at least 1"),
+        (("--processes", "0"), "--processes = 0, expected at least 1"),
+        (("--task", "refcoco+", "--no-unrelated"), "--no-unrelated is for Flickr30k Entities"),
+        (("--max-length", "3"), "no phrase is left that heads could be asked for"),
+        (("--regions", "{0}/nowhere"), "nowhere"),
+        (("--data", ""), "heads needs --data"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: tuple[str, ...], complaint: str, place: Path, tmp_path: Path, capsys: Any
+) -> None:
+    assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
+    told = capsys.readouterr().err
+    assert complaint in told and told.count("\n") == 1

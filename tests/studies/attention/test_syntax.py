@@ -1,0 +1,712 @@
+"""Heads along syntactic relations: parses read and aligned, labels, worked arcs, and equal to plain loops."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import toys
+from homes import put
+from test_heads import HEADS, LAYERS, Told, samples_of
+
+from groundling.cli import main
+from groundling.core.errors import InputError
+from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.samples import TextInput
+from groundling.data.shards import Part
+from groundling.data.text.conllu import ROOT, Parse, Word, aligned, read_parses, written
+from groundling.data.text.parsers import parses_by
+from groundling.studies.attention.dependencies import Scheme, relabelled
+from groundling.studies.attention.grounding import State
+from groundling.studies.attention.passes import Look, stream
+from groundling.studies.attention.syntax import (
+    TABLE_2,
+    Arcs,
+    Parsed,
+    arcs_of,
+    matched,
+    questions,
+)
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions, read_caption
+
+BOX = np.array([[0.0, 0, 50, 50]])
+
+
+def tree(text: str) -> tuple[Word, ...]:
+    """Words of `FORM:HEAD:RELATION`, with `@TAG` behind where it counts; heads count from 1."""
+    words = []
+    for number, part in enumerate(text.split()):
+        form, head, rest = part.split(":", 2)
+        relation, _, tag = rest.partition("@")
+        words.append(Word(form, int(head) - 1, relation, tag, number))
+    return tuple(words)
+
+
+def parse_of(words: Sequence[Word], id: str = "", image: str = "", where: str = "here") -> Parse:
+    return Parse(tuple(words), tuple(word.form for word in words), where, id, image)
+
+
+def caption_of(marked: str, image: str = "1", number: int = 0) -> Caption:
+    boxes = {1: BOX, 2: BOX + 50, 3: BOX[:0]}
+    text, phrases = read_caption(marked, boxes, "here")
+    with_boxes = tuple(one for one in phrases if len(one.boxes))
+    return Caption(image, number, text, (100, 100), with_boxes, ())
+
+
+def said(words: Sequence[Word]) -> str:
+    """The tree in the spelling of `tree`, without tags."""
+    return " ".join(f"{word.form}:{word.head + 1}:{word.relation}" for word in words)
+
+
+# -- CoNLL-U -----------------------------------------------------------------------------------------------------------
+
+FILE = """\
+# newdoc id = one
+# sent_id = 7#1
+# text = They don't see dogs.
+1\tThey\tthey\tPRON\tPRP\t_\t4\tnsubj\t_\t_
+2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
+2\tdo\tdo\tAUX\tVBP\t_\t4\taux\t_\t_
+3\tn't\tnot\t_\tRB\t_\t4\tadvmod\t_\t_
+4\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_
+4.1\tghost\t_\t_\t_\t_\t_\t_\t4:dep\t_
+5\tdogs\tdog\tNOUN\tNNS\t_\t4\tobj\t_\tSpaceAfter=No
+6\t.\t.\tPUNCT\t.\t_\t4\tpunct\t_\t_
+
+# image = 8
+1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_
+1\tde\t_\t_\t_\t_\t3\tcase\t_\t_
+2\tle\t_\t_\t_\t_\t3\tdet\t_\t_
+3\tvin\t_\t_\t_\t_\t0\troot\t_\t_
+"""
+
+
+def test_a_file_is_read_with_tokens_of_several_words_and_without_empty_nodes(
+    tmp_path: Path,
+) -> None:
+    first, second = read_parses(put(tmp_path / "a.conllu", FILE))
+    assert (first.id, first.image, second.id, second.image) == ("7#1", "", "", "8")
+    assert first.where.endswith("a.conllu, line 1") and second.where.endswith("line 13")
+    assert first.tokens == ("They", "don't", "see", "dogs", ".")
+    assert said(first.words) == (
+        "They:4:nsubj do:4:aux n't:4:advmod see:0:root dogs:4:obj .:4:punct"
+    )
+    assert [word.tag for word in first.words] == ["PRON", "AUX", "RB", "VERB", "NOUN", "PUNCT"]
+    spans = aligned(first, "They don't see dogs.")
+    assert spans is not None
+    assert spans.tolist() == [[0, 4], [5, 7], [7, 10], [11, 14], [15, 19], [19, 20]]
+    fused = aligned(second, "Du vin")
+    assert fused is not None and fused.tolist() == [[0, 2], [0, 2], [3, 6]]
+    put(tmp_path / "b.conllu", "\n".join([*written(first), *written(second)]))
+    again = read_parses(tmp_path)
+    assert [one.words for one in again] == [one.words for one in (first, second)] * 2
+    assert again[2].tokens == first.tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "spans"),
+    [
+        (["``", "A", "''", "-LRB-", "b"], '"a" ( b', [[0, 1], [1, 2], [2, 3], [4, 5], [6, 7]]),
+        (["``", "A"], "`` a", [[0, 2], [3, 4]]),
+        (["10 000", "dogs"], "10 000 dogs", [[0, 6], [7, 11]]),
+        (["dark", "-", "haired"], "dark-haired", [[0, 4], [4, 5], [5, 11]]),
+        (["a", "dog"], "a dogs", None),
+        (["a", "dog"], "a dog .", None),
+        (["a", "dog", "."], "a dog", None),
+        (["İ"], "i", None),
+    ],
+)
+def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans: Any) -> None:
+    words = [Word(form, number - 1, "dep", "", number) for number, form in enumerate(tokens)]
+    found = aligned(parse_of(words), text)
+    assert (found if found is None else found.tolist()) == spans
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "told"),
+    [
+        ("1\tThey", "1 They", 4, "9 columns, expected 10 with tabs"),
+        ("1\tThey", "2\tThey", 4, "ID '2', expected 1"),
+        ("2-3\t", "3-2\t", 5, "ID 3-2, expected a range that begins with 2"),
+        ("2-3\t", "2-9\t", 11, "the sentence ends before word 9 of a token"),
+        ("\t4\tnsubj", "\t_\tnsubj", 4, "HEAD '_', expected a number from 0; not parsed?"),
+        ("\t4\tnsubj", "\t9\tnsubj", 4, "HEAD 9, but the sentence has 6 words"),
+        ("\t4\tnsubj", "\t1\tnsubj", 4, "word 1 depends on itself, in a circle"),
+        ("\t0\troot\t_\t_\n4.1", "\t5\troot\t_\t_\n4.1", 4, "in a circle"),
+        ("\t4\tobj", "\t0\tobj", 10, "a second root beside word 4; expected one word of HEAD 0"),
+        ("\tobj", "\t_", 10, "DEPREL is empty; not parsed?"),
+        ("\tdogs\t", "\t \t", 10, "FORM is empty"),
+        ("# image", "# x = y\n\n# image", 13, "no word below these lines"),
+        ("\n\n# image", "\n# image", 12, "a comment inside a sentence; is an empty line missing?"),
+    ],
+)
+def test_a_damaged_file_is_told_with_its_line(
+    tmp_path: Path, old: str, new: str, line: int, told: str
+) -> None:
+    assert old in FILE
+    path = put(tmp_path / "a.conllu", FILE.replace(old, new, 1))
+    with pytest.raises(InputError) as caught:
+        read_parses(path)
+    assert str(caught.value).startswith(f"{path}, line {line}: ") and told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+UD = "ud"
+STANFORD = "stanford"
+SENTENCES = {
+    "a preposition between verb and noun": (
+        "men:2:nsubj sit:0:root@VERB on:5:case the:5:det grass:2:obl",
+        "men:2:nsubj sit:0:root@VERB on:2:prep the:5:det grass:3:pobj",
+    ),
+    "between nouns": (
+        "dog:0:root@NOUN with:3:case ears:1:nmod",
+        "dog:0:root@NOUN with:1:prep ears:2:pobj",
+    ),
+    "two prepositions": (
+        "runs:0:root@VBZ out:4:case of:4:case water:1:obl",
+        "runs:0:root@VBZ out:1:prep of:2:prep water:3:pobj",
+    ),
+    "at the top": ("on:2:case benches:0:root", None),
+    "names": (
+        "two:3:nummod police:3:compound men:4:nsubj throw:0:root balls:4:obj",
+        "two:3:num police:3:nn men:4:nsubj throw:0:root balls:4:dobj",
+    ),
+    "clauses of nouns": (
+        "man:0:root wearing:1:acl hats:2:obj who:5:nsubj runs:1:acl:relcl",
+        "man:0:root wearing:1:partmod hats:2:dobj who:5:nsubj runs:1:rcmod",
+    ),
+    "passive": (
+        "cats:3:nsubj:pass are:3:aux:pass seen:0:root",
+        "cats:3:nsubjpass are:3:auxpass seen:0:root",
+    ),
+    "owners": ("man:3:nmod:poss 's:1:case hat:0:root", "man:3:poss 's:1:possessive hat:0:root"),
+    "conjunctions": ("cats:0:root and:3:cc dogs:1:conj", "cats:0:root and:1:cc dogs:1:conj"),
+}
+CLEAR = {
+    "names": "two:3:nummod police:3:compound men:4:nsubj throw:0:ROOT balls:4:dobj",
+    "clauses of nouns": "man:0:ROOT wearing:1:acl hats:2:dobj who:5:nsubj runs:1:relcl",
+    "owners": "man:3:poss 's:1:case hat:0:ROOT",
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_labels_of_one_scheme_become_those_of_another(name: str) -> None:
+    universal, stanford = SENTENCES[name]
+    if stanford is None:
+        assert said(relabelled(tree(universal), STANFORD)) == universal
+        return
+    for given in (universal, stanford, CLEAR.get(name)):
+        if given is None:
+            continue
+        for scheme, expected in ((STANFORD, stanford), (UD, universal)):
+            told = said(relabelled(tree(given), scheme)).replace("ROOT", "root")
+            assert told == said(tree(expected)), (given, scheme)
+    assert relabelled(tree(universal), "as-is") == tree(universal)
+
+
+def test_what_goes_one_way_only() -> None:
+    """A copula before a preposition; infinitives; subtypes without a name of their own; a preposition at the top."""
+    near = "dog:4:nsubj is:4:cop near:4:case cat:0:root .:4:punct"
+    assert said(relabelled(tree(near), "stanford")) == (
+        "dog:2:nsubj is:0:root near:2:prep cat:3:pobj .:2:punct"
+    )
+    told = relabelled(tree("way:0:root to:3:mark run:1:acl here:3:advmod:lmod"), "stanford")
+    assert said(told) == "way:0:root to:3:mark run:1:infmod here:3:advmod"
+    by = "seen:0:ROOT@VERB by:1:agent dogs:2:pobj"
+    assert said(relabelled(tree(by), "stanford")) == "seen:0:ROOT by:1:prep dogs:2:pobj"
+    assert said(relabelled(tree(by), "ud")) == "seen:0:ROOT by:3:case dogs:1:obl"
+    gives = "gives:0:ROOT@VERB him:1:dative to:1:dative dogs:3:pobj"
+    assert said(relabelled(tree(gives), "stanford")) == (
+        "gives:0:ROOT him:1:iobj to:1:prep dogs:3:pobj"
+    )
+    assert said(relabelled(tree("on:0:ROOT benches:1:pobj"), "ud")) == "on:2:case benches:0:ROOT"
+
+
+# -- arcs --------------------------------------------------------------------------------------------------------------
+
+DOG = "[/EN#1/animals a red dog] on [/EN#2/scene the grass] runs"
+DOG_TREE = "a:3:det red:3:amod dog:7:nsubj on:6:case the:6:det grass:3:nmod runs:0:root"
+
+
+def parsed(marked: str, words: str, scheme: Scheme = "stanford") -> Parsed:
+    (one,) = matched([caption_of(marked)], [parse_of(tree(words))], scheme).parsed
+    return one
+
+
+@pytest.mark.parametrize(
+    ("scheme", "others", "expected", "passed"),
+    [
+        (
+            "stanford",
+            False,
+            "nsubj<runs det>a amod>red prep>on pobj<on det>the",
+            {},
+        ),
+        (
+            "ud",
+            False,
+            "nsubj<runs det>a amod>red case>on det>the",
+            {"arcs_to_other_phrases": 2},
+        ),
+        (
+            "ud",
+            True,
+            "nsubj<runs det>a amod>red nmod>grass nmod<dog case>on det>the",
+            {},
+        ),
+    ],
+)
+def test_the_arcs_of_a_sentence_parsed_by_hand(
+    scheme: Scheme, others: bool, expected: str, passed: dict[str, int]
+) -> None:
+    """`>`: the phrase is the head of the other word, `<`: its dependent."""
+    one = parsed(DOG, DOG_TREE, scheme)
+    arcs, told = arcs_of(one, others)
+    sign = {"head": ">", "dependent": "<"}
+    shown = [f"{arc.relation}{sign[arc.entity]}{one.words[arc.other].form}" for arc in arcs]
+    assert shown == expected.split() and told == passed
+    assert all(arc.phrase.words == 3 for arc in arcs if one.words[arc.other].form in "a red")
+
+
+def test_what_heads_are_asked_of_an_arc() -> None:
+    asked = questions([parsed(DOG, DOG_TREE)])
+    (phrases,), (numbers,) = asked.phrases, asked.relations
+    texts = [one.example.text[one.start : one.stop] for one in phrases]
+    assert texts == ["runs", "a", "red", "on", "on", "the"]
+    boxes = [one.example.gold.boxes[0, 0] for one in phrases if one.example.gold]
+    assert boxes == [0, 0, 0, 0, 50, 50]
+    named = [asked.names[number] for number in numbers]
+    assert asked.names[0] == ("det", "head") and named[0] == ("nsubj", "dependent")
+    assert [TABLE_2[relation] == end for relation, end in named] == [True] * 6
+
+
+def test_a_phrase_of_several_heads_is_counted_and_left_out() -> None:
+    one = parsed("he saw [/EN#1/x dogs run]", "he:2:nsubj saw:0:root dogs:2:obj run:2:xcomp")
+    assert arcs_of(one) == ([], Counter(phrases_of_several_heads=1))
+    assert questions([one]).examples == []
+    one = parsed("[/EN#3/x dogs] run", "dogs:2:nsubj run:0:root")
+    assert arcs_of(one) == ([], Counter()), "nothing is asked for a phrase without a box"
+
+
+def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
+    told = [caption_of("a dog", "1", 0), caption_of("a dog", "1", 1), caption_of("a cat", "2", 0)]
+    told += [caption_of("A  dog", "3", 0), caption_of("a cow", "3", 1)]
+    dog, cat = "a:2:det dog:0:root", "a:2:det cat:0:root"
+    parses = [
+        parse_of(tree(dog)),
+        parse_of(tree("a:2:named dog:0:root"), id="1#1"),
+        parse_of(tree("a:2:image cat:0:root"), image="2"),
+        parse_of(tree(cat), image="3", where="f, line 9"),
+        parse_of(tree(cat), id="3#1", where="f, line 12"),
+        parse_of(tree("a:2:det pig:0:root"), id="12"),
+        parse_of(tree(cat), image="99"),
+    ]
+    found = matched(told, parses, "as-is")
+    assert [one.words[0].relation for one in found.parsed] == ["det", "named", "image", "det"]
+    assert found.unparsed == ["3#1"] and found.elsewhere == 2
+    assert sorted(found.unaligned) == ["f, line 12: 'a cat'", "f, line 9: 'a cat'"]
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def text() -> TextInput:
+    return TextInput(toys.bert_words(), 40)
+
+
+def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
+    sentences = [
+        (DOG, DOG_TREE),
+        (
+            "two cats near [/EN#1/x 3 naïve clowns]",
+            "two:2:nummod cats:0:root near:6:case 3:6:nummod naïve:6:amod clowns:2:nmod",
+        ),
+    ]
+    parses = []
+    for number in range(8):
+        marked, words = sentences[number % 2]
+        caption = caption_of(marked, f"image{number % 5}", number)
+        (one,) = matched([caption], [parse_of(tree(words))], "stanford").parsed
+        parses.append(one)
+    asked = questions(parses)
+    rng = np.random.default_rng(0)
+    store = {f"image{n}": toys.regions(n, 2 + n) for n in range(5)}
+    for row in store.values():
+        row.boxes[::2] = [0, 0, 0.5, 0.5]
+        row.boxes[1::3] = [0.5, 0.5, 1, 1]
+    half = rng.integers(2, size=len(asked.examples)).tolist()
+    samples = samples_of(asked.examples, store, text, whole="first")
+    model = Told()
+
+    def consumer() -> Arcs:
+        assert FLICKR30K.mark is not None
+        return Arcs(asked.phrases, FLICKR30K.mark, half, asked.relations)
+
+    whole = consumer()
+    stream(model, samples, [whole], batch=3)
+    shares = [consumer(), consumer()]
+    for rank, one in enumerate(shares):
+        Look(model, lambda: samples, [one], 3).read(Part(rank, 2))
+    shares[0].merge([one.kept() for one in shares])
+
+    hits: dict[int, list[list[bool]]] = {}
+    mass: dict[tuple[int, int], list[list[float]]] = {}
+    for place, example in enumerate(asked.examples):
+        (sample,) = samples.get([place], ())
+        pieces, regions = sample.text, sample.regions
+        assert pieces is not None and regions is not None
+        first = len(pieces.ids)
+        size = first + len(regions)
+        words = example.text.replace("ï", "i").split()
+        for phrase, relation in zip(asked.phrases[place], asked.relations[place], strict=True):
+            word = example.text[: phrase.start].count(" ")
+            assert words[word] == example.text[phrase.start : phrase.stop].replace("ï", "i")
+            gold = phrase.example.gold
+            assert gold is not None
+            own_hits, own_mass = [], []
+            for layer in range(LAYERS):
+                made = model.weights(sample.id, layer, size)
+                for head in range(HEADS):
+                    sent = made[head] / made[head].sum(-1, keepdims=True)
+                    mean = sent[np.flatnonzero(pieces.word == word)].mean(0)[first:]
+                    mean[regions.whole] = 0
+                    own_mass.append(float(mean.sum()))
+                    box = regions.boxes[int(mean.argmax())] * 100
+                    own_hits.append(bool(np.allclose(box, gold.boxes[0])))
+            hits.setdefault(relation, []).append(own_hits)
+            mass.setdefault((relation, half[place]), []).append(own_mass)
+    for found in (whole.by_relation(), shares[0].by_relation()):
+        assert len(found) == len(asked.names) == len(hits)
+        for relation, one in enumerate(found):
+            assert (one.hits == np.array(hits[relation])).all()
+            assert (one.facts.state == State.ASKED).all()
+            for side in (0, 1):
+                expected = mass.get((relation, side))
+                if expected is None:
+                    assert np.isnan(one.means[side, :, 0]).all()
+                else:
+                    assert one.means[side, :, 0] == pytest.approx(np.mean(expected, 0), abs=1e-6)
+    assert 0 < np.mean(np.concatenate([np.array(one) for one in hits.values()])) < 1
+
+
+# -- parsers that may be installed -------------------------------------------------------------------------------------
+
+
+def _spacy(parsed: bool = True) -> SimpleNamespace:
+    """What is asked of spaCy, saying DOG_TREE of any text, twice: two sentences, and white space between, a token."""
+
+    class Doc(list[Any]):
+        def has_annotation(self, name: str) -> bool:
+            return parsed and name == "DEP"
+
+    def doc(text: str) -> Doc:
+        words = Doc()
+        for before in (0, 8):
+            for number, word in enumerate(tree(DOG_TREE)):
+                head = number if word.head == ROOT else word.head
+                own = {"text": word.form, "dep_": word.relation, "pos_": "", "tag_": "X"}
+                words.append(SimpleNamespace(**own, i=before + number, to=before + head))
+            if not before:
+                # spaCy's parser may hang white space by a word, and a word by white space.
+                words.append(SimpleNamespace(text=" \n", dep_="", i=7, to=6))
+        words[9].to = 7
+        for word in words:
+            word.head = words[word.to]
+        return words
+
+    def load(name: str) -> SimpleNamespace:
+        if name != "en_core_web_sm":
+            raise OSError(f"[E050] Can't find model '{name}'.\nmore")
+        return SimpleNamespace(pipe=lambda texts: map(doc, texts))
+
+    return SimpleNamespace(load=load)
+
+
+def _stanza() -> SimpleNamespace:
+    def token(text: str, *words: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(text=text, words=words)
+
+    def word(text: str, head: int, relation: str) -> SimpleNamespace:
+        return SimpleNamespace(text=text, head=head, deprel=relation, upos="", xpos="X")
+
+    def pipeline(language: str, **settings: Any) -> Any:
+        assert settings["download_method"] is None and settings["tokenize_no_ssplit"]
+        if language != "en":
+            raise FileNotFoundError("Resources file not found")
+        tokens = [
+            token("They", word("They", 2, "nsubj")),
+            token("don't", word("do", 0, "root"), word("n't", 2, "advmod")),
+        ]
+        return lambda text: SimpleNamespace(sentences=[SimpleNamespace(tokens=tokens)])
+
+    return SimpleNamespace(Pipeline=pipeline)
+
+
+def test_spacy_and_stanza_are_asked_where_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", _spacy())
+    (one,) = parses_by("spacy", ["any"])
+    assert said(one.words[:7]) == DOG_TREE and one.words[0].tag == "X"
+    assert [said([word]) for word in one.words[7:9] + one.words[13:]] == [
+        "a:10:det",
+        "red:7:amod",
+        "runs:7:parataxis",
+    ]
+    with pytest.raises(InputError, match=r"--parses spacy:xx: \[E050\] Can't find model 'xx'.$"):
+        parses_by("spacy:xx", ["any"])
+    monkeypatch.setitem(sys.modules, "spacy", _spacy(parsed=False))
+    with pytest.raises(InputError, match="this pipeline has no parser"):
+        parses_by("spacy", ["any"])
+    monkeypatch.setitem(sys.modules, "stanza", _stanza())
+    (one,) = parses_by("stanza", ["any"])
+    assert one.tokens == ("They", "don't")
+    assert said(one.words) == "They:2:nsubj do:0:root n't:2:advmod"
+    with pytest.raises(InputError, match=r"stanza:xx: Resources file not found; stanza.download"):
+        parses_by("stanza:xx", ["any"])
+    monkeypatch.setitem(sys.modules, "stanza", None)
+    with pytest.raises(InputError, match="stanza is not installed; install it, or pass a CoNLL-U"):
+        parses_by("stanza", ["any"])
+    monkeypatch.delitem(sys.modules, "stanza")
+    monkeypatch.syspath_prepend(put(tmp_path / "stanza.py", "import udtools_of_nobody").parent)
+    with pytest.raises(
+        InputError, match=r"stanza cannot be loaded \(No module named 'udtools_of_nobody'\)"
+    ):
+        parses_by("stanza", ["any"])
+
+
+def test_a_real_pipeline_of_spacy(tmp_path: Path) -> None:
+    """Only where spaCy is installed: a parser of a few steps, saved, loaded and asked."""
+    spacy = pytest.importorskip("spacy")
+    from spacy.tokens import Doc
+    from spacy.training import Example as Lesson
+
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("parser")
+    words = tree("two:2:nummod cats:5:nsubj do:5:aux n't:5:neg wait:0:ROOT")
+    heads = [number if word.head == ROOT else word.head for number, word in enumerate(words)]
+    doc = Doc(
+        pipeline.vocab,
+        words=[word.form for word in words],
+        spaces=[True, True, False, True, False],
+        heads=heads,
+        deps=[word.relation for word in words],
+    )
+    lessons = [Lesson(pipeline.make_doc(doc.text), doc)] * 20
+    optimizer = pipeline.initialize(lambda: lessons)
+    for _ in range(10):
+        pipeline.update(lessons, sgd=optimizer)
+    pipeline.to_disk(tmp_path / "parser")
+    texts = ["two cats don't wait", " two  cats\tdon't wait"]
+    for text, parse in zip(texts, parses_by(f"spacy:{tmp_path / 'parser'}", texts), strict=True):
+        assert said(parse.words) == said(words)
+        assert aligned(parse, text) is not None
+
+
+# -- the world ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_world_tells_what_its_captions_are(tmp_path: Path) -> None:
+    world = World(WorldConfig(scenes=0, dev_scenes=0))
+    write_tasks(world, tmp_path, 60, 20, ("flickr30k",))
+    folder = tmp_path / "flickr30k"
+    parses = read_parses(folder / "parses.conllu")
+    told = [one for split in ("train", "val", "test") for one in captions(folder, split)]
+    found = matched(told, parses, "ud")
+    assert len(found.parsed) == len(told) == len(parses) and not found.elsewhere
+    asked = questions(found.parsed)
+    assert not asked.told["phrases_of_several_heads"]
+    names = {name for name, _ in asked.names}
+    assert names == {"amod", "case", "cc", "cop", "det", "nsubj", "obj", "punct"}
+    paper = questions(matched(told, parses, "stanford").parsed)
+    assert {name for name in paper.names if TABLE_2.get(name[0]) == name[1]} == {
+        ("det", "head"),
+        ("amod", "head"),
+        ("nsubj", "dependent"),
+        ("pobj", "dependent"),
+        ("dobj", "dependent"),
+    }
+    for one in found.parsed:
+        for phrase in one.caption.phrases:
+            inside = one.spans[(one.spans[:, 0] >= phrase.start) & (one.spans[:, 1] <= phrase.stop)]
+            assert inside[0, 0] == phrase.start and inside[-1, 1] == phrase.stop
+            assert one.words[int(one.spans.tolist().index(inside[-1].tolist()))].tag == "NOUN"
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+CAPTIONS = [
+    (
+        "a [/EN#1/people wet dog] near [/EN#2/other 3 trees]",
+        "a:3:det wet:3:amod dog:0:root near:6:case 3:6:nummod trees:3:nmod",
+    ),
+    ("[/EN#1/people two cats] wait", "two:2:nummod cats:3:nsubj wait:0:root"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two captions of each of three images, their parses, a store of their regions and a model."""
+    folder = tmp_path_factory.mktemp("syntax")
+    box = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>{}</xmax><ymax>50</ymax></bndbox>"
+    found = []
+    for n in range(3):
+        put(folder / f"data/Sentences/{n}.txt", "".join(f"{text}\n" for text, _ in CAPTIONS))
+        objects = [(1, box.format(1, 50)), (2, box.format(51, 100))]
+        inner = "".join(f"<object><name>{name}</name>{how}</object>" for name, how in objects)
+        size = "<size><width>100</width><height>100</height></size>"
+        put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
+        boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+        looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
+        found.append(Found(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
+    put(folder / "data/val.txt", "0\n1\n2\n")
+    lines = [line for _, words in CAPTIONS for line in written(parse_of(tree(words)))]
+    put(folder / "parses.conllu", "\n".join(lines).replace("# sent_id = \n", ""))
+    writer = RegionWriter(folder / "store")
+    writer.write(0, found)
+    writer.close({"source": "test"})
+    toys.seer().export(folder / "model")
+    return folder
+
+
+def run(place: Path, out: Path, *more: str, parses: str = "") -> int:
+    flags = ["--model", f"{place}/model", "--data", f"{place}/data", "--regions", f"{place}/store"]
+    flags += ["--parses", parses or f"{place}/parses.conllu", "--cpu", "--out", str(out)]
+    return main(["syntax", *flags, *more])
+
+
+def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: Any) -> None:
+    few = ["--least-arcs", "3", "--active", "0.1"]
+    assert run(place, tmp_path / "out", *few) == 0
+    shown = capsys.readouterr().out
+    assert "relations of the paper's Table 2" in shown and "layers and heads count from 0" in shown
+    told = json.loads((tmp_path / "out/result.json").read_text())
+    counts = told["counts"]
+    assert (counts["captions"], counts["parsed"], counts["asked"]) == (6, 6, 21)
+    named = {(one["relation"], one["phrase_is"]): one for one in told["relations"]}
+    assert {name: one["arcs"] for name, one in named.items()} == {
+        ("num", "head"): 6,
+        ("det", "head"): 3,
+        ("amod", "head"): 3,
+        ("prep", "head"): 3,
+        ("pobj", "dependent"): 3,
+        ("nsubj", "dependent"): 3,
+    }
+    assert all(one["table_2"] for one in told["relations"])
+    # The first region is the dog's and the cats', and the most confident one; the trees have another.
+    assert named["det", "head"]["confidence"]["value"] == 100
+    assert named["num", "head"]["confidence"]["value"] == 50
+    assert named["pobj", "dependent"]["confidence"]["value"] == 0
+    assert named["pobj", "dependent"]["upper_bound"]["value"] == 100
+    with (tmp_path / "out/relations.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 6 * 4
+    for row in table:
+        one = named[row["relation"], row["phrase_is"]]
+        head = one["heads"][2 * int(row["layer"]) + int(row["head"])]
+        assert float(row["accuracy"]) == head["accuracy"]
+    assert run(place, tmp_path / "out", *few) == 0, "a finished run is shown again"
+    assert capsys.readouterr().out == shown
+    assert (
+        run(place, tmp_path / "few", "--least-arcs", "4", "--no-other-images", "--active", "1") == 0
+    )
+    told = json.loads((tmp_path / "few/result.json").read_text())
+    assert [one["relation"] for one in told["relations"]] == ["num"]
+    assert sum(told["rare"].values()) == 15 and told["rare"]["pobj, phrase is dependent"] == 3
+    assert told["relations"][0]["best"] is None and "none" in capsys.readouterr().out
+    assert any("no head sends more than 100%" in note for note in told["notes"])
+
+
+def test_a_model_of_two_streams_is_asked_by_several_processes(
+    place: Path, tmp_path: Path, in_process: None
+) -> None:
+    """LXMERT: text over regions is what is asked, and every share's part of the result."""
+    words = toys.bert_words()
+    homes.home(place / "lxmert", toys.lxmert(words), words)
+    lxmert = ["--model", f"{place}/lxmert", "--active", "0", "--at-once", "2"]
+    few = [*lxmert, "--least-arcs", "1"]
+    assert run(place, tmp_path / "one", *few) == 0
+    assert run(place, tmp_path / "two", *few, "--processes", "2") == 0
+    for name in ("result.json", "relations.csv"):
+        one = (tmp_path / "one" / name).read_bytes()
+        assert one == (tmp_path / "two" / name).read_bytes()
+    told = json.loads((tmp_path / "one/result.json").read_text())
+    assert told["counts"]["asked"] == 21
+    asked = {
+        tuple((row["layer"], row["head"]) for row in one["heads"]) for one in told["relations"]
+    }
+    assert asked == {((0, 0), (0, 1), (1, 0), (1, 1))}, "its two layers of text over regions"
+    for one in told["relations"]:
+        # A word of an LXMERT sends all its attention to regions.
+        assert {row["region_share"] for row in one["heads"]} == {100.0}
+    data = [f"--data={place}/data", f"--regions={place}/store", "--cpu"]
+    for number in (1, 2):
+        out = f"--out={tmp_path}/heads-{number}"
+        assert main(["heads", *lxmert, *data, f"--processes={number}", out]) == 0
+    found = [(tmp_path / f"heads-{number}/result.json").read_bytes() for number in (1, 2)]
+    assert found[0] == found[1] and json.loads(found[0])["counts"]["asked"] == 9
+
+
+def test_a_parser_is_asked_once_and_what_it_said_is_kept(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    plain = [caption.text for caption in captions(place / "data", "val")]
+    words = {text: tree(parse) for text, (_, parse) in zip(plain, CAPTIONS, strict=False)}
+    asked = []
+
+    def parses(parser: str, texts: Sequence[str]) -> list[Parse]:
+        asked.append(parser)
+        return [parse_of(words[text]) for text in texts]
+
+    monkeypatch.setattr("groundling.studies.attention.syntax.parses_by", parses)
+    few = ["--least-arcs", "1", "--no-other-images"]
+    assert run(place, tmp_path / "out", *few, parses="spacy:mine") == 0
+    assert asked == ["spacy:mine"]
+    kept = read_parses(tmp_path / "out/parses.conllu")
+    assert [one.id for one in kept] == [f"{n}#{k}" for n in range(3) for k in range(2)]
+    assert json.loads((tmp_path / "out/result.json").read_text())["counts"]["asked"] == 21
+    path = tmp_path / "captions.txt"
+    assert main(["syntax", "--data", f"{place}/data", "--write-captions", str(path)]) == 0
+    assert path.read_text().splitlines() == plain
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--parses", "gold"], "`groundling data tasks` writes one for a rendered world"),
+        (["--parses", "nowhere.conllu"], "no such file or folder; expected one of CoNLL-U"),
+        (["--parses", "{place}/data"], "no *.conllu in this folder"),
+        (["--parses", "{place}/other.conllu"], "other.conllu has no sentence of their words"),
+        (["--parses", "{place}/one.conllu"], "captions of one image alone, 0; the control beside"),
+        (
+            ["--least-arcs", "7"],
+            "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",
+        ),
+        (["--least-arcs", "0"], "--least-arcs = 0, expected at least 1"),
+        (["--parses", ""], "syntax needs --parses"),
+    ],
+)
+def test_mistakes_are_one_line(
+    place: Path, tmp_path: Path, capsys: Any, flags: list[str], told: str
+) -> None:
+    put(place / "other.conllu", "\n".join(written(parse_of(tree(DOG_TREE)))))
+    first = written(replace(parse_of(tree(CAPTIONS[0][1])), id="0#0"))
+    put(place / "one.conllu", "\n".join(first))
+    assert run(place, tmp_path / "out", *[one.format(place=place) for one in flags]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1

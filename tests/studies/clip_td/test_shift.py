@@ -1,0 +1,689 @@
+"""Shifted VCR files: the sheet's worked cases, idempotence, statistics, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import vcr_files
+import wordnets
+from homes import STEPS, put, student
+from vcr_files import row, tokens
+
+from groundling.cli import main
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.run import finetune
+from groundling.core.errors import InputError
+from groundling.settings.fields import changed
+from groundling.studies.clip_td.attack import Attack
+from groundling.studies.clip_td.commands import ShiftConfig
+from groundling.studies.clip_td.files import PARTS, Line, read_lines
+from groundling.studies.clip_td.inflect import article, inflected
+from groundling.studies.clip_td.masks import masked, positions, to_hide
+from groundling.studies.clip_td.overlap import compared, tags_alone
+from groundling.studies.clip_td.pronouns import plural, shifted, singular
+from groundling.studies.clip_td.shift import shift
+from groundling.studies.clip_td.synonyms import Editor
+from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
+from groundling.studies.clip_td.zero_shot import both_right, choose
+from groundling.tasks.vcr import items
+
+LEGACY = partial(plural, legacy=True)
+
+
+def line(tmp_path: Path, **changes: Any) -> Line:
+    vcr_files.write(tmp_path / "one/val.jsonl", [row(0, **changes)])
+    (found,) = read_lines(tmp_path / "one", "val")
+    return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return vcr_files.folder(tmp_path / "vcr")
+
+
+@pytest.fixture(scope="module")
+def wordnet(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
+    return WordNet(wordnets.write(tmp_path_factory.mktemp("wordnet")))
+
+
+def refusal(config: ShiftConfig, out: Path, **changes: Any) -> str:
+    with pytest.raises(InputError) as told:
+        shift(changed(config, **changes), out)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(one) for one in path.read_text().splitlines()]
+
+
+# -- SM, by rule -----------------------------------------------------------------------------------------------------
+
+SINGULAR = [
+    # right: the only tag becomes a pronoun, which what else the choice says decides, then the question, then "he"
+    ("[0] is happy .", True, "He is happy ."),
+    ("No , [0] lost her hat .", True, "No , she lost her hat ."),
+    ("[0] likes his dog and her hat .", True, "He likes his dog and her hat ."),
+    ("the [3] hit [0] .", True, "the [3] hit he ."),
+    # what has a pronoun already has no tag to replace
+    ("He is happy .", True, "He is happy ."),
+    # wrong: the tag, and every he and she, become the question's tag; possessives and objects stay
+    ("[1] is happy .", False, "[0] is happy ."),
+    ("She thinks she lost her hat .", False, "[0] thinks [0] lost her hat ."),
+    ("[1] and [1] like [3] .", False, "[0] and [0] like [3] ."),
+    # not of one person alone
+    ("[0] and [1] talk .", False, None),
+    ("[1] says he is happy .", False, None),
+    ("Yes .", False, None),
+    ("[0] says he is happy .", True, None),
+]
+
+
+@pytest.mark.parametrize(("choice", "is_right", "expected"), SINGULAR)
+def test_singular(tmp_path: Path, choice: str, is_right: bool, expected: str | None) -> None:
+    edit = singular(line(tmp_path, question="Why is [0] with the [3] ?"))
+    assert edit is not None
+    found = edit(tokens(choice), is_right)
+    assert found == (None if expected is None else tokens(expected))
+
+
+def test_the_question_decides_between_as_many_of_each_pronoun(tmp_path: Path) -> None:
+    edit = singular(line(tmp_path, question="Why does [0] show her hat ?"))
+    assert edit is not None
+    assert edit(tokens("[0] likes it ."), True) == tokens("She likes it .")
+    assert edit(tokens("[0] likes his dog ."), True) == tokens("He likes his dog .")
+
+
+PLURAL = [
+    ("[0,1] are happy .", True, "They are happy .", "They are happy ."),
+    ("No , [1,2] talk .", True, "No , they talk .", "No , they talk ."),
+    # the release sorts a group and then looks for it as it stands
+    ("[1,0] are happy .", True, "They are happy .", "[1,0] are happy ."),
+    ("[0,1] are happy .", False, "[2,1] are happy .", "[1,2] are happy ."),
+    ("[1,0] are happy .", False, "[2,1] are happy .", "[1,0] are happy ."),
+    ("They say they talk .", False, "[2,1] say [2,1] talk .", "[1,2] say [1,2] talk ."),
+    ("[0] and [1] talk .", False, None, None),
+    ("[0,3] are there .", False, None, None),
+    ("[0] talks .", False, None, None),
+]
+
+
+@pytest.mark.parametrize(("choice", "is_right", "expected", "released"), PLURAL)
+def test_plural(
+    tmp_path: Path, choice: str, is_right: bool, expected: str | None, released: str | None
+) -> None:
+    asked = line(tmp_path, question="Where are [2,1] ?")
+    for rule, wanted in ((plural, expected), (LEGACY, released)):
+        edit = rule(asked)
+        assert edit is not None
+        found = edit(tokens(choice), is_right)
+        assert found == (None if wanted is None else tokens(wanted))
+
+
+@pytest.mark.parametrize(
+    ("question", "applies"),
+    [
+        ("Why is [0] there ?", (True, False)),
+        ("Why is [0] with [0] ?", (True, False)),
+        ("Why is [0] by the [3] ?", (True, False)),
+        ("Why are [0,1] there ?", (False, True)),
+        ("Why are [0,3] there ?", (True, False)),
+        ("Why are [0,1] by the [3] ?", (False, False)),
+        ("Why is [0] with [1] ?", (False, False)),
+        ("What is it ?", (False, False)),
+    ],
+)
+def test_which_questions_a_rule_is_for(tmp_path: Path, question: str, applies: tuple) -> None:
+    asked = line(tmp_path, question=question)
+    assert (singular(asked) is not None, plural(asked) is not None) == applies
+
+
+def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None:
+    rationales = ("[1] talks .", "[2] talks .", "They talk .", "Yes .")
+    (edited,) = shifted([line(tmp_path, rationales=rationales, right=(0, 1))], [singular]).lines
+    assert edited.item.rationales == [
+        tokens("[0] talks ."),
+        tokens("He talks ."),
+        tokens("They talk ."),
+        tokens("Yes ."),
+    ]
+
+
+# -- SM, adversarial -------------------------------------------------------------------------------------------------
+
+
+def test_each_member_of_a_group_is_a_position() -> None:
+    text = tokens("No , [0,1,2] talk .")
+    assert positions(text) == 7
+    assert masked(text, {3}) == tokens("No , [0] [MASK] [2] talk .")
+    assert masked(text, {0, 2}) == tokens("[MASK] , [MASK] [1,2] talk .")
+    assert masked(text, set()) == text
+    assert positions(masked(text, {2, 3, 4})) == 7
+
+
+def test_what_is_hidden() -> None:
+    losses = [0.1, 0.9, 0.3, 0.9, 0.2]
+    assert to_hide(losses) == {1}  # the first of equals
+    assert to_hide(losses, keep=1) == {0, 2, 3, 4}
+    assert to_hide(losses, keep=3) == {0, 4}
+    assert to_hide(losses, keep=5) == to_hide(losses, keep=9) == set()
+
+
+def losses_of(data: Path, seed: int = 0) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for one in read_lines(data, "val"):
+        own: dict[str, Any] = {"annot_id": one.item.id}
+        for part in PARTS:
+            sizes = [positions(choice) for choice in one.choices(part)]
+            own[f"{part}_losses"] = [rng.random(size).round(6).tolist() for size in sizes]
+        rows.append(own)
+    return rows
+
+
+def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
+    rows = losses_of(data)
+    del rows[0]["rationale_losses"]  # as where there is no model for them
+    path = vcr_files.write(tmp_path / "losses.jsonl", rows)
+    config = ShiftConfig(data=str(data), kind="advtop", losses=str(path))
+    result = shift(config, tmp_path / "top")
+    assert result["edited choices"]["answer"] == {"right": 14, "wrong": 42}
+    assert result["edited choices"]["rationale"] == {"right": 13, "wrong": 39}
+    first, second = (
+        json.loads(one) for one in (tmp_path / "top/val.jsonl").read_text().splitlines()[:2]
+    )
+    place = int(np.argmax(rows[1]["answer_losses"][2]))
+    assert second["answer_choices"][2][place] == "[MASK]"
+    assert "[MASK]" not in str(first["rationale_choices"])
+    kept = changed(config, kind="keeptop", keep=1)
+    shift(kept, tmp_path / "keep")
+    for one in items(tmp_path / "keep", "val"):
+        for choice in one.answers:
+            assert sum(token != "[MASK]" for token in choice) == 1
+
+
+def test_damaged_losses(data: Path, tmp_path: Path) -> None:
+    rows = losses_of(data)
+    config = ShiftConfig(data=str(data), kind="advtop")
+
+    def told(rows: Sequence[dict[str, Any]]) -> str:
+        path = vcr_files.write(tmp_path / "losses.jsonl", rows)
+        return refusal(config, tmp_path / "out", losses=str(path))
+
+    assert told(rows[:12]).endswith("losses.jsonl: no losses of val-12 (2 such)")
+    nan = {**rows[0], "answer_losses": [[float("nan")], [1], [1], [1]]}
+    assert "line 1: 'nan' in 'answer_losses' is no finite number" in told([nan])
+    three = {**rows[0], "answer_losses": [[1], [1], [1]]}
+    assert "line 1: expected 4 lists of numbers in 'answer_losses'" in told([three])
+    assert "line 2: annot_id val-0 stands there before" in told([rows[0], rows[0]])
+    short = {**rows[0], "answer_losses": [[1.0]] * 4}
+    assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
+    assert "neither answer_losses nor rationale_losses" in told([{"annot_id": "val-0"}])
+    path = str(tmp_path / "losses.jsonl")
+    assert "one of them" in refusal(config, tmp_path / "a")
+    assert "one of them" in refusal(config, tmp_path / "a", losses=path, attack="x")
+    assert "--keep 0" in refusal(config, tmp_path / "a", kind="keeptop", losses=path, keep=0)
+
+
+@pytest.fixture(scope="module")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a text encoder on the questions of `data`, with its model and its predictions."""
+    place = tmp_path_factory.mktemp("text")
+    data = vcr_files.folder(place / "vcr")
+    model = str(student(place / "student"))
+    config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32, save_model=True)
+    finetune(config, STEPS, place / "run")
+    return place / "run"
+
+
+def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
+    """Against one text at a time through the same model, and a plain restatement of the loss."""
+    data = vcr_files.folder(tmp_path / "vcr", val=3)
+    config = ShiftConfig(
+        data=str(data), kind="advtop", attack=str(text_run / "seed-0/model"), cpu=True
+    )
+    shift(config, tmp_path / "out")
+    written = rows_of(tmp_path / "out/losses.jsonl")
+    attack = Attack(text_run / "seed-0/model", "answer", 128, homes.toys.torch.device("cpu"))
+    lines = read_lines(data, "val")
+    for one, told in zip(lines, written, strict=True):
+        assert set(told) == {"annot_id", "answer_losses"}
+        (alone,), cut = attack.losses([one])
+        assert cut == 0
+        for ours, theirs in zip(told["answer_losses"], alone, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-5)
+    rows = list(attack._rows(lines[:1]))
+    assert rows[0].hidden == "[MASK] is a dog ." and rows[2].hidden == "Casey is [MASK] dog ."
+    logits, _ = attack._logits(rows[:1])
+    chance = 1 / (1 + np.exp(-logits[0]))
+    assert written[0]["answer_losses"][0][0] == pytest.approx(-np.log(chance), abs=1e-5)
+    wrong = next(n for n, row in enumerate(rows) if row.choice == 1)
+    logits, _ = attack._logits(rows[wrong : wrong + 1])
+    chance = 1 / (1 + np.exp(-logits[0]))
+    assert written[0]["answer_losses"][1][0] == pytest.approx(-np.log(1 - chance), abs=1e-5)
+    # the file that it wrote makes the same masks
+    again = ShiftConfig(data=str(data), kind="advtop", losses=str(tmp_path / "out/losses.jsonl"))
+    shift(again, tmp_path / "again")
+    assert (tmp_path / "again/val.jsonl").read_bytes() == (tmp_path / "out/val.jsonl").read_bytes()
+
+
+def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path) -> None:
+    config = ShiftConfig(data=str(data), kind="advtop", cpu=True)
+    bare = str(student(tmp_path / "bare"))
+    assert "no head of a plain vcr/answer" in refusal(config, tmp_path / "a", attack=bare)
+    told = refusal(config, tmp_path / "b", attack_rationale=str(text_run / "seed-0/model"))
+    assert told.endswith("a model of vcr/answer, expected one of vcr/rationale")
+
+
+# -- WordNet and EM --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "lemma", "pos"),
+    [
+        ("dogs", "dog", "n"),  # more often a noun than a verb
+        ("Children", "child", "n"),
+        ("saw", "see", "v"),
+        ("talking", "talk", "v"),
+        ("stopped", "stop", "v"),
+        ("happier", "happy", "a"),
+        ("quickly", "quickly", "r"),
+        ("police_officers", "police_officer", "n"),
+        ("zebras", "zebras", ""),
+    ],
+)
+def test_readings(wordnet: WordNet, form: str, lemma: str, pos: str) -> None:
+    reading = wordnet.read(form)
+    assert (reading.lemma, reading.pos) == (lemma, pos)
+
+
+def test_meanings(wordnet: WordNet) -> None:
+    dog = wordnet.first("dog", "n")
+    assert dog is not None
+    assert dog.lemmas == ("dog", "domestic_dog", "Canis_familiaris")
+    assert dog.counts == (42, 0, 0)
+    assert [wordnet.synset(offset, "n").lemmas for offset in dog.hypernyms] == [
+        ("animal", "creature")
+    ]
+    assert wordnet.first("zebra", "n") is None
+
+
+@pytest.mark.parametrize(
+    ("lemma", "pos", "form", "expected"),
+    [
+        ("dog", "n", "plural", "dogs"),
+        ("child", "n", "plural", "children"),
+        ("policeman", "n", "plural", "policemen"),
+        ("canopy", "n", "plural", "canopies"),
+        ("domestic_dog", "n", "plural", "domestic dogs"),
+        ("speak", "v", "third", "speaks"),
+        ("speak", "v", "ing", "speaking"),
+        ("speak", "v", "past", None),  # spoke or spoken?
+        ("behold", "v", "past", "beheld"),
+        ("stop", "v", "past", "stopped"),
+        ("stop", "v", "ing", "stopping"),
+        ("talk", "v", "past", "talked"),
+        ("chase", "v", "ing", "chasing"),
+        ("chase", "v", "past", "chased"),
+    ],
+)
+def test_forms(wordnet: WordNet, lemma: str, pos: str, form: Any, expected: str | None) -> None:
+    words = inflected(lemma, pos, form, wordnet)
+    assert (None if words is None else " ".join(words)) == expected
+
+
+def test_articles() -> None:
+    for word in ("apple", "hour", "umbrella", "honest"):
+        assert article(word) == "an"
+    for word in ("union", "user", "dog", "one-way"):
+        assert article(word) == "a"
+
+
+EM = [
+    # question, choice, what it becomes
+    ("Does [0] see a dog ?", "A dog barks .", "An animal barks ."),
+    ("Is the Child here ?", "Children talk .", "Kids talk ."),
+    ("Do they talk ?", "No , they are talking .", "No , they are speaking ."),
+    ("Did they talk ?", "They talked .", None),  # spoke or spoken?
+    ("Who has an umbrella ?", "[0] has an Umbrella .", "[0] has an Awning ."),
+    ("Who stops ?", "[0] stopped there .", "[0] halted there ."),
+    ("Is there an apple ?", "It is an apple .", "It is a fruit ."),
+    (
+        "Is there an apple or fruit ?",
+        "It is an apple .",
+        None,
+    ),  # the only other word is in the context
+    ("Is that a police officer ?", "He is a police officer .", "He is a policeman ."),
+    ("Is that a hat ?", "It is a hat .", None),  # WordNet has no other word
+    ("Are they happier ?", "[0] is happier .", None),
+    ("Is that a zebra ?", "It is a zebra .", None),
+    ("Do they look ?", "[0] looks .", "[0] sees ."),
+    ("Do they walk ?", "[0] sits .", None),  # nothing is shared
+]
+
+
+@pytest.mark.parametrize(("question", "choice", "expected"), EM)
+def test_synonyms(
+    tmp_path: Path, wordnet: WordNet, question: str, choice: str, expected: str | None
+) -> None:
+    editor = Editor(wordnet, least=1)
+    asked = line(
+        tmp_path, question=question, answers=(choice, "No .", choice, "Yes ."), objects=["bus"] * 4
+    )
+    made = editor.shifted([asked])
+    (edited,) = made.lines
+    wanted = tokens(choice if expected is None else expected)
+    assert edited.item.answers == [wanted, ["No", "."], wanted, ["Yes", "."]]  # the wrong one, too
+    assert editor.shifted([edited]).lines[0].raw == edited.raw
+    if expected is not None:
+        assert made.log[0]["why"][0]["relation"] in ("synonym", "hypernym")
+
+
+def test_the_images_classes_are_context_and_rare_words_stay(
+    tmp_path: Path, wordnet: WordNet
+) -> None:
+    rows = [row(n, "Why ?", ("The dog .", "A hat .", "No .", "Yes .")) for n in range(3)]
+    rows.append(row(3, "Where is the cat ?", ("A cat .", "B .", "C .", "D .")))
+    vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
+    lines = read_lines(tmp_path / "vcr", "val")
+    made = Editor(wordnet, least=3).shifted(lines)
+    assert made.lines[0].item.answers[0] == tokens("The animal .")
+    assert made.lines[3] == lines[3]
+    assert made.left["shared in fewer than 3 items"] >= 1
+
+
+def test_rationales_are_compared_with_the_answer_as_it_now_reads(
+    tmp_path: Path, wordnet: WordNet
+) -> None:
+    asked = line(
+        tmp_path,
+        question="Do the children talk ?",
+        answers=("The children smile .", "No .", "Yes .", "So ."),
+        rationales=("A kid smiles .", "Children smile .", "B .", "C ."),
+    )
+    (edited,) = Editor(wordnet, least=1).shifted([asked]).lines
+    assert edited.item.answers[0] == tokens("The kids smile .")
+    # kid is the answer's now and children the question's: the third word is left for both
+    assert edited.item.rationales[:2] == [
+        tokens("A youngster smiles ."),
+        tokens("Youngsters smile ."),
+    ]
+
+
+def told_by(folder: Path) -> str:
+    """Why a folder is no WordNet."""
+    with pytest.raises(InputError) as told:
+        WordNet(wordnet_folder(str(folder))).first("fruit", "n")
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
+    assert "no WordNet (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
+    place = wordnets.write(tmp_path / "corpora/wordnet")
+    assert wordnet_folder(str(tmp_path)) == place
+    old = wordnets.write(tmp_path / "old", version="2.1")
+    assert "data.noun: WordNet 2.1 in its head, expected WordNet 3.0 or 3.1" in told_by(old)
+    put(place / "index.verb", (wordnets.write(tmp_path / "new", "3.1") / "index.verb").read_text())
+    assert "files of WordNet 3.0 and 3.1" in told_by(place)
+    shorter = wordnets.write(tmp_path / "short")
+    put(shorter / "data.noun", (shorter / "data.noun").read_text()[:-400])
+    assert "data.noun: no meaning at byte" in told_by(shorter)
+    index = (shorter / "index.noun").read_text()
+    put(shorter / "index.noun", index.replace("fruit n 1", "fruit n x"))
+    assert told_by(shorter).endswith("index.noun: the line of 'fruit' is damaged")
+    put(shorter / "cntlist.rev", "dog 1 2 3\n")
+    assert "cntlist.rev, line 1: expected a sense key" in told_by(shorter)
+    (shorter / "cntlist.rev").unlink()
+    assert "cntlist.rev: cannot be read" in told_by(shorter)
+
+
+# -- IM --------------------------------------------------------------------------------------------------------------
+
+
+def predictions(path: Path, data: Path, scores: dict[int, list[float]]) -> Path:
+    """Sure of the right answer, unless told otherwise by number."""
+    rows = []
+    for number, one in enumerate(items(data, "val")):
+        own = [9.0 * (k == one.answer) for k in range(4)]
+        own = scores.get(number, own)
+        rows.append(
+            {
+                "id": f"x{number}",
+                "official": one.id,
+                "prediction": int(np.argmax(own)),
+                "outputs": own,
+            }
+        )
+    return vcr_files.write(path, rows)
+
+
+def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
+    unsure = [np.log(0.8999), np.log(0.0501), np.log(0.03), np.log(0.02)]
+    enough = [
+        np.log(0.9001),
+        np.log(0.0499),
+        np.log(0.03),
+        np.log(0.02),
+    ]  # items 0, 4 and 8: answer 0
+    wrong = [0.0, 0.0, 0.0, 50.0]
+    path = predictions(tmp_path / "p.jsonl", data, {0: unsure, 4: enough, 8: wrong})
+    config = ShiftConfig(data=str(data), kind="im", predictions=str(path))
+    result = shift(config, tmp_path / "im")
+    assert result["groups"] == {"language_biased": 12, "image_biased": 1, "unsure": 1, "kept": 2}
+    assert [one.id for one in items(tmp_path / "im", "val")] == ["val-0", "val-8"]
+    assert [one.id for one in items(tmp_path / "im/image_biased", "val")] == ["val-8"]
+    biased = [one.id for one in items(tmp_path / "im/language_biased", "val")]
+    assert "val-4" in biased and len(biased) == 12
+    assert result["after"]["items"] == 2 and result["language_biased"]["items"] == 12
+    every = predictions(tmp_path / "all.jsonl", data, {})
+    assert "no item is left by --kind im" in refusal(config, tmp_path / "b", predictions=str(every))
+
+
+def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
+    config = ShiftConfig(data=str(data), kind="im")
+    path = predictions(tmp_path / "p.jsonl", data, {})
+    kept = path.read_text().splitlines(keepends=True)
+
+    def told(lines: Sequence[str], **changes: Any) -> str:
+        put(path, "".join(lines))
+        return refusal(config, tmp_path / "out", predictions=str(path), **changes)
+
+    assert told(kept[1:]) == f"{path}: no prediction for val-0"
+    nan = kept[0].replace("9.0", "NaN")
+    assert told([nan, *kept[1:]]) == f"{path}, line 1: a prediction or score is NaN"
+    assert "val-0: 1 scores, expected 4 or 8" in told(
+        [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
+    )
+    assert told([kept[0], kept[0]]) == f"{path}, line 2: val-0 stands there before"
+    assert "--confident 0" in told(kept, confident=0.0)
+    assert refusal(config, tmp_path / "a") == "data shift --kind im needs --predictions"
+    settings = text_run / "config.json"
+    before = settings.read_text()
+    content = json.loads(before)
+    content["config"]["regions"]["regions"] = "a store"
+    settings.write_text(json.dumps(content))
+    told_of_regions = refusal(
+        config, tmp_path / "c", predictions=str(text_run / "seed-0/predictions_val.jsonl")
+    )
+    settings.write_text(before)
+    assert "saw regions (a store)" in told_of_regions
+
+
+# -- all kinds -------------------------------------------------------------------------------------------------------
+
+
+def every_kind(data: Path, tmp_path: Path) -> dict[str, ShiftConfig]:
+    losses = str(vcr_files.write(tmp_path / "losses.jsonl", losses_of(data)))
+    said = str(predictions(tmp_path / "p.jsonl", data, {3: [0, 0, 0, 0.1], 5: [5, 0, 0, 0]}))
+    words = str(wordnets.write(tmp_path / "wordnet"))
+    plain = ShiftConfig(data=str(data))
+    return {
+        "none": plain,
+        "sm": changed(plain, kind="sm"),
+        "plural": changed(plain, kind="plural", legacy=True),
+        "advtop": changed(plain, kind="advtop", losses=losses),
+        "keeptop": changed(plain, kind="keeptop", losses=losses, keep=3),
+        "em": changed(plain, kind="em", wordnet=words, least=1),
+        "im": changed(plain, kind="im", predictions=said),
+    }
+
+
+def test_shifting_twice_is_shifting_once(data: Path, tmp_path: Path) -> None:
+    for kind, config in every_kind(data, tmp_path).items():
+        once, twice = tmp_path / kind, tmp_path / f"{kind}-again"
+        first = shift(config, once)
+        second = shift(changed(config, data=str(once)), twice)
+        assert (twice / "val.jsonl").read_bytes() == (once / "val.jsonl").read_bytes(), kind
+        assert (twice / "edits.jsonl").read_text() == ""
+        assert second["before"] == second["after"] == first["after"]
+        edits = sum(sum(counts.values()) for counts in first["edited choices"].values())
+        assert edits == len(rows_of(once / "edits.jsonl"))
+        assert (edits > 0) == (kind not in ("none", "im")), kind
+
+
+def test_only_choices_are_edited(data: Path, tmp_path: Path) -> None:
+    original = {row["annot_id"]: row for row in rows_of(data / "val.jsonl")}
+    raw = {
+        json.loads(one)["annot_id"]: one for one in (data / "val.jsonl").read_text().splitlines()
+    }
+    for kind, config in every_kind(data, tmp_path).items():
+        shift(config, tmp_path / kind)
+        written = (tmp_path / kind / "val.jsonl").read_text().splitlines()
+        for one, text in zip(map(json.loads, written), written, strict=True):
+            before = original[one["annot_id"]]
+            assert list(one) == list(before)
+            for field, value in one.items():
+                if field not in ("answer_choices", "rationale_choices"):
+                    assert value == before[field]
+                else:
+                    assert len(value) == 4
+            if one == before:
+                assert text == raw[one["annot_id"]]
+        for entry in rows_of(tmp_path / kind / "edits.jsonl"):
+            field = f"{entry['part']}_choices"
+            assert entry["before"] == original[entry["annot_id"]][field][entry["choice"]]
+
+
+def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
+    put(data / "vcr1images/movie/0.json", "{}")
+    flags = ["--data", str(data), "--kind", "sm", "--out", str(tmp_path / "sm")]
+    assert main(["data", "shift", *flags]) == 0
+    assert (tmp_path / "sm/vcr1images/movie/0.json").is_file()
+    assert (tmp_path / "sm/train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
+    assert (tmp_path / "sm/unedited/train.jsonl").is_file()
+    unedited = [one.id for one in items(tmp_path / "sm/unedited", "val")]
+    assert unedited == [one.id for one in items(tmp_path / "sm", "val")]
+    result = json.loads((tmp_path / "sm/result.json").read_text())
+    assert result["links"] == ["train.jsonl", "vcr1images"]
+    own = shift(ShiftConfig(data=str(data), kind="sm", split="train"), tmp_path / "train")
+    assert own["links"] == ["vcr1images"]
+    assert not (tmp_path / "train/train.jsonl").is_symlink()
+    assert result["items"] == {"read": 14, "written": len(unedited)}
+    assert result["before, of the items written"]["items"] == len(unedited) < 14
+
+
+def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_path: Path) -> None:
+    shift(ShiftConfig(data=str(data), kind="sm"), tmp_path / "sm")
+    model = str(student(tmp_path / "student"))
+    config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
+    plain = finetune(config, STEPS, tmp_path / "plain")
+    both = finetune(changed(config, also=(f"sm={tmp_path / 'sm'}",)), STEPS, tmp_path / "both")
+    assert set(both["median"]) == {"val", "sm"}
+    assert both["median"]["val"] == plain["median"]["val"]
+    written = rows_of(tmp_path / "both/seed-0/predictions_sm.jsonl")
+    assert [one["official"] for one in written] == [one.id for one in items(tmp_path / "sm", "val")]
+    for other, told in (("sm", "NAME=FOLDER"), ("val=" + str(data), "has a split 'val' already")):
+        with pytest.raises(InputError, match=told):
+            finetune(changed(config, also=(other,)), STEPS, tmp_path / "bad")
+
+
+def test_refusals(data: Path, tmp_path: Path) -> None:
+    config = ShiftConfig(data=str(data), kind="sm")
+    assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
+    assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
+    told = refusal(config, tmp_path / "a", predictions="x")
+    assert told == "data shift: --kind sm does not read --predictions, only im"
+    vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
+    told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
+    assert told.endswith("val.jsonl: no item is left by --kind sm")
+    secret = row(0)
+    del secret["answer_label"]
+    vcr_files.write(tmp_path / "none/test.jsonl", [secret])
+    told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"), split="test")
+    assert "without labels" in told
+    shift(config, tmp_path / "c")
+    assert "holds another run (config.kind: sm there, none now)" in refusal(
+        config, tmp_path / "c", kind="none"
+    )
+
+
+# -- statistics and rules --------------------------------------------------------------------------------------------
+
+
+def test_table_9s_columns() -> None:
+    counts = np.array([[3, 0, 1, 2], [0, 1, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
+    found = compared(counts, np.array([0, 0, 3, 1]))
+    assert found["correct"] == pytest.approx((3 + 0 + 1 + 2) / 4)
+    assert found["incorrect"] == pytest.approx((1 + 1 + 1 + 1 / 3) / 4)
+    assert (found["correct has more"], found["incorrect has more"], found["neither"]) == (
+        0.5,
+        0.25,
+        0.25,
+    )
+
+
+def test_overlaps_by_hand(tmp_path: Path) -> None:
+    answers = ("The happy dogs .", "[0] sits .", "Happy .", "A dog .")
+    vcr_files.write(
+        tmp_path / "vcr/val.jsonl",
+        [row(0, "Why is [0] happy about the dog ?", answers, right=(3, 0))],
+    )
+    words = str(wordnets.write(tmp_path / "wordnet"))
+    config = ShiftConfig(data=str(tmp_path / "vcr"))
+    bare = shift(config, tmp_path / "bare")
+    assert bare["lemmas"] == "none, forms in lower case"
+    assert bare["after"]["answer"]["question"]["incorrect"] == pytest.approx((1 + 0 + 1) / 3)
+    lemmas = shift(changed(config, wordnet=words), tmp_path / "lemmas")
+    assert lemmas["lemmas"] == "WordNet 3.0"
+    answer = lemmas["after"]["answer"]
+    assert answer["question"]["correct"] == 1  # dog
+    assert answer["question"]["incorrect"] == pytest.approx((2 + 0 + 1) / 3)
+    assert answer["image"]["correct"] == 1
+    assert answer["image"]["incorrect"] == pytest.approx(1 / 3)
+    # the, happy; [0]; happy against dog: stop words and tags count here, lemmas do not
+    assert answer["question, every token"]["incorrect"] == pytest.approx((2 + 1 + 1) / 3)
+    assert answer["question, every token"]["correct"] == 1
+
+
+def test_tags_alone_by_both_rules_of_ties(tmp_path: Path) -> None:
+    rows = [
+        row(0, "Why is [0] with [1] ?", ("[2] .", "[0] [1] .", "[0] .", "No ."), right=(1, 0)),
+        row(1, "Why is [0] there ?", ("[0] .", "[0,1] .", "A .", "B ."), right=(1, 0)),
+        row(2, "Why ?", ("[0] .", "[1] .", "A .", "B ."), right=(0, 0)),
+        row(3, "Why is [0] there ?", ("[0] .", "A .", "B .", "C ."), right=(3, 0)),
+    ]
+    vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
+    lines = read_lines(tmp_path / "vcr", "val")
+    assert tags_alone(lines, "answer") == {"first of the best": 0.5, "among the best": 0.75}
+    # a rationale may share tags with the right answer, too
+    found = tags_alone(lines[:1], "rationale")
+    assert found == {"first of the best": 1.0, "among the best": 1.0}
+
+
+def test_zero_shot_rules() -> None:
+    similarities = np.array([[0.1, 0.3, 0.3, 0.2], [0.4, 0.1, 0.1, 0.1]])
+    assert choose(similarities).tolist() == [1, 0]
+    found = both_right(
+        np.array([1, 0, 2]), np.array([3, 3, 1]), np.array([1, 0, 3]), np.array([3, 0, 1])
+    )
+    assert found == pytest.approx({"Q->A": 2 / 3, "QA->R": 2 / 3, "Q->AR": 1 / 3})
+    with pytest.raises(InputError, match="row 1: a similarity is not a finite number"):
+        choose(np.array([[0.0, 1.0], [np.nan, 1.0]]))

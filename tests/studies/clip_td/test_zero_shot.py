@@ -1,0 +1,562 @@
+"""Answers without training, against plain restatements of the rules on a tiny CLIP and a tiny match head; refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import vcr_files
+from homes import STEPS, answers, put
+from PIL import Image
+from scipy.special import expit, softmax
+from test_clip_teacher import image
+from test_end_to_end import resnet
+from test_partitions import vqa
+from test_pretrain import store
+from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
+
+import groundling.prediction.matching
+from groundling.cli import main
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
+from groundling.data.clusters import kmeans_1d
+from groundling.data.regions.paired import RegionSamples
+from groundling.data.regions.store import RegionStore
+from groundling.data.samples import TextSamples
+from groundling.models.saved_heads import HEADS, load_head
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.prediction.matching import same_for_same
+from groundling.settings.fields import configured
+from groundling.studies.clip_td.commands import VcrConfig, ZeroShotConfig
+from groundling.studies.clip_td.vcr import vcr
+from groundling.studies.clip_td.zero_shot import asked, classify, zero_shot
+from groundling.studies.knowledge.commands import WinogroundConfig
+from groundling.studies.knowledge.winoground import winoground
+from groundling.tasks.vcr import items, q_to_ar, render
+from groundling.vision_language.loading import load_student
+
+CLAIMS = ("a dog", "two cats", "a park", "snow", "a girl 's hat", "old horse", "river", "it", "man")
+LABELS = ("entailment", "neutral", "contradiction")
+ASKED = ["yes", "red", "no", "yes", "red", "no"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP, and VCR, SNLI-VE and VQA with images for it."""
+    folder = tmp_path_factory.mktemp("zero-shot")
+    square = {"height": 16, "width": 16}
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
+    processor.save_pretrained(homes.teacher(folder / "clip"))
+    vcr_files.folder(folder / "vcr", val=14)
+    rows = json_lines(folder / "vcr/val.jsonl")
+    for number, row in enumerate(rows):
+        row["question"] = ["Why", "?"]
+        row["answer_choices"] = [[word] for word in np.roll(["dog", "cat", "hat", "."], number)]
+        row["rationale_choices"] = [[word] for word in np.roll(["he", "on", "it", "is"], number)]
+    vcr_files.write(folder / "vcr/val.jsonl", rows)
+    for split, count in (("train", 9), ("dev", 9), ("test", 8)):
+        claims = [claim(number, split) for number in range(count)]
+        vcr_files.write(folder / f"snli_ve/snli_ve_{split}.jsonl", claims)
+    vqa(folder / "vqa", ASKED)
+    for number in range(3):
+        image(folder / f"images/movie/{number}.png", (16, 16), number)
+        image(folder / f"images/{number}.png", (16, 16), number + 3)
+    for number in range(len(ASKED)):
+        image(folder / f"images/COCO_val2014_{number:012d}.png", (16, 16), number + 6)
+    return folder
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def claim(number: int, split: str) -> dict[str, Any]:
+    return {
+        "pairID": f"{split}-{number}",
+        "Flikr30kID": f"{number % 3}.jpg",
+        "sentence2": CLAIMS[number],
+        "gold_label": LABELS[number % 3],
+    }
+
+
+def settings(place: Path, task: str, **changes: Any) -> ZeroShotConfig:
+    folder = place / task.partition("/")[0].replace("-", "_")
+    given = {"model": str(place / "clip"), "images": str(place / "images")}
+    return ZeroShotConfig(**{**given, "task": task, "data": str(folder), "cpu": True, **changes})
+
+
+def refusal(config: ZeroShotConfig, out: Path) -> str:
+    with pytest.raises(InputError) as told:
+        zero_shot(config, out)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def outputs(out: Path, split: str) -> np.ndarray:
+    return np.array([row["outputs"] for row in answers(out / f"seed-0/predictions_{split}.jsonl")])
+
+
+def chosen(out: Path, split: str) -> list[int]:
+    return [int(row["prediction"]) for row in answers(out / f"seed-0/predictions_{split}.jsonl")]
+
+
+@lru_cache
+def clip(folder: Path) -> tuple[Any, Any, Any]:
+    """A model, its tokenizer and its image processor, as transformers loads them."""
+    parts = (AutoModel, AutoTokenizer, CLIPImageProcessorPil)
+    model, tokenizer, processor = [part.from_pretrained(folder) for part in parts]
+    return model.eval(), tokenizer, processor
+
+
+def similarity(place: Path, images: list[str], texts: list[str]) -> np.ndarray:
+    """(images, texts): the logits of transformers' own CLIP."""
+    model, tokenizer, processor = clip(place / "clip")
+    pictures = [Image.open(place / f"images/{name}.png") for name in images]
+    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
+    found = []
+    with torch.no_grad():
+        seen = F.normalize(
+            model.visual_projection(model.vision_model(pixels).pooler_output), dim=-1
+        )
+        for text in texts:
+            ids = torch.tensor([tokenizer(text)["input_ids"]])
+            state = model.text_model(input_ids=ids).last_hidden_state[0, -1]
+            found.append(seen @ F.normalize(model.text_projection(state), dim=-1))
+    return (model.logit_scale.exp() * torch.stack(found, 1)).detach().numpy()
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_both_protocols() -> None:
+    tags = (((0, 1, 0),), ((2, 3, 1),))
+    one = Example("e", "why ?", choices=("a b", "c"), images=("i",), label=1, choice_tags=tags)
+    one = replace(one, tags=((0, 3, 2),), breaks=(2,))
+    first, second = asked(one, "iqa")
+    assert [row.id for row in (first, second)] == ["e/0", "e/1"]
+    assert (second.text, second.pair, second.choice_tags) == ("why ?", "c", tags[1:])
+    first, second = asked(one, "ia")
+    assert (first.text, first.pair, first.tags) == ("a b", None, tags[0])
+    assert (second.tags, second.choice_tags, second.breaks) == (tags[1], (), ())
+    assert first.images == ("i",)
+    assert first.label is None
+
+
+def test_texts_read_alike_score_alike() -> None:
+    scores = np.array([[1.0, 1.1, 3.0], [4.0, 5.0, 6.0]])
+    read = [[b"a", b"a", b"b"], [b"a", b"b", b"c"]]
+    assert same_for_same(scores, read).tolist() == [[1, 1, 3], [4, 5, 6]]
+
+
+def test_the_highest_cluster_is_entailment_whatever_the_order_of_classes() -> None:
+    values = np.array([9.0, 1.0, 5.0, 1.5, 9.5, 5.5])
+    for labels in (LABELS, LABELS[::-1], ("neutral", "entailment", "contradiction")):
+        best = classify(values, kmeans_1d(values, 3), labels).argmax(1)
+        told = [labels[number] for number in best]
+        assert told == [*LABELS[:1], LABELS[2], LABELS[1], LABELS[2], LABELS[0], LABELS[1]]
+
+
+# -- a CLIP ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["iqa", "ia"])
+def test_vcr_by_hand(place: Path, tmp_path: Path, protocol: str) -> None:
+    flags = ["--model", str(place / "clip"), "--images", str(place / "images"), "--cpu"]
+    flags += ["--task", "vcr", "--data", str(place / "vcr"), "--protocol", protocol]
+    assert main(["zero-shot", *flags, "--out", str(tmp_path / "out")]) == 0
+    expected = []
+    asked_items = items(place / "vcr", "val")
+    for part in ("answers", "rationales"):
+        for item in asked_items:
+            before = list(item.question)
+            if part == "rationales":
+                before += item.answers[item.answer or 0]
+            texts = []
+            for choice in item.__dict__[part]:
+                texts.append(render(before + choice if protocol == "iqa" else choice, ())[0])
+            expected.append(similarity(place, [item.image], texts)[0])
+    assert outputs(tmp_path / "out", "val") == pytest.approx(np.array(expected), abs=2e-3)
+    best = np.argmax(expected, 1)
+    assert chosen(tmp_path / "out", "val") == best.tolist()
+    by_id = {item.id: int(one) for item, one in zip(asked_items, best, strict=False)}
+    reasons = {item.id: int(one) for item, one in zip(asked_items, best[14:], strict=True)}
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert q_to_ar(by_id, reasons, asked_items).items() <= result["scores"]["val"].items()
+    assert result["protocol"] == protocol
+    assert not (tmp_path / "out/teacher").exists()
+
+
+def test_answers_and_rationales_are_runs_that_others_read(place: Path, tmp_path: Path) -> None:
+    for part in ("answer", "rationale"):
+        zero_shot(settings(place, f"vcr/{part}"), tmp_path / part)
+    both = zero_shot(settings(place, "vcr"), tmp_path / "both")
+    data = str(place / "vcr")
+    joint = vcr(
+        VcrConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), data), tmp_path / "j"
+    )
+    assert joint["median"].items() <= both["scores"]["val"].items()
+    assert (
+        vcr(VcrConfig(data=data, both=str(tmp_path / "both")), tmp_path / "k")["scores"]
+        == joint["scores"]
+    )
+    runs = [f"a={tmp_path / 'answer'}", f"b={tmp_path / 'answer'}"]
+    assert main(["verdict", "--runs", *runs, "--out", str(tmp_path / "verdict")]) == 0
+    (tmp_path / "again").symlink_to(tmp_path / "answer")
+    told = [str(tmp_path / "answer"), str(tmp_path / "again"), "--task", "vcr/answer"]
+    assert main(["ensemble", *told, "--data", data, "--out", str(tmp_path / "e")]) == 0
+
+
+@pytest.mark.parametrize("fit", ["split", "train"])
+def test_snli_ve_by_hand(place: Path, tmp_path: Path, fit: Any) -> None:
+    result = zero_shot(settings(place, "snli-ve", fit=fit), tmp_path)
+    of_split = {}
+    for split, count in (("train", 9), ("dev", 9), ("test", 8)):
+        names = [str(number % 3) for number in range(count)]
+        of_split[split] = similarity(place, names, list(CLAIMS[:count])).diagonal()
+    for split in ("dev", "test"):
+        fitted = of_split["train" if fit == "train" else split]
+        low, middle, high = kmeans_1d(fitted, 3).centres
+        gaps = np.abs(of_split[split][:, None] - np.array([high, middle, low]))
+        assert chosen(tmp_path, split) == gaps.argmin(1).tolist()
+        right = gaps.argmin(1) == np.arange(len(gaps)) % 3
+        assert result["scores"][split]["accuracy"] == right.mean()
+        assert result["centroids"][split] == pytest.approx(
+            {"contradiction": low, "neutral": middle, "entailment": high}, abs=1e-3
+        )
+    assert ("transductive" in result["clusters"]) == (fit == "split")
+
+
+@pytest.mark.parametrize("prompt", ["{question} {answer}", "{answer}", "{answer} ? {question}"])
+def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
+    result = zero_shot(settings(place, "vqa", prompt=prompt, split="val"), tmp_path)
+    words = ["yes", "no", "red"]
+    expected = []
+    for number in range(len(ASKED)):
+        question = f"is it {number} ?"
+        texts = [prompt.replace("{question}", question).replace("{answer}", word) for word in words]
+        expected.append(similarity(place, [f"COCO_val2014_{number:012d}"], texts)[0])
+    best = np.argmax(expected, 1)
+    assert chosen(tmp_path, "val") == best.tolist()
+    right = [words[place] == answer for place, answer in zip(best, ASKED, strict=True)]
+    assert result["scores"]["val"]["official"] == np.mean(right)
+    for row, scores in zip(
+        answers(tmp_path / "seed-0/predictions_val.jsonl"), expected, strict=True
+    ):
+        shares = dict(row["likely"])
+        assert [shares[n] for n in range(3)] == pytest.approx(softmax(scores), abs=1e-4)
+
+
+def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
+    read: list[int] = []
+    embedded = groundling.prediction.matching.Towers.embedded
+
+    def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
+        read.append(len(rows))
+        return embedded(self, rows, batch)
+
+    monkeypatch.setattr(groundling.prediction.matching.Towers, "embedded", counted)
+    zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
+    assert read == [3]
+    config = settings(place, "vqa", split="val", most_questions=2)
+    result = zero_shot(config, tmp_path / "asked")
+    assert read[1:] == [3, 3]
+    assert [
+        row["official"] for row in answers(tmp_path / "asked/seed-0/predictions_val.jsonl")
+    ] == ["0", "5"]
+    assert "official" not in result["scores"]["val"]
+    assert result["notes"] == ["val: 2 of 6 examples, evenly spaced"]
+
+
+def test_features_stay_in_a_cache(place: Path, tmp_path: Path, monkeypatch) -> None:
+    config = settings(place, "vcr/answer", teacher_cache=str(tmp_path / "cache"))
+    first = zero_shot(config, tmp_path / "first")
+    monkeypatch.setattr(groundling.prediction.matching.ClipTeacher, "features", homes.never)
+    assert zero_shot(config, tmp_path / "second")["scores"] == first["scores"]
+    assert zero_shot(config, tmp_path / "first") == first
+
+
+def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = json_lines(place / "vcr/val.jsonl")[:4]
+    few = vcr_files.write(tmp_path / "few/val.jsonl", rows).parent
+    rows[1]["question"] = ["dog"] * 60
+    rows[2]["question"] = ["dog"] * 60
+    vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
+    config = settings(place, "vcr/answer", data=str(tmp_path / "vcr"))
+    result = zero_shot(config, tmp_path / "out")
+    assert result["cut_alike"] == {"val": 2}
+    assert result["dropped_pieces"] > 0
+    assert chosen(tmp_path / "out", "val")[1:3] == [0, 0]
+    assert len(np.unique(outputs(tmp_path / "out", "val")[1])) == 1
+    assert "of 2 of 4 examples all choices were cut to the same text" in capsys.readouterr().err
+    whole = zero_shot(replace(config, protocol="ia", also=(f"few={few}",)), tmp_path / "alone")
+    assert whole["cut_alike"] == {"val": 0, "few": 0}
+    assert (whole["dropped_pieces"], whole["notes"]) == (0, [])
+    assert chosen(tmp_path / "alone", "few") == chosen(tmp_path / "alone", "val")
+    asked_long = shutil.copytree(place / "vqa", tmp_path / "vqa")
+    for path in asked_long.glob("*val2014_questions.json"):
+        content = json.loads(path.read_text())
+        content["questions"][3]["question"] = "dog " * 60
+        put(path, json.dumps(content))
+    result = zero_shot(settings(place, "vqa", data=str(asked_long), split="val"), tmp_path / "long")
+    assert result["cut_alike"] == {"val": 1}
+    assert chosen(tmp_path / "long", "val")[3] == 0
+
+
+def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
+    def told(task: str, **changes: Any) -> str:
+        return refusal(settings(place, task, **changes), tmp_path / "out")
+
+    assert "zero-shot with a CLIP needs --images" in told("vcr/answer", images="")
+    assert "no rule makes answers to glue/rte" in told("glue/rte", data=str(place))
+    assert "snli-ve does not read --protocol, only tasks of choices do" in told(
+        "snli-ve", protocol="ia"
+    )
+    assert "does not read --fit, only tasks of classes" in told("vqa", fit="train")
+    assert "does not read --prompt, only tasks of answers" in told("vcr", prompt="{answer}")
+    assert "expected {answer} in it" in told("vqa", prompt="what ?")
+    assert "CLIP-like image side" in told("vcr", model=str(homes.student(tmp_path / "bert")))
+    assert "3 images are missing, the first is 'movie/0'" in told("vcr", images=str(place / "clip"))
+    assert not (tmp_path / "out/result.json").exists()
+
+
+def test_too_few_similarities_for_three_classes(place: Path, tmp_path: Path) -> None:
+    rows = [claim(number, "dev") | {"sentence2": "a dog"} for number in range(5)]
+    for number, row in enumerate(rows):
+        row["Flikr30kID"] = f"{number % 2}.jpg"
+    vcr_files.write(tmp_path / "snli_ve/snli_ve_dev.jsonl", rows)
+    told = refusal(settings(place, "snli-ve", data=str(tmp_path / "snli_ve")), tmp_path / "out")
+    assert told == "zero-shot, dev: k-means: 2 different values cannot make 3 clusters"
+
+
+# -- a match head ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seen(place: Path) -> Path:
+    """UNITER, pre-trained for a few steps, and stores of the regions of VCR's and SNLI-VE's images."""
+    names = [f"movie/{number}" for number in range(3)] + [str(number) for number in range(3)]
+    regions = store(place / "regions", names, objects=5)
+    captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
+    config = configured(
+        PretrainConfig,
+        model="uniter",
+        student=str(homes.student(place / "bert")),
+        regions=(str(regions),),
+        captions=str(put(place / "captions.tsv", captions)),
+    )
+    pretrain(config, replace(STEPS, steps=4, batch=2), place / "uniter")
+    return place / "uniter/model"
+
+
+def heads(model: Path, regions: Path, examples: list[Example]) -> np.ndarray:
+    """Log-odds of a match, row by row."""
+    student = load_student(model).eval()
+    head = SentenceImage(student.sizes).eval()
+    assert load_head(model, head, "sentence_image")
+    text, _ = student.inputs(128)
+    samples = RegionSamples(TextSamples(examples, text), RegionStore(regions))
+    odds = []
+    for number in range(len(examples)):
+        batch = collate(samples.get([number], ()))
+        with torch.no_grad():
+            apart, together = head.read(student(batch), batch)[0].tolist()
+        odds.append(together - apart)
+    return np.array(odds)
+
+
+def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
+    given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
+    for protocol in ("iqa", "ia"):
+        out = tmp_path / protocol
+        result = zero_shot(settings(place, "vcr/answer", protocol=protocol, **given), out)
+        rows = []
+        for item in items(place / "vcr", "val"):
+            for answer in item.answers:
+                text = render(answer, item.objects)[0]
+                one = Example(f"{len(rows)}", text, images=(item.image,))
+                question = render(item.question, item.objects)[0]
+                rows.append(one if protocol == "ia" else replace(one, text=question, pair=text))
+        expected = heads(seen, place / "regions", rows).reshape(-1, 4)
+        assert outputs(out, "val") == pytest.approx(expected, abs=1e-4)
+        assert result["measure"] == "log-odds of a match"
+    zero_shot(settings(place, "snli-ve", split="dev", **given), tmp_path / "claims")
+    claims = [Example(f"{n}", CLAIMS[n], images=(str(n % 3),)) for n in range(9)]
+    shares = expit(heads(seen, place / "regions", claims))
+    assert chosen(tmp_path / "claims", "dev") == (2 - kmeans_1d(shares, 3).labels).tolist()
+
+
+def test_splits_may_have_region_stores_of_their_own(
+    place: Path, seen: Path, tmp_path: Path
+) -> None:
+    given = {"model": str(seen), "images": "", "also": (f"again={place / 'vcr'}",)}
+    whole = str(place / "regions")
+    zero_shot(settings(place, "vcr/answer", regions=(whole,), **given), tmp_path / "one")
+    other = str(store(tmp_path / "other", [f"movie/{n}" for n in (2, 1, 0)], objects=5))
+    named = (f"val={whole}", f"again={other}")
+    zero_shot(settings(place, "vcr/answer", regions=named, **given), tmp_path / "two")
+    assert (outputs(tmp_path / "one", "val") == outputs(tmp_path / "two", "val")).all()
+    assert not np.allclose(outputs(tmp_path / "one", "again"), outputs(tmp_path / "two", "again"))
+    for regions, message in (
+        ((f"dev={whole}",), "no split of vcr/answer is called 'dev'; there are: train, val, again"),
+        ((f"val={whole}",), "no store for the split of vcr/answer 'again'; add again=STORE"),
+    ):
+        out = tmp_path / "refused"
+        assert message in refusal(settings(place, "vcr/answer", regions=regions, **given), out)
+        assert not out.exists()
+
+
+def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
+    regions = store(tmp_path / "regions", [str(number) for number in range(3)])
+    captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
+    config = configured(
+        PretrainConfig,
+        model="vlbert",
+        related=True,
+        student=str(homes.student(tmp_path / "bert")),
+        regions=(str(regions),),
+        images=str(place / "images"),
+        backbone=str(resnet(tmp_path / "resnet")),
+        side=32,
+        captions=str(put(tmp_path / "captions.tsv", captions)),
+    )
+    pretrain(config, replace(STEPS, steps=1, batch=2), tmp_path / "vlbert")
+    given = {"model": str(tmp_path / "vlbert/model"), "regions": (str(regions),), "split": "dev"}
+    result = zero_shot(settings(place, "snli-ve", **given), tmp_path / "out")
+    assert set(result["scores"]["dev"]) >= {"accuracy"}
+    shares = sorted(result["centroids"]["dev"].values())
+    assert 0 < shares[0] < shares[2] < 1
+    told = refusal(settings(place, "snli-ve", **given, images=""), tmp_path / "blind")
+    assert "this model reads pixels; pass --images FOLDER" in told
+
+
+def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path) -> None:
+    def told(task: str, **changes: Any) -> str:
+        given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
+        return refusal(settings(place, task, **{**given, **changes}), tmp_path / "out")
+
+    assert "vqa has 3 answers, and a match head would read the image once for each" in told("vqa")
+    assert "pass --regions STORE" in told("vcr", regions=(), images=str(place / "images"))
+    assert "reads no regions" in told("vcr", model=str(place / "bert"))
+    assert "leave out --images" in told("vcr", images=str(place / "images"))
+    assert "--teacher-cache is for" in told("vcr", teacher_cache=str(tmp_path))
+    headless = shutil.copytree(seen, tmp_path / "headless")
+    (headless / HEADS).unlink()
+    assert "holds no match head (sentence_image); `groundling pretrain` leaves one" in told(
+        "vcr", model=str(headless)
+    )
+    few = store(tmp_path / "few", ["movie/0"])
+    assert "movie/1" in told("vcr", regions=(str(few),))
+
+
+# -- Winoground --------------------------------------------------------------------------------------------------------
+
+
+def winoground_files(folder: Path, place: Path) -> Path:
+    """Three examples over the images 0 to 2, in a folder as it is published."""
+    rows = []
+    for number in range(3):
+        row = {"id": number, "image_0": str(number), "image_1": str((number + 1) % 3)}
+        row |= {"caption_0": f"a {CLAIMS[number]}", "caption_1": f"{CLAIMS[number]} a"}
+        rows.append(row | {"collapsed_tag": ("Object", "Relation")[number % 2]})
+    vcr_files.write(folder / "examples.jsonl", rows)
+    shutil.copytree(place / "images", folder / "images")
+    return folder
+
+
+def by_rule(scores: np.ndarray) -> dict[str, list[bool]]:
+    """Scores (N, image, caption) as the paper's equations have it."""
+    text = [s[0, 0] > s[0, 1] and s[1, 1] > s[1, 0] for s in scores]
+    image = [s[0, 0] > s[1, 0] and s[1, 1] > s[0, 1] for s in scores]
+    return {
+        "text": text,
+        "image": image,
+        "group": [a and b for a, b in zip(text, image, strict=True)],
+    }
+
+
+def test_winoground_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
+    data = winoground_files(tmp_path / "winoground", place)
+    flags = ["winoground", "--data", str(data), "--cpu"]
+    rows = json_lines(data / "examples.jsonl")
+    of_clip = []
+    of_head = []
+    for row in rows:
+        images = [row["image_0"], row["image_1"]]
+        texts = [row["caption_0"], row["caption_1"]]
+        of_clip.append(similarity(place, images, texts))
+        asked_of_head = [Example(f"{i}{t}", t, images=(i,)) for i in images for t in texts]
+        of_head.append(heads(seen, place / "regions", asked_of_head).reshape(2, 2))
+    single = ["--model", str(seen), "--regions", str(place / "regions")]
+    for name, given, expected in (
+        ("clip", ["--model", str(place / "clip")], of_clip),
+        ("head", single, of_head),
+    ):
+        assert main([*flags, *given, "--out", str(tmp_path / name)]) == 0
+        found = json_lines(tmp_path / name / "items.jsonl")
+        scores = np.array([line["scores"] for line in found]).reshape(3, 2, 2)
+        assert scores == pytest.approx(np.array(expected), abs=2e-3)
+        right = by_rule(np.array(expected))
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        for rule, values in right.items():
+            assert [line[rule] for line in found] == values
+            assert result["scores"]["all"][rule] == pytest.approx(np.mean(values))
+        assert result["scores"]["Object"]["items"] == 2
+        assert result["chance"] == pytest.approx({"text": 0.25, "image": 0.25, "group": 1 / 6})
+        assert not (tmp_path / name / "features").exists()
+
+
+def test_winoground_beside_another_model(place: Path, seen: Path, tmp_path: Path, capsys) -> None:
+    data = winoground_files(tmp_path / "winoground", place)
+    alone = winoground(
+        WinogroundConfig(model=str(place / "clip"), data=str(data), cpu=True), tmp_path / "alone"
+    )
+    config = WinogroundConfig(
+        model=str(seen),
+        data=str(data),
+        other=str(place / "clip"),
+        regions=(str(place / "regions"),),
+        cpu=True,
+    )
+    result = winoground(config, tmp_path / "both")
+    assert (result["measure"], result["other"]["measure"]) == (
+        "log-odds of a match",
+        alone["measure"],
+    )
+    for rule in ("text", "image", "group"):
+        assert result["other"]["scores"]["all"][rule] == alone["scores"]["all"][rule]
+        gap = alone["scores"]["all"][rule] - result["scores"]["all"][rule]
+        assert result["difference"]["all"][rule] == pytest.approx(gap)
+    beside = [line["other"]["scores"] for line in json_lines(tmp_path / "both/items.jsonl")]
+    assert beside == [line["scores"] for line in json_lines(tmp_path / "alone/items.jsonl")]
+    assert "all: other - model" in capsys.readouterr().out
+
+
+def test_captions_cut_alike_tie(place: Path, tmp_path: Path) -> None:
+    data = winoground_files(tmp_path / "winoground", place)
+    rows = json_lines(data / "examples.jsonl")
+    for row in rows:
+        row["caption_0"] = "dog " * 60
+        row["caption_1"] = "dog " * 59
+    vcr_files.write(data / "examples.jsonl", rows)
+    config = WinogroundConfig(
+        model=str(place / "clip"), data=str(data / "examples.jsonl"), cpu=True
+    )
+    result = winoground(config, tmp_path / "out")
+    assert result["cut_captions"] == 6
+    assert result["scores"]["all"]["text"] == 0
+    shutil.rmtree(data / "images")
+    with pytest.raises(InputError, match="no such image folder"):
+        winoground(config, tmp_path / "without")

@@ -1,0 +1,711 @@
+"""Settings that a plan calls the same are what the authors' own files come to, in these files' units.
+
+Below stand raw facts of each file, as it states them: a GPU's share of a batch, a rate per sample, texts without their
+special pieces. What a run's settings must be is worked out from them, never copied from a sweep.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.paper import spelt
+from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.steps import Step, steps_of
+
+SWEEPS = Path(__file__).parents[3] / "sweeps"
+Settings = dict[str, Any]
+
+
+def facts(table: str) -> dict[str, dict[str, str]]:
+    """A table's rows by their first cell, as texts by column; `-` is a key that the file does not have."""
+    heading, *rows = (line.split() for line in table.strip().splitlines())
+    cells = {name: dict(zip(heading[1:], row, strict=True)) for name, *row in rows}
+    return {
+        name: {key: value for key, value in row.items() if value != "-"}
+        for name, row in cells.items()
+    }
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(one) for one in text.split(","))
+
+
+# -- ChenRocks/UNITER, config/*.json -----------------------------------------------------------------------------------
+
+UNITER = facts("""
+file                        num_train_steps warmup_steps learning_rate train_batch_size gradient_accumulation_steps lr_mul max_txt_len grad_norm weight_decay betas    optim
+train-vqa-base-4gpu         6000            600          8e-05         5120             5                           10.0   60          2.0       0.01         0.9,0.98 adamw
+train-vqa-large-8gpu        5000            500          5e-05         3072             4                           10.0   60          2.0       0.01         0.9,0.98 adamw
+train-vcr-base-4gpu         8000            800          6e-05         4000             5                           1.0    220         2.0       0.01         0.9,0.98 adamw
+train-vcr-large-4gpu        8000            800          6e-05         4000             5                           1.0    220         2.0       0.01         0.9,0.98 adamw
+train-ve-base-2gpu          4000            400          8e-05         4096             4                           -      60          2.0       0.01         0.9,0.98 adamw
+train-ve-large-4gpu         4000            400          3e-05         4096             2                           -      60          2.0       0.01         0.9,0.98 adamw
+train-nlvr2-base-1gpu       8000            800          3e-05         10240            1                           -      60          2.0       0.01         0.9,0.98 adamw
+train-nlvr2-large-2gpu      5000            500          2e-05         5120             2                           -      60          2.0       0.01         0.9,0.98 adamw
+train-refcoco+-base-1gpu    10000           1000         6e-5          128              1                           1.0    60          2.0       0.01         0.9,0.98 adamw
+pretrain-alldata-base-8gpu  200000          10000        5e-05         10240            6                           -      60          5.0       0.01         0.9,0.98 adamw
+pretrain-alldata-large-16gpu 500000         10000        5e-05         6144             4                           -      60          5.0       0.01         0.9,0.98 adamw
+pretrain-indomain-base-8gpu 200000          10000        5e-05         10240            2                           -      60          5.0       0.01         0.9,0.98 adamw
+pretrain-vcr-base-4gpu      45000           4500         3e-05         6144             4                           -      220         -1        0.01         0.9,0.98 adamw
+pretrain-vcr-large-4gpu     45000           4500         3e-05         6144             4                           -      220         -1        0.01         0.9,0.98 adamw
+""")  # noqa: E501
+MIXES = {
+    # file: collection, and how often each of its tasks itm, mlm, mrfr, mrckl (of VCR all but the first) is drawn
+    "pretrain-alldata-base-8gpu": {
+        **{"coco": (6, 8, 4, 4), "vg": (9, 12, 6, 6), "cc": (9, 12, 6, 6), "sbu": (6, 8, 4, 4)}
+    },
+    "pretrain-alldata-large-16gpu": {
+        **{"coco": (6, 8, 4, 4), "vg": (9, 12, 6, 6), "cc": (9, 12, 6, 6), "sbu": (6, 8, 4, 4)}
+    },
+    "pretrain-indomain-base-8gpu": {"coco": (2, 2, 1, 1), "vg": (2, 2, 1, 1)},
+    "pretrain-vcr-base-4gpu": {"vcr": (2, 1, 1)},
+    "pretrain-vcr-large-4gpu": {"vcr": (10, 1, 1)},
+}
+COLLECTIONS = {"coco": "COCO", "vg": "Visual Genome", "cc": "Conceptual Captions", "sbu": "SBU"}
+MRM_PROB = 0.15
+"""In every pretrain-*.json."""
+COCO_DBS = ("/txt/pretrain_coco_train.db/", "/txt/pretrain_coco_restval.db/")
+VCR_IMAGES = "/img/vcr_gt_train/;/img/vcr_train/"
+"""Of train-vcr-*.json and pretrain-vcr-*.json, train_img_dbs and train_datasets."""
+REFCOCO_IMAGES = {"train_img_db": "/img/re/re_coco_gt", "val_img_db": "/img/re/re_coco_det/"}
+REFCOCO_TRUTH = {"img_db": "/img/re_coco_gt"}
+"""Of scripts/eval_refcoco+.sh, its first command."""
+ADAMW_EPS = 1e-6
+"""optim/adamw.py, the default, which every train_*.py and pretrain*.py leaves as it is."""
+SCHEDULE = "warmup_linear"
+"""What get_lr_sched of optim/sched.py calls."""
+LENGTH_OF = "len(input_ids)"
+"""What id2len holds (prepro.py) and max_txt_len is compared with; [CLS] and [SEP] are added later (data/data.py)."""
+VCR_TARGET = "qa_target"
+"""Which answer and rationale data/pretrain_vcr.py puts behind a question."""
+
+# -- zhegan27/VILLA, config/*.json -------------------------------------------------------------------------------------
+
+VILLA = facts("""
+file                        num_train_steps warmup_steps learning_rate train_batch_size gradient_accumulation_steps lr_mul max_txt_len grad_norm weight_decay betas    optim adv_modality adv_lr_txt adv_lr_img adv_steps norm_type adv_kl_weight
+train-vqa-base-4gpu-adv     6000            600          8e-05         5120             5                           10.0   60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
+train-vqa-large-8gpu-adv    5000            500          5e-05         3072             4                           10.0   60          2.0       0.01         0.9,0.98 adamw text         2e-3       2e-3       3         l2        1.0
+train-vcr-base-4gpu-adv     8000            800          6e-05         4000             5                           1.0    220         2.0       0.01         0.9,0.98 adamw image,text   0.01       0.01       3         l2        1.5
+train-vcr-large-4gpu-adv    10000           1000         6e-05         2000             10                          1.0    220         2.0       0.01         0.9,0.98 adamw image,text   0.1        0.1        3         l2        1.0
+train-ve-base-2gpu-adv      4000            400          8e-05         4096             4                           -      60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
+train-ve-large-4gpu-adv     4000            400          3e-05         4096             2                           -      60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
+train-nlvr2-base-1gpu-adv   8000            800          3e-05         10240            1                           -      60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
+train-nlvr2-large-2gpu-adv  5000            500          2e-05         5120             2                           -      60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
+""")  # noqa: E501
+KL = {
+    # what the divergence over elements (N, classes) becomes: train_*_adv.py
+    "train_vqa_adv.py": "mean() * targets.size(1)",
+    "train_ve_adv.py": "mean() * targets.size(1)",
+    "train_nlvr2_adv.py": "sum(1).mean()",
+    "train_vcr_adv.py": "mean()",
+}
+
+# -- jackroos/VL-BERT, cfgs/*.yaml -------------------------------------------------------------------------------------
+
+VLBERT = facts("""
+file                                            BATCH_IMAGES GRAD_ACCUMULATE_STEPS END_EPOCH OPTIMIZER LR      WD     CLIP_GRAD_NORM WARMUP_STEPS LR_SCHEDULE LR_STEP LR_FACTOR MOMENTUM SCALES
+pretrain/base_e2e_16x16G_fp16                   8,8          -                     10        AdamW     1.0e-7  0.0001 10             16000        triangle    -       -         -        600,1000
+pretrain/base_prec_4x16G_fp32                   32,32        -                     10        AdamW     1.0e-7  0.0001 10             16000        triangle    -       -         -        600,1000
+pretrain/base_prec_withouttextonly_4x16G_fp32   64           -                     10        AdamW     1.0e-7  0.0001 10             8000         triangle    -       -         -        600,1000
+pretrain/large_e2e_16x16G_fp16                  4,4          2                     10        AdamW     1.0e-7  0.0001 10             16000        triangle    -       -         -        600,1000
+pretrain/large_prec_4x16G_fp16                  32,32        -                     10        AdamW     1.0e-7  0.0001 10             16000        triangle    -       -         -        600,1000
+vcr/base_q2a_4x16G_fp32                         4            4                     20        SGD       7.0e-5  0.0001 10             1000         -           14,18   0.1       0.9      600,1200
+vcr/base_qa2r_4x16G_fp32                        4            4                     20        SGD       7.0e-5  0.0001 10             1000         -           14,18   0.1       0.9      600,1200
+vcr/large_q2a_4x16G_fp16                        4            4                     20        SGD       7.0e-5  0.0001 10             1000         -           14,18   0.1       0.9      600,1200
+vcr/large_qa2r_4x16G_fp16                       4            4                     20        SGD       7.0e-5  0.0001 10             1000         -           14,18   0.1       0.9      600,1200
+vqa/base_4x16G_fp32                             64           -                     5         AdamW     6.25e-7 0.0001 1.0            500          triangle    -       -         -        600,1000
+vqa/large_4x16G_fp32                            16           4                     5         AdamW     6.25e-7 0.0001 1.0            500          triangle    -       -         -        600,1000
+refcoco/base_gt_boxes_4x16G                     4            2                     20        AdamW     8.00e-7 0.0001 1.0            3750         triangle    -       -         -        600,1000
+refcoco/base_detected_regions_4x16G             4            2                     20        AdamW     8.00e-7 0.0001 1.0            3750         triangle    -       -         -        600,1000
+refcoco/large_gt_boxes_4x16G                    2            4                     20        AdamW     8.00e-7 0.0001 1.0            3750         triangle    -       -         -        600,1000
+refcoco/large_detected_regions_4x16G            2            4                     20        AdamW     8.00e-7 0.0001 1.0            3750         triangle    -       -         -        600,1000
+""")  # noqa: E501
+VLBERT_CODE = {
+    # {pretrain,vqa,refcoco,vcr}/function/train.py: AdamW of one group of parameters, all decayed alike
+    **{"betas": (0.9, 0.999), "eps": 1e-6, "groups": 1},
+    # function/config.py: what a yaml without LR_SCHEDULE has
+    "LR_SCHEDULE": "step",
+}
+SEQ_LEN = {"pretrain/data": 64, "vcr/data/datasets/vcr.py": 64}
+"""Of pre-training text with special pieces and boxes together; of VCR question and answer without special pieces."""
+CORPORA = "./data/en_corpus/bc1g.doc+./data/en_corpus/wiki.doc"
+"""TRAIN_ANNOTATION_FILE of the pretrain files whose BATCH_IMAGES are two."""
+CORPUS = {"bc1g.doc": "BooksCorpus", "wiki.doc": "Wikipedia"}
+NETWORK = {
+    # of every cfgs/pretrain; of every cfgs/vcr
+    "pretrain": {"WITH_REL_LOSS": False, "WITH_MLM_LOSS": True, "WITH_MVRC_LOSS": True},
+    "vcr": {"ENABLE_CNN_REG_LOSS": True},
+}
+MVRC_LABEL = "cls_scores"
+"""What pretrain/data/datasets/conceptual_captions.py has regions predict: the detector's scores of all classes."""
+BOXES = {
+    "vqa": "10-100ada",
+    "refcoco gt_boxes": {"TRAIN_BOXES": "gt", "VAL_BOXES": "gt"},
+    "refcoco detected_regions": {"TRAIN_BOXES": "proposal+gt", "VAL_BOXES": "proposal"},
+}
+BOXES_CALLED = {
+    **{"gt": "annotated boxes", "proposal": "detected boxes"},
+    "proposal+gt": "annotated and detected boxes",
+}
+ABLATION = {
+    # the final version's Table 4: which tasks (a) to (c) pre-train on, and what is left of the epochs of fine-tuning
+    "a": ("words",),
+    "b": ("words", "regions"),
+    "c": ("words", "regions", "relation"),
+    "epochs": 0.5,
+}
+
+# VL-BERT's first version, in its own words and units.
+PAPER_PRETRAIN = {
+    **{"dataset": "Conceptual Captions", "pairs of a mini-batch": 256, "epochs": 10},
+    **{"RoIs at most": 100, "detector": "ResNet-101", "tasks": 3, "category label": "predicted"},
+    **{"words masked": 0.15, "base rate": 1e-4, "beta": (0.9, 0.999), "weight decay": 1e-4},
+    **{"warmed up over": 8000, "decay": "linear"},
+}
+"""Sections 3.3 and 4.1."""
+PAPER_VCR = {
+    **{"triplets": 256, "epochs": 20, "base rate": 2e-3, "momentum": 0.9, "weight decay": 1e-4},
+    **{"warmed up over": 1000, "decayed by": 0.1, "at epochs": (14, 18)},
+    **{"RoIs": "ground-truth annotations in the dataset", "masked RoI classification too": True},
+}
+"""Section 4.2.1: basic mini-batch gradient descent."""
+PAPER_VQA = {
+    **{"triplets": 256, "epochs": 20, "base rate": 1e-4, "beta": (0.9, 0.999)},
+    **{"weight decay": 1e-4, "warmed up over": 2000, "decay": "linear", "RoIs": "BUTD"},
+}
+"""Section 4.2.2."""
+PAPER_REFCOCO = {
+    **{"pairs": 256, "epochs": 20, "base rate": 2e-4, "beta": (0.9, 0.999)},
+    **{"weight decay": 1e-4, "warmed up over": 500, "decay": "linear"},
+    "tracks": {"annotated": "ground-truth RoIs", "detected": "detected boxes in MAttNet"},
+}
+"""Section 4.2.3."""
+
+# -- uclanlp/visualbert, visualbert/configs/*.json ---------------------------------------------------------------------
+
+VISUALBERT = facts("""
+file                  train_batch_size learning_rate num_train_epochs warmup_proportion max_seq_length masked_lm_prob image_feature_type image_feature_cap add_spatial_features add_all_features
+vqa/coco-pre-train    48               5e-5          10               0.1               128            0.15           vqa_fix_100        -                 -                    -
+vqa/pre-train         64               5e-5          10               0.1               128            -              -                  -                 -                    -
+vqa/fine-tune         64               2e-5          10               0.1               128            -              -                  -                 -                    -
+vcr/coco-pre-train    128              1e-4          10               0.1               128            0.15           r2c                -                 -                    -
+vcr/pre-train         32               5e-5          1                0.1879            128            -              -                  -                 -                    true
+vcr/fine-tune-qa      32               2e-5          8                0.1               128            -              -                  -                 -                    true
+vcr/fine-tune-qar     32               2e-5          12               0.1               128            -              -                  -                 -                    true
+nlvr2/coco-pre-train  64               5e-5          10               0.1               128            0.15           nlvr               144               -                    -
+nlvr2/pre-train       64               5e-5          10               0.1               128            -              -                  144               -                    -
+nlvr2/fine-tune       64               2e-5          10               0.1               128            -              -                  144               -                    -
+flickr/coco-pre-train 32               5e-5          10               0.1               128            0.15           flickr             -                 true                 -
+flickr/pre-train      32               5e-5          10               0.1               128            -              -                  -                 true                 -
+flickr/fine-tune      32               2e-5          5                0.1               128            -              -                  -                 true                 -
+""")  # noqa: E501
+BERT_ADAM = {
+    # pytorch_pretrained_bert/optimization.py and models/model_wrapper.py
+    **{"e": 1e-6, "max_grad_norm": 1.0, "clip_grad_norm_": "each parameter"},
+    **{"schedule": "warmup_linear", "weight_decay": 0.01},
+}
+MASKED_LM_PROB = 0.15
+"""What the data loaders have where a file of configs/ says nothing."""
+RESIZE = {"desired_width": 768, "desired_height": 384}
+"""resize_image of dataloaders/box_utils.py, which pads and does not mirror."""
+TWO_SENTENCE = True
+"""Of every coco-pre-train.json; an item of its COCO data set is a caption (dataloaders/coco_dataset.py)."""
+EXPAND_COCO = "train2014 and val2014"
+"""What expand_coco reads."""
+NULL_DETECTIONS = "skipped"
+"""Images of dataloaders/coco_dataset.py in which its detector found nothing."""
+CLASS_EMBS = True
+"""Default of VisualBERTDetector in models/model.py."""
+VCR_TEXTS = {"complete_shuffle": True, "pretraining_include_qa_and_qar": True, "texts": 8}
+NO_NEXT_SENTENCE = {"nlvr2/pre-train": False}
+PHRASES, CAPTIONS = 427_193, 148_915
+"""Phrases with boxes in Flickr30k Entities' training captions."""
+# What the paper's appendices say.
+VISUAL_PAPER = {
+    **{"initialised from": "BERT-base", "captions": "COCO, Karpathy's training split"},
+    **{"warm-up": 0.10, "longest": 128, "sentence-image prediction": True},
+    **{"task-specific": "masked language modeling with the image", "proposals": 144},
+    **{"proposals in App. C": 36, "VCR": "ResNet-50, fine-tuned along", "alignments used": True},
+    **{"VQA": "100 boxes of a ResNeXt-based Faster R-CNN"},
+    **{"NLVR2": "Detectron's Mask R-CNN on NLVR2", "nlvr": "Detectron's Mask R-CNN on COCO"},
+    **{"Flickr30k": "bottom-up attention's features of Flickr30k"},
+    **{"flickr": "bottom-up attention's features of COCO"},
+}
+
+
+# -- what these facts come to ------------------------------------------------------------------------------------------
+
+
+def gpus(file: str) -> int:
+    """Of the run that a file's name tells: `-4gpu`, or `_4x16G`."""
+    found = re.search(r"(\d+)(?:gpu|x16G)", file)
+    assert found
+    return int(found[1])
+
+
+def of_tokens(file: str, raw: dict[str, str]) -> Settings:
+    """A run of UNITER's or VILLA's code on one process."""
+    special = {"len(input_ids)": 2}[LENGTH_OF]
+    settings = {
+        "steps": int(raw["num_train_steps"]),
+        "warmup_steps": int(raw["warmup_steps"]),
+        "lr": float(raw["learning_rate"]),
+        "betas": numbers(raw["betas"]),
+        "epsilon": ADAMW_EPS,
+        "weight_decay": float(raw["weight_decay"]),
+        "clip": max(0.0, float(raw["grad_norm"])),
+        "optimizer": raw["optim"],
+        "schedule": {"warmup_linear": "linear"}[SCHEDULE],
+        "accumulate": int(raw["gradient_accumulation_steps"]) * gpus(file),
+    }
+    if "refcoco" in file:
+        settings["batch"] = int(raw["train_batch_size"])
+    elif "vcr" not in file:  # its count of a question is another one
+        settings["batch_tokens"] = int(raw["train_batch_size"])
+        settings["max_length"] = int(raw["max_txt_len"]) + special
+    if "lr_mul" in raw:
+        settings["head_lr"] = float(raw["lr_mul"])
+    if "vcr" in file:
+        both = {"_gt_": "annotated", "/vcr_train": "detected"}
+        kinds = [kind for part, kind in both.items() if part in VCR_IMAGES]
+        settings["regions"] = f"bottom-up attention's features of VCR's {' and '.join(kinds)} boxes"
+    return settings
+
+
+def uniter(step: Step) -> Settings:
+    size = "large" if "large" in step.name else "base"
+    if step.command == "pretrain":
+        kind = {"VCR": "vcr", "all data": "alldata", "in-domain": "indomain"}
+        (stem,) = [file for name, file in kind.items() if f"pretrain {name}" in step.name]
+        (file,) = [file for file in UNITER if file.startswith(f"pretrain-{stem}-{size}")]
+        settings = of_tokens(file, UNITER[file]) | of_mix(file)
+        if stem == "vcr":
+            return settings | {"task_answers": {"qa_target": "right"}[VCR_TARGET]}
+        splits = tuple(re.search(r"coco_(\w+)\.db", db)[1] for db in COCO_DBS)  # type: ignore[index]
+        return settings | {"mask_rate": MRM_PROB, "caption_splits": splits}
+    (file,) = [file for file in UNITER if file.startswith(f"train-{short(step.task)}-{size}")]
+    settings = of_tokens(file, UNITER[file])
+    if "refcoco" in file:
+        settings |= of_refcoco(step.task)
+    return settings
+
+
+def short(task: str) -> str:
+    """What the names of files call a task."""
+    return {"SNLI-VE": "ve"}.get(task, task.partition(" ")[0].lower())
+
+
+def of_mix(file: str) -> Settings:
+    """Shares of the tasks, and of the collections where there are several."""
+    by_collection = MIXES[file]
+    (mix,) = {tuple(one / reduce(math.gcd, mix) for one in mix) for mix in by_collection.values()}
+    if len(by_collection) == 1:
+        return {"step_mix": mix}
+    divisor = reduce(math.gcd, (sum(mix) for mix in by_collection.values()))
+    shares = [f"{COLLECTIONS[name]}={sum(each) // divisor}" for name, each in by_collection.items()]
+    return {"step_mix": mix, "captions": " ".join(shares)}
+
+
+def of_refcoco(task: str) -> Settings:
+    called = {"re_coco_gt": "annotated boxes", "re_coco_det": "detected boxes"}
+    scored = REFCOCO_TRUTH["img_db"] if "annotated" in task else REFCOCO_IMAGES["val_img_db"]
+    learned = called[Path(REFCOCO_IMAGES["train_img_db"]).name]
+    scored = called[Path(scored).name]
+    return {"regions": scored if scored == learned else f"{scored} train={learned}"}
+
+
+def villa(step: Step) -> Settings:
+    size = "large" if "large" in step.name else "base"
+    (file,) = [file for file in VILLA if file.startswith(f"train-{short(step.task)}-{size}")]
+    raw = VILLA[file]
+    assert raw["adv_lr_txt"] == raw["adv_lr_img"]
+    over = KL[f"train_{short(step.task)}_adv.py"]
+    return of_tokens(file, raw) | {
+        "inner": "villa",  # adv_training
+        "adversarial_passes": int(raw["adv_steps"]),
+        "adversarial_norm": raw["norm_type"],
+        "adversarial_modality": raw["adv_modality"].replace("image,text", "both"),
+        "adversarial_size": float(raw["adv_lr_txt"]),
+        "adversarial_kl": float(raw["adv_kl_weight"]),
+        "adversarial_kl_over": "mean" if over == "mean()" else "sum",
+    }
+
+
+def vlbert(step: Step) -> Settings:
+    if step.command == "pretrain":
+        return vlbert_pretrained(step)
+    if step.task.startswith(("Code: ", "Half: ")):
+        return vlbert_tuned_by_code(step)
+    return vlbert_tuned_by_paper(step)
+
+
+def vlbert_pretrained(step: Step) -> Settings:
+    paper = PAPER_PRETRAIN
+    settings: Settings = {"captions": paper["dataset"], "most_regions": paper["RoIs at most"]}
+    name = step.name.removeprefix("pretrain ")
+    if name.startswith("first"):
+        settings |= {
+            **{"epochs": paper["epochs"], "batch": paper["pairs of a mini-batch"]},
+            **{"lr": paper["base rate"], "betas": paper["beta"], "schedule": paper["decay"]},
+            **{"weight_decay": paper["weight decay"], "warmup_steps": paper["warmed up over"]},
+            **{"mask_rate": paper["words masked"], "related": paper["tasks"] == 3},
+            "region_classes": {"predicted": "hard"}[str(paper["category label"])],
+        }
+        return settings | ({"backbone": paper["detector"]} if name.endswith("pixels") else {})
+    if name in ABLATION:
+        file = "pretrain/base_prec_withouttextonly_4x16G_fp32"
+        tasks = ABLATION[name]
+        labels = "soft" if "regions" in tasks else "none"
+        relation = "relation" in tasks
+    else:
+        size, _, kind = name.partition(", ")
+        start = f"pretrain/{size}_{'e2e' if kind == 'pixels' else 'prec'}_"
+        (file,) = [f for f in VLBERT if f.startswith(start) and "without" not in f]
+        labels = {"cls_scores": "soft"}[MVRC_LABEL]
+        relation = NETWORK["pretrain"]["WITH_REL_LOSS"]
+    if len(numbers(VLBERT[file]["BATCH_IMAGES"])) == 2:
+        settings["text"] = " ".join(CORPUS[Path(one).name] for one in CORPORA.split("+"))
+    settings |= {"budget": SEQ_LEN["pretrain/data"], "region_classes": labels, "related": relation}
+    return settings | of_yaml(file)
+
+
+def of_yaml(file: str) -> Settings:
+    """A run of VL-BERT's code on one process: its rates are per sample."""
+    raw = VLBERT[file]
+    share = sum(numbers(raw["BATCH_IMAGES"]))
+    batch = share * gpus(file) * int(raw.get("GRAD_ACCUMULATE_STEPS", 1))
+    schedule = raw.get("LR_SCHEDULE", VLBERT_CODE["LR_SCHEDULE"])
+    settings = {
+        "batch": batch,
+        "lr": float(raw["LR"]) * batch,
+        "epochs": float(raw["END_EPOCH"]),
+        "optimizer": raw["OPTIMIZER"],
+        "weight_decay": float(raw["WD"]),
+        "decay_all": VLBERT_CODE["groups"] == 1,
+        "clip": float(raw["CLIP_GRAD_NORM"]),
+        "warmup_steps": int(raw["WARMUP_STEPS"]),
+        "schedule": {"triangle": "linear", "step": "steps"}[str(schedule)],
+    }
+    if raw["OPTIMIZER"] == "AdamW":
+        settings |= {"epsilon": VLBERT_CODE["eps"], "betas": VLBERT_CODE["betas"]}
+    else:
+        settings |= {
+            "momentum": float(raw["MOMENTUM"]),
+            "milestones": numbers(raw["LR_STEP"]),
+            "milestone_factor": float(raw["LR_FACTOR"]),
+        }
+    return settings
+
+
+def vlbert_tuned_by_code(step: Step) -> Settings:
+    kind, _, task = step.task.partition(": ")
+    size = "large" if "large" in step.name else "base"
+    where = {
+        **{"VCR Q to A": f"vcr/{size}_q2a", "VCR QA to R": f"vcr/{size}_qa2r"},
+        "VQA": f"vqa/{size}",
+        "RefCOCO+ annotated": f"refcoco/{size}_gt_boxes",
+        "RefCOCO+ detected": f"refcoco/{size}_detected_regions",
+    }
+    (file,) = [file for file in VLBERT if file.startswith(f"{where[task]}_4x16G")]
+    settings = of_yaml(file)
+    if kind == "Half":
+        share = ABLATION["epochs"]
+        settings["epochs"] *= share
+        if "milestones" in settings:
+            settings["milestones"] = tuple(each * share for each in settings["milestones"])
+    if "vcr" in file:
+        settings["long_side"] = numbers(VLBERT[file]["SCALES"])[1]
+        settings["beside"] = NETWORK["vcr"]["ENABLE_CNN_REG_LOSS"]
+        settings["max_length"] = SEQ_LEN["vcr/data/datasets/vcr.py"] + 3
+        settings["regions"] = {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
+            str(PAPER_VCR["RoIs"])
+        ]
+    elif "vqa" in file:
+        settings["most_regions"] = int(re.findall(r"\d+", str(BOXES["vqa"]))[1])
+        settings["regions"] = {"BUTD": "bottom-up attention's features of COCO"}[
+            str(PAPER_VQA["RoIs"])
+        ]
+    else:
+        track = "gt_boxes" if "gt_boxes" in file else "detected_regions"
+        boxes: Any = BOXES[f"refcoco {track}"]
+        learned, scored = (BOXES_CALLED[boxes[name]] for name in ("TRAIN_BOXES", "VAL_BOXES"))
+        settings["regions"] = scored if scored == learned else f"{scored} train={learned}"
+    return settings
+
+
+def vlbert_tuned_by_paper(step: Step) -> Settings:
+    if step.task.startswith("VCR"):
+        paper: Settings = PAPER_VCR
+        more = {
+            **{"optimizer": "sgd", "momentum": paper["momentum"], "schedule": "steps"},
+            **{"milestones": paper["at epochs"], "milestone_factor": paper["decayed by"]},
+            "beside": paper["masked RoI classification too"],
+            "regions": {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
+                paper["RoIs"]
+            ],
+            # of the code, where the paper says nothing
+            "long_side": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
+            "max_length": SEQ_LEN["vcr/data/datasets/vcr.py"] + 3,
+        }
+    elif step.task == "VQA":
+        paper = PAPER_VQA
+        more = {
+            **{"schedule": paper["decay"], "betas": paper["beta"]},
+            "regions": {"BUTD": "bottom-up attention's features of COCO"}[paper["RoIs"]],
+            "most_regions": int(re.findall(r"\d+", str(BOXES["vqa"]))[1]),
+        }
+    else:
+        paper = PAPER_REFCOCO
+        track = paper["tracks"][step.task.removeprefix("RefCOCO+ ")]
+        called = {
+            "ground-truth RoIs": "annotated boxes",
+            "detected boxes in MAttNet": "detected boxes",
+        }
+        more = {
+            **{"schedule": paper["decay"], "betas": paper["beta"], "regions": called[track]},
+        }
+    batch = paper.get("triplets") or paper["pairs"]
+    return more | {
+        **{"batch": batch, "epochs": paper["epochs"], "lr": paper["base rate"]},
+        **{"weight_decay": paper["weight decay"], "warmup_steps": paper["warmed up over"]},
+    }
+
+
+def visualbert(step: Step) -> Settings:
+    paper = VISUAL_PAPER
+    settings: Settings = {
+        **{"optimizer": "bertadam", "epsilon": BERT_ADAM["e"], "clip": BERT_ADAM["max_grad_norm"]},
+        "clip_each": BERT_ADAM["clip_grad_norm_"] == "each parameter",
+        "weight_decay": BERT_ADAM["weight_decay"],
+        "schedule": {"warmup_linear": "linear"}[str(BERT_ADAM["schedule"])],
+    }
+    ablated = re.search(r"\bC[1-4]?[,-]", step.name)
+    (folder,) = ["NLVR2"] if ablated else re.findall("VQA|VCR|NLVR2|Flickr30k", step.name)[:1]
+    where = {"VQA": "vqa", "VCR": "vcr", "NLVR2": "nlvr2", "Flickr30k": "flickr"}[folder]
+    if step.command == "pretrain":
+        on_coco = ", COCO" in step.name
+        file = f"{where}/{'coco-' if on_coco else ''}pre-train"
+        settings["mask_rate"] = float(VISUALBERT[file].get("masked_lm_prob", MASKED_LM_PROB))
+        of_phase = visualbert_on_coco if on_coco else visualbert_on_the_task
+        settings |= of_phase(step, file)
+    else:
+        file = f"{where}/fine-tune{visual_part(step.task)}"
+    raw = VISUALBERT[file]
+    # The paper's and the code's longest text and warm-up agree; of VCR's phase the file alone speaks.
+    assert int(raw["max_seq_length"]) == paper["longest"]
+    settings |= {
+        "max_length": int(raw["max_seq_length"]),
+        "warmup": float(raw["warmup_proportion"]),
+        "lr": float(raw["learning_rate"]),
+    }
+    settings.setdefault("batch", int(raw["train_batch_size"]))
+    settings.setdefault("epochs", float(raw["num_train_epochs"]))
+    if file == "flickr/fine-tune":  # so many captions, of so many phrases
+        settings["batch"] = round(settings["batch"] * PHRASES / CAPTIONS)
+    if "image_feature_cap" in raw:
+        cap = int(raw["image_feature_cap"])
+        assert cap == paper["proposals"]
+        settings["most_regions"] = paper["proposals in App. C"] if ablated else cap
+    if "add_all_features" in raw:
+        settings |= {"mentioned": True, "tags": paper["alignments used"]}
+    if step.command == "finetune":
+        settings |= visualbert_regions(step, folder)
+    return settings
+
+
+def visual_part(task: str) -> str:
+    return {"VCR Q-A": "-qa", "VCR QA-R": "-qar"}.get(task, "")
+
+
+def visualbert_on_coco(step: Step, file: str) -> Settings:
+    paper = VISUAL_PAPER
+    reads = paper["captions"]
+    if "Code" in step.name:
+        reads = f"COCO, {EXPAND_COCO}"
+    settings: Settings = {
+        **{"student": paper["initialised from"], "captions": reads, "epoch_of": "captions"},
+        "sentence_image": paper["sentence-image prediction"] and TWO_SENTENCE,
+    }
+    kind = VISUALBERT[file]["image_feature_type"]
+    if kind == "vqa_fix_100":
+        settings["regions"] = paper["VQA"]
+    elif kind == "r2c":
+        settings |= {
+            "skip_missing": NULL_DETECTIONS == "skipped",
+            "object_classes": CLASS_EMBS,
+        }
+    else:
+        settings["regions"] = paper[kind]
+    if "add_spatial_features" in VISUALBERT[file]:
+        settings["region_boxes"] = True
+    ablations = {"C1": ("grounded", False), "C2": ("early_fusion", False)}
+    ablations |= {"C3": ("random_start", True), "C4": ("sentence_image", False)}
+    for name, (setting, value) in ablations.items():
+        if name in step.name:
+            settings[setting] = value
+    if "late" in step.name:
+        settings["early_fusion"] = False
+    return settings | visualbert_pixels(step)
+
+
+def visualbert_on_the_task(step: Step, file: str) -> Settings:
+    paper = VISUAL_PAPER
+    settings: Settings = {"task_answers": "right"}
+    assert paper["task-specific"] == "masked language modeling with the image"
+    if "Code" in step.name:
+        judged = VCR_TEXTS["complete_shuffle"] or not NO_NEXT_SENTENCE[file]
+        settings["task_answers"] = "judged" if judged else "right"
+    if file.startswith("vcr"):
+        # An epoch of all texts of a question, here one with two of them.
+        settings["task"] = "vcr"
+        epochs = int(VISUALBERT[file]["num_train_epochs"])
+        settings["epochs"] = epochs * VCR_TEXTS["texts"] / 2
+    else:
+        folder = {"vqa": "VQA", "nlvr2": "NLVR2", "flickr": "Flickr30k"}[file.partition("/")[0]]
+        if folder != "VQA":
+            settings["regions"] = paper[folder]
+    if "alone" in step.name:
+        settings["student"] = paper["initialised from"]
+    return settings | visualbert_pixels(step)
+
+
+def visualbert_pixels(step: Step) -> Settings:
+    fixed = "fixed" in step.name or "alone" in step.name
+    if "VCR" not in step.name or fixed:
+        return {}
+    return {"backbone": "ResNet-50"} | sides()
+
+
+def sides() -> Settings:
+    return {
+        **{"side": RESIZE["desired_height"], "long_side": RESIZE["desired_width"]},
+        "flip": False,
+    }
+
+
+def visualbert_regions(step: Step, folder: str) -> Settings:
+    if folder != "VCR":
+        return {"regions": VISUAL_PAPER[folder]}
+    if "fixed" in step.name or "w-o-COCO" in step.name:
+        return {}
+    return {"images": "VCR's images"} | sides()
+
+
+# -- the plans ---------------------------------------------------------------------------------------------------------
+
+PAPERS: dict[str, Callable[[Step], Settings]] = {
+    "uniter.toml": uniter,
+    "villa.toml": villa,
+    "vlbert.toml": vlbert,
+    "visualbert.toml": visualbert,
+}
+TRAINED = ("pretrain", "finetune")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step and the settings that the plan calls the same."""
+
+    step: Step
+    same: tuple[str, ...]
+
+
+@cache
+def planned(file: str) -> tuple[list[Planned], dict[str, str]]:
+    what = read_sweep(SWEEPS / file)
+    plan = Plan(what, steps_of(what, Path("out")))
+    found = []
+    for step in plan.steps:
+        rows = plan.told[step.name].items()
+        same = tuple(name for name, row in rows if row["mark"].startswith("same"))
+        if step.command in TRAINED and not step.name.endswith(": make"):
+            found.append(Planned(step, same))
+        else:
+            assert not same, f"{step.name} makes data"
+    return found, what.titles
+
+
+def approximately(official: Any) -> Any:
+    """A number or several, but for rounding; whatever else as it is."""
+    first = official[0] if isinstance(official, tuple) else official
+    is_number = isinstance(first, int | float) and not isinstance(first, bool)
+    return pytest.approx(official, rel=1e-9) if is_number else official
+
+
+def faults(file: str, step: Step, settings: Settings, titles: dict[str, str]) -> list[str]:
+    """Where a step's settings are not what the official files come to."""
+    wrong = []
+    for name, official in settings.items():
+        value = step.values[name]
+        is_text = isinstance(official, str)
+        said = spelt(value, titles).lower() if is_text else value
+        if said != (official.lower() if is_text else approximately(official)):
+            wrong.append(f"{file}, {step.name}: {name} = {value!r}, officially {official!r}")
+    return wrong
+
+
+@pytest.mark.parametrize("file", PAPERS)
+def test_settings_are_what_the_official_files_come_to(file: str) -> None:
+    steps, titles = planned(file)
+    found = [
+        fault for one in steps for fault in faults(file, one.step, PAPERS[file](one.step), titles)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("file", PAPERS)
+def test_nothing_is_called_the_same_that_no_official_file_says(file: str) -> None:
+    steps, _ = planned(file)
+    found = {
+        f"{one.step.name}: {name}"
+        for one in steps
+        for name in set(one.same) - set(PAPERS[file](one.step))
+    }
+    assert sorted(found) == []
+    assert sum(len(one.same) for one in steps) > 150
+
+
+def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
+    """What a plan leaves at a default counts, too: an epsilon that nobody wrote down."""
+    wanted = {
+        "lr",
+        "optimizer",
+        "weight_decay",
+        "clip",
+        "warmup_steps",
+        "schedule",
+        "epsilon",
+        "betas",
+    }
+    for file in ("uniter.toml", "villa.toml", "vlbert.toml"):
+        for one in planned(file)[0]:
+            name = f"{one.step.name} {one.step.task}"
+            if file == "vlbert.toml" and not re.search("Code: |Half: |^pretrain (?!first)", name):
+                continue  # by the paper
+            settings = PAPERS[file](one.step)
+            without = {"epsilon", "betas"} if settings["optimizer"] == "SGD" else set()
+            assert wanted - without <= set(settings), one.step.name
+            lengths = {"steps", "epochs"} & set(settings)
+            batches = {"batch", "batch_tokens"} & set(settings)
+            assert len(lengths) == 1 and (batches or "VCR" in name), one.step.name
+
+
+def test_a_setting_that_is_not_the_official_one_is_found() -> None:
+    """The tests above can fail."""
+    steps, titles = planned("vlbert.toml")
+    (step,) = [one.step for one in steps if one.step.name == "Code--large--stored: Code: VQA"]
+    official = vlbert(step)
+    assert official["batch"] == 256 and official["lr"] == pytest.approx(1.6e-4)
+    assert faults("f", step, official, titles) == []
+    for name, value in (("epsilon", 1e-8), ("optimizer", "SGD"), ("batch", 64), ("regions", "x")):
+        (fault,) = faults("f", step, {**official, name: value}, titles)
+        assert f"{name} = " in fault

@@ -1,0 +1,162 @@
+"""docs/papers.md: each printed value stands in the file whose key its row names, and runs as the row says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.paper import Note, agrees, spelt
+from groundling.commands.sweep.settings import DEFAULTS
+from groundling.commands.sweep.steps import steps_of
+from groundling.settings.fields import flat
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+SETTINGS = "| setting | printed | where | key | here |"
+SILENT = ("not stated", "not mentioned")
+HAS_SAID_SO = re.compile(r"\bours\b|as (?:the code|here)|\bNLTK|\(default", re.IGNORECASE)
+FLAG = re.compile(r"`(\w+) --([\w-]+) ([^` ]+)` \(default")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a file says of one setting, as its plan resolves it."""
+
+    note: Note
+    value: Any
+    titles: dict[str, str]
+    default: Any
+
+    def cell(self) -> str:
+        """How the page shows the value, but for the reason of one that differs."""
+        is_same = agrees(self.note.printed, self.value, self.titles)
+        return "same" if is_same else f"{spelt(self.value, self.titles)}: {self.note.reason}"
+
+
+def sections() -> dict[str, str]:
+    """The page's sections by the reproduction file that the first table gives them."""
+    files = re.findall(r"^\| \[([\w-]+)\]\(#\S+\) \| `(sweeps/\w+\.toml)` \|$", PAGE, re.MULTILINE)
+    texts = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+    return {file: next(one for one in texts if one.startswith(f"{name} (")) for name, file in files}
+
+
+def defaults(command: str) -> dict[str, Any]:
+    groups = [group for group in DEFAULTS[command] if group is not None]
+    return {one.name: vars(owner)[one.name] for group in groups for owner, one in flat(group)}
+
+
+def told(file: str) -> dict[str, Told]:
+    """Every note of a file by its key, such as `with."VCR, code".lr`."""
+    what = read_sweep(ROOT / file)
+    found = {}
+    for step in steps_of(what, Path("out")):
+        known = defaults(step.command)
+        for name, note in step.notes.items():
+            table = note.where.partition(", [")[2].replace("]", "").removesuffix(".paper")
+            value = Told(note, step.values[name], dict(what.titles), known[name])
+            assert found.setdefault(f"{table}.{name}", value).value == value.value
+    return found
+
+
+def rows(section: str, heading: str) -> list[list[str]]:
+    lines = section.split(f"{heading}\n", 1)[1].splitlines()[1:]
+    table = lines[: next(place for place, line in enumerate(lines) if not line.startswith("|"))]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in table]
+
+
+def full_names(keys: str) -> list[str]:
+    """The keys of a cell; one that begins with a dot is in the table of the one before."""
+    names: list[str] = []
+    for name in re.findall(r"`([^`]+)`", keys):
+        table = names[-1].rpartition(".")[0] if name.startswith(".") and names else ""
+        names.append(f"{table}{name}")
+    return names
+
+
+def wrong(row: list[str], file: str, notes: dict[str, Told]) -> list[str]:
+    """What a row says and its file does not."""
+    _, printed, where, keys, here = row
+    names = full_names(keys)
+    missing = [name for name in names if name not in notes]
+    if missing or not names:
+        return [f"{file}: no note of {', '.join(missing) or 'anything'}"]
+    found = [notes[name] for name in names]
+    shown = here.removesuffix(" (default)")
+    expected = (
+        (printed, [one.note.printed for one in found]),
+        (where, [one.note.source for one in found]),
+        (shown, [one.cell() for one in found]),
+    )
+    faults = []
+    for cell, parts in expected:
+        if cell.split(" · ") not in (parts, parts[:1] if len(set(parts)) == 1 else parts):
+            faults.append(f"{file}: {keys}: {cell!r}, and the file says {' · '.join(parts)!r}")
+    if shown != here and any(one.value != one.default for one in found):
+        faults.append(f"{file}: {keys}: not the default, which is {[one.default for one in found]}")
+    return faults
+
+
+def test_every_paper_has_its_file() -> None:
+    reproductions = {
+        f"sweeps/{path.name}"
+        for path in (ROOT / "sweeps").glob("*.toml")
+        if "[paper]" in path.read_text(encoding="utf-8")
+    }
+    assert set(sections()) == reproductions
+
+
+@pytest.mark.parametrize("file", sections())
+def test_settings_are_those_of_the_file(file: str) -> None:
+    notes = told(file)
+    table = rows(sections()[file], SETTINGS)
+    assert len(table) > 5
+    assert [fault for row in table for fault in wrong(row, file, notes)] == []
+
+
+def test_a_row_that_is_wrong_is_found() -> None:
+    """The test can fail: an unknown key, another value, another section, another claim, another default."""
+    titles: dict[str, str] = {}
+    notes = {
+        "tune.lr": Told(Note("2e-5", "Table 5"), 2e-5, titles, 1e-4),
+        "tune.batch": Told(Note("4", "code", "of a GPU"), 32, titles, 32),
+    }
+    for cells in (
+        ["2e-5", "Table 5", "`tune.lr`", "same"],
+        ["2e-5 · 4", "Table 5 · code", "`tune.lr`, `.batch`", "same · 32: of a GPU"],
+        ["4", "code", "`tune.batch`", "32: of a GPU (default)"],
+    ):
+        assert wrong(["a setting", *cells], "f", notes) == []
+    for cells, message in (
+        (["2e-5", "Table 5", "`tune.rate`", "same"], "f: no note of tune.rate"),
+        (["1e-4", "Table 5", "`tune.lr`", "same"], "'1e-4', and the file says '2e-5'"),
+        (["2e-5", "Table 4", "`tune.lr`", "same"], "'Table 4', and the file says 'Table 5'"),
+        (["4", "code", "`tune.batch`", "same"], "'same', and the file says '32: of a GPU'"),
+        (["2e-5", "Table 5", "`tune.lr`", "same (default)"], "not the default, which is"),
+    ):
+        (fault,) = wrong(["a setting", *cells], "f", notes)
+        assert message in fault
+
+
+def test_flags_that_are_called_defaults_are_the_defaults() -> None:
+    found = FLAG.findall(PAGE)
+    assert found
+    for command, flag, value in found:
+        if command in DEFAULTS:
+            default = defaults(command)[flag.replace("-", "_")]
+            assert spelt(default, {}) == spelt(type(default)(value), {}), (command, flag)
+
+
+def test_what_a_paper_does_not_say_is_told_as_ours_or_the_codes() -> None:
+    """A row whose paper says nothing names who chose."""
+    silent = []
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and len(cells) > 3 and cells[1].endswith(SILENT):
+            silent.append(line)
+    assert len(silent) > 10
+    assert [line for line in silent if not HAS_SAID_SO.search(line)] == []

@@ -1,0 +1,994 @@
+"""Reproduction files: what they may say, what a plan prints beside the paper, and that a miniature runs all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.checks.task_names import TASKS
+from groundling.cli import main
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.commands.sweep.file import read_sweep
+from groundling.commands.sweep.paper import Note, agrees, mark, spelt
+from groundling.commands.sweep.parts import slug
+from groundling.commands.sweep.plan import columns
+from groundling.commands.sweep.steps import steps_of
+from groundling.core.find import instances
+from groundling.settings.fields import changed, configured
+from groundling.stats.published import published as reported
+from groundling.tasks import Task
+
+FILE = """
+seeds = 2
+
+[paper]
+title = "A paper (Somebody, 2020)"
+
+[data.vcr]
+path = "nowhere/vcr"
+kind = "vcr"
+title = "VCR"
+get = "https://visualcommonsense.com"
+examples = 212923
+tokens = 80
+
+[data.coco]
+path = "nowhere/coco.json"
+kind = "captions"
+get = "https://cocodataset.org"
+examples = 82783
+
+[data.images]
+path = "nowhere/images"
+kind = "images"
+get = "https://cocodataset.org"
+
+[data.regions]
+path = "stores/coco"
+kind = "regions"
+regions = { images = "data:images", backbone = "weights:clip" }
+
+[data.few]
+path = "parts/few.json"
+examples = 700
+partition = { task = "vcr/answer", data = "data:vcr", per = 100 }
+
+[data.text-only]
+path = "text-only"
+finetune = { model = "weights:bert", task = "vcr/answer", data = "data:vcr", steps = 20 }
+
+[data.shifted]
+path = "shifted"
+shift = { data = "data:vcr", kind = "im", predictions = "data:text-only/seed-0/predictions_val.jsonl" }
+
+[weights.clip]
+path = "openai/clip-vit-base-patch32"
+kind = "clip"
+title = "ViT-B/32"
+
+[weights.bert]
+path = "bert-base-uncased"
+kind = "bert"
+size = "base"
+
+[with.slow]
+lr = 5e-5
+paper = { lr = ["5.0e - 5", "Sec. 3"] }
+
+[pretrain.captions]
+model = "visualbert"
+student = "weights:bert"
+regions = ["data:regions"]
+captions = ["data:coco"]
+epochs = 10
+batch = 64
+paper = { epochs = ["10", "code"], batch = ["48", "code", "rounder"] }
+
+[pretrain.task]
+student = "pretrain of captions"
+regions = ["data:regions"]
+task = "vcr/answer"
+data = "data:vcr"
+with = ["slow"]
+
+[tune]
+regions = ["data:regions"]
+batch = 64
+max_length = 40
+[tune.paper]
+batch = ["64", "Sec. 4"]
+
+[tasks."few"]
+task = "vcr/answer"
+data = "data:vcr"
+partition = "data:few"
+also = ["IM=data:shifted"]
+epochs = 10
+lr = 2e-5
+seeds = 3
+paper = { epochs = ["10", "Sec. 4"], lr = ["2e-5", "Sec. 4"], seeds = ["3", "Sec. 4"] }
+
+[tasks."full"]
+task = "vcr/answer"
+data = "data:vcr"
+
+[variants.plain]
+model = "weights:bert"
+tune = { join = "visualbert" }
+scores = { "few" = 60.0, "few (IM)" = 50.0, "full" = 70.1 }
+
+[variants.pretrained]
+model = "pretrain of task"
+with = ["slow"]
+tune = { warmup = 0.2, paper = { warmup = ["10 %", "code", "as others do"] } }
+
+[tables."Table 1"]
+rows = ["plain", "pretrained"]
+columns = ["few", "full"]
+
+[tables."Table 2"]
+rows = ["pretrained"]
+columns = ["full"]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the file."""
+    (tmp_path / "s.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(place: Path, *flags: str) -> dict[str, Any]:
+    """What `plan.json` says."""
+    assert main(["sweep", "--file", "s.toml", "--plan", "--out", "out", *flags]) == 0
+    return json.loads((place / "out/plan.json").read_text())
+
+
+def jobs(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in plan["jobs"]}
+
+
+# -- what a file says --------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_several_tables_share_come_before_their_own(place: Path) -> None:
+    what = read_sweep("s.toml")
+    few, full = what.tunings
+    plain, pretrained = what.variants
+    base = configured(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
+    base = changed(base, regions=full.finetune.regions.regions, save_model=False)
+    assert full.of(plain)[0] == changed(base, join="visualbert", called="full")
+    assert few.of(plain)[1].lr == 2e-5
+    # A variant's own settings, and those that its `with` names, come behind a task's.
+    assert few.of(pretrained)[1].lr == 5e-5
+    assert full.of(plain)[1] == changed(TUNING, batch=64)
+    assert full.of(pretrained)[1] == changed(TUNING, batch=64, lr=5e-5, warmup=0.2)
+    assert what.pretrainings[1].settings[1].lr == 5e-5
+    assert (what.seeds_of(few), what.seeds_of(full)) == (3, 2)
+    assert few.notes_of(pretrained)["lr"].printed == "5.0e - 5"
+    assert few.notes_of(plain)["lr"].printed == "2e-5"
+
+
+def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -> None:
+    steps = {step.name: step for step in steps_of(read_sweep("s.toml"), Path("out"))}
+    assert steps["pretrain task"].after == ("pretrain captions", "data:regions: make")
+    assert steps["pretrain task"].values["student"] == "out/pretrain/captions/model"
+    tuned = steps["pretrained: few"]
+    assert tuned.after == (
+        "pretrain task",
+        "data:few: make",
+        "data:shifted: make",
+        "data:regions: make",
+    )
+    assert steps["data:shifted: make"].after == ("data:text-only: make",)
+    assert tuned.values["model"] == "out/pretrain/task/model"
+    assert tuned.out == Path("out/pretrained/few")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[paper]\ntitle", "[papers]\ntitle"), "unknown key 'papers'; expected adapt, "),
+        (('title = "A paper (Somebody, 2020)"', ""), r"\[paper\]: no title"),
+        (('[paper]\ntitle = "A paper (Somebody, 2020)"', ""), r"but no \[paper\] table"),
+        (('title = "VCR"', 'titel = "VCR"'), r"\[data.vcr\]: unknown key 'titel'; expected path"),
+        (("examples = 212923", 'examples = "many"'), "examples = 'many', expected a whole number"),
+        (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: no `get`"),
+        (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: no path"),
+        (("[data.coco]", '[data."co co"]'), r"\[data.co co\], expected letters"),
+        (('captions = ["data:coco"]', 'captions = ["data:cocoa"]'), r"no \[data.cocoa\] table"),
+        (('captions = ["data:coco"]', 'captions = ["c.json"]'), "no setting refers to data:coco"),
+        (("per = 100", "pre = 100"), r"\[data.few\].partition: unknown key 'pre'"),
+        (('["slow"]\ntune', '["slew"]\ntune'), r"tune: with: no \[with.slew\] table; there are: s"),
+        (
+            ('["slow"]\ntune', '[["slow"]]\ntune'),
+            r"with = \[\['slow'\]\], expected a list of \[with",
+        ),
+        (('["slow"]\ntune', "[{ a = 1 }]\ntune"), "expected a list of .with.NAME"),
+        (('model = "weights:bert"', "model = 5"), "model = 5, expected a value like ''"),
+        (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
+        (('"few" = 60.0', '"few" = nan'), "expected a number for each task"),
+        (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: no table has"),
+        (("tune = { warmup", 'tune = { with = ["slow"], warmup'), "`with` belongs beside `tune`"),
+        (('"pretrain of task"', '"pretrain of tusk"'), r'no \[pretrain."tusk"\]; there are: cap'),
+        (('student = "weights:bert"', 'student = "pretrain of task"'), "comes round to itself"),
+        (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
+        (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected a list of texts"),
+        (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; expected rows, columns"),
+        (('"few (IM)" = 50.0', '"fuel" = 50.0'), "no task is called 'fuel'; there are: few, full"),
+        (
+            ('task = "vcr/answer"\ndata = "data:vcr"\npartition', 'task = "vcr/anser"\npartition'),
+            r"\[tasks.\"few\"\]: no task is called 'vcr/anser'; there are: flickr30k, .*vcr/answer",
+        ),
+        (
+            ('task = "vcr/answer"\ndata = "data:vcr"\nwith', 'task = "vrc"\nwith'),
+            r"\[pretrain.\"task\"\]: no task is called 'vrc'",
+        ),
+        (
+            ('task = "vcr/answer", data', 'task = "vqa2", data'),
+            r"\[data.\S+: no task is called 'vqa2'",
+        ),
+        (('"few (IM)" = 50.0', '"few" = "x"'), "expected a number for each task|not valid TOML"),
+        (('["48", "code", "rounder"]', '["48"]'), r"paper: batch = \['48'\], expected \[\"value"),
+        (('["48", "code", "rounder"]', "48"), "paper: batch = 48, expected"),
+        (
+            ('["48", "code", "rounder"]', '["48", "code"]'),
+            r'\[pretrain."captions"\].paper: unreasoned deviation: batch = 64 for pretrain captions, '
+            r"the paper has 48 \(code\)",
+        ),
+        (('batch = ["64", "Sec. 4"]', 'bach = ["64", "Sec. 4"]'), "unknown key 'bach'; `finetune`"),
+        (('seeds = ["3", "Sec. 4"]', 'seeds = ["9", "Sec. 4"]'), "unreasoned deviation: seeds = 3"),
+        (
+            ("[variants.plain]", '[tasks."few "]\ntask = "vqa"\n[variants.plain]'),
+            "two tasks would share the folder few; rename 'few'",
+        ),
+        (
+            ("[variants.plain]", '[variants.tables]\nmodel = "x"\n[variants.plain]'),
+            "two variants would share the folder tables; rename 'tables'",
+        ),
+    ],
+)
+def test_mistakes_in_a_file_are_one_line(
+    change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (place / "s.toml").read_text()
+    assert change[0] in text
+    (place / "s.toml").write_text(text.replace(*change, 1))
+    assert main(["sweep", "--file", "s.toml", "--plan", "--out", "out"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert error.count("\n") == 1
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--table", "Table 9"],
+            "--table Table 9: s.toml has no such table; there are: Table 1, Ta",
+        ),
+        (["--rows", "plan"], "--rows plan: no such variant; there are: plain, pretrained"),
+        (
+            ["--table", "Table 2", "--rows", "plain"],
+            "--rows plain: no such variant; there are: pre",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_a_table_or_row_that_there_is_not(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "--file", "s.toml", "--plan", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"groundling: {message}")
+
+
+@pytest.mark.parametrize(
+    ("printed", "value", "same"),
+    [
+        ("7.0e - 5", 7e-5, True),
+        ("8,000", 8000, True),
+        ("10 %", 0.1, True),
+        ("0.98", 0.99, False),
+        ("0.9, 0.98", (0.9, 0.98), True),
+        ("0.9", (0.9, 0.98), False),
+        ("14, 18, 26", (14, 18, 26), True),
+        ("4 to 8", 4, False),
+        ("1.2.3", 1.2, False),
+        ("SGD", "sgd", True),
+        ("AdamW", "sgd", False),
+        ("td_image, td_text", ("td_image", "td_text"), True),
+        ("yes", True, True),
+        ("no", True, False),
+        ("1", True, False),
+        ("ViT-B/32", "weights:clip", True),
+        ("ViT-B/16", "weights:clip", False),
+        ("SM=VCR", ("SM=data:vcr",), True),
+    ],
+)
+def test_printed_values_are_compared_as_what_they_are(
+    printed: str, value: object, same: bool
+) -> None:
+    titles = {"weights:clip": "ViT-B/32", "data:vcr": "VCR"}
+    assert agrees(printed, value, titles) is same
+    expected = "same" if same else "differs: so"
+    assert mark(Note(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
+    assert mark(None, value, titles) == (
+        "input" if "VCR" in printed or "ViT" in printed else "ours"
+    )
+
+
+def test_values_are_spelt_as_one_types_them() -> None:
+    assert [spelt(one, {}) for one in (2e-5, 0.1, True, (14.0, 18.0), "", 64)] == [
+        *("2e-5", "0.1", "yes", "14 18", "", "64")
+    ]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_tells_steps_settings_and_what_is_missing(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "nowhere").mkdir()
+    (place / "nowhere/coco.json").write_text("{}")
+    plan = planned(place)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 120
+    states = {one["name"]: one["state"] for one in plan["sources"]}
+    assert states["data:coco"] == "there"
+    assert states["data:vcr"] == "missing"
+    assert states["data:few"] == states["data:regions"] == "made here"
+    assert states["weights:bert"] == "hub id"
+    assert "https://visualcommonsense.com" in said
+    assert "https://cocodataset.org" not in said.split("data:images")[0].split("data:coco")[1]
+    found = jobs(plan)
+    steps = {name: found[name]["optimizer_steps"] for name in found}
+    assert steps["plain: few"] == 10 * 700 // 64
+    assert steps["plain: full"] == 3 * 212923 // 64
+    assert steps["pretrain captions"] == 10 * 82783 // 64
+    assert steps["data:text-only: make"] == 20
+    assert steps["data:few: make"] is None
+    assert found["plain: few"]["seeds"] == 3
+    settings = found["plain: few"]["settings"]
+    assert settings["lr"] == {"here": "2e-5", "paper": "2e-5", "where": "Sec. 4", "mark": "same"}
+    assert settings["partition"]["mark"] == "input"
+    settings = found["pretrained: full"]["settings"]
+    assert settings["warmup"]["mark"] == "differs: as others do"
+    assert settings["schedule"]["mark"] == "ours"
+    # Six operations a weight and token: 4 choices of 80 tokens, 64 questions, at the printed speed.
+    hours = found["plain: full"]["gpu_hours"]
+    assert hours == pytest.approx(2 * 9980 * 64 * 4 * 80 / 80_000 / 3600)
+    assert not list(place.glob("out/*/*"))
+
+
+def test_a_plan_of_some_rows_has_what_these_need_alone(place: Path) -> None:
+    assert list(jobs(planned(place, "--table", "Table 2"))) == [
+        *("data:regions: make", "pretrain captions", "pretrain task", "pretrained: full")
+    ]
+    found = jobs(planned(place, "--rows", "plain", "--seeds", "1", "--seconds-per-step", "3.6"))
+    assert "pretrain task" not in found and "pretrained: few" not in found
+    assert found["plain: few"]["gpu_hours"] == pytest.approx(0.109)
+    assert (
+        found["plain: few"]["settings"]["seeds"]["mark"] == "differs: changed on the command line"
+    )
+
+
+@pytest.mark.usefixtures("place")
+def test_a_plan_knows_all_tasks_by_name() -> None:
+    assert sorted(TASKS) == sorted(instances("tasks", Task))
+
+
+def test_a_plan_needs_no_torch() -> None:
+    program = (
+        "import sys; from groundling.cli import main; "
+        "main(['sweep', '--file', 's.toml', '--plan']); "
+        "sys.exit(bool({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+def test_cells_are_wrapped_and_long_words_too() -> None:
+    lines = columns([("a", "b"), ("x" * 25, "one two")], (10, 0))
+    assert lines[2].split() == ["x" * 10, "one", "two"]
+    assert [line.strip() for line in lines[3:]] == ["x" * 10, "x" * 5]
+    assert max(map(len, lines)) <= 120
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("place")
+def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "groundling: data:vcr: nowhere/vcr is not there; get it: https://visualcommonsense.com "
+        "(2 more are missing: --plan)\n"
+    )
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("in_process", "loaded_once")
+def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(place)
+    assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "mini"]) == 0
+    said = capsys.readouterr().out
+    for name in jobs(plan):
+        assert f"\n{name}: " in said or name == "data:regions: make"
+    assert "note: data:regions is not made by `regions`: a stand-in is there" in said
+    # Runs of one task at two sizes stand apart, shifted files beside the standard ones.
+    table = json.loads((place / "mini/tables/Table-1/verdict.json").read_text())
+    assert list(table["scores"]["plain"]) == ["few", "few (IM)", "full"]
+    assert table["control"] == "plain"
+    assert list(json.loads((place / "mini/tables/Table-2/verdict.json").read_text())["scores"]) == [
+        "pretrained"
+    ]
+    result = json.loads((place / "mini/plain/few/seed-0/result.json").read_text())
+    assert (result["task"], result["called"], result["steps"]) == ("vcr/answer", "few", 2)
+    assert json.loads((place / "mini/stand-ins/made/few.json").read_text())["per"] == 4
+    page = (place / "mini/tables/Table-1/verdict.html").read_text()
+    assert "published" in page and "50.0" in page
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for change, message in (
+        ('kind = "vcr"', "data:vcr: no `kind`, so nothing can stand in for it"),
+        ('kind = "vcr"\n', "data:vcr: kind = 'vcrr', expected one of vqa, vcr"),
+    ):
+        new = "" if message.endswith("for it") else 'kind = "vcrr"\n'
+        (place / "s.toml").write_text(FILE.replace(change, new, 1))
+        assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "out"]) == 2
+        assert message in capsys.readouterr().err
+
+
+# -- the papers' files -------------------------------------------------------------------------------------------------
+
+SWEEPS = Path(__file__).parents[3] / "sweeps"
+REPRODUCTIONS = [path for path in sorted(SWEEPS.glob("*.toml")) if "[paper]" in path.read_text()]
+
+
+def plan_of(name: str, place: Path, *flags: str) -> dict[str, dict[str, Any]]:
+    out = place / "plan"
+    assert main(["sweep", "--file", str(SWEEPS / name), "--plan", "--out", str(out), *flags]) == 0
+    return jobs(json.loads((out / "plan.json").read_text()))
+
+
+def told(job: dict[str, Any], *names: str) -> list[str]:
+    return [job["settings"][name]["here"] for name in names]
+
+
+@pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
+def test_every_deviation_has_its_reason(file: Path, tmp_path: Path) -> None:
+    plan = plan_of(file.name, tmp_path)
+    marks = [row["mark"] for job in plan.values() for row in job["settings"].values()]
+    assert {mark.partition(":")[0].partition(";")[0] for mark in marks} == {
+        *("same", "differs", "ours", "input")
+    }
+    assert all(len(mark) > len("differs: ") for mark in marks if mark.startswith("differs"))
+
+
+UNITER = {
+    # steps, warm-up, rate, tokens of all GPUs and accumulation: ChenRocks/UNITER, config/*.json
+    "VQA--base: VQA": (6000, 600, 8e-5, 5120 * 4 * 5),
+    "VQA--large: VQA": (5000, 500, 5e-5, 3072 * 8 * 4),
+    "VCR--base: VCR": (8000, 800, 6e-5, 4000 * 4 * 5),
+    "VCR--large: VCR": (8000, 800, 6e-5, 4000 * 4 * 5),
+    "SNLI-VE--base: SNLI-VE": (4000, 400, 8e-5, 4096 * 2 * 4),
+    "SNLI-VE--large: SNLI-VE": (4000, 400, 3e-5, 4096 * 4 * 2),
+    "NLVR2--base: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--large: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
+    "NLVR2--base--all-data: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--base--in-domain: NLVR2": (8000, 800, 3e-5, 10240),
+    "NLVR2--large--all-data: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
+    "RefCOCO+--base: RefCOCO+ annotated": (10_000, 1000, 6e-5, None),
+    "RefCOCO+--base: RefCOCO+ detected": (10_000, 1000, 6e-5, None),
+    "pretrain all data, base": (200_000, 10_000, 5e-5, 10240 * 8 * 6),
+    "pretrain all data, large": (500_000, 10_000, 5e-5, 6144 * 16 * 4),
+    "pretrain in-domain, base": (200_000, 10_000, 5e-5, 10240 * 8 * 2),
+    # a third of the code's tokens, which count a text of VCR thrice
+    "pretrain VCR, base": (45_000, 4500, 3e-5, 2048 * 4 * 4),
+    "pretrain VCR, large": (45_000, 4500, 3e-5, 2048 * 4 * 4),
+}
+CLIPPED = {"finetune": "2", "pretrain": "5", "VCR": "0"}
+
+
+def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("uniter.toml", tmp_path)
+    assert set(plan) == set(UNITER)
+    for name, (steps, warmup, rate, tokens) in UNITER.items():
+        job = plan[name]
+        assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        assert [float(value) for value in told(job, "warmup_steps", "lr")] == [warmup, rate]
+        if tokens is None:
+            assert told(job, "batch") == ["128"]
+        else:
+            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+            assert batch * accumulate == tokens
+        clip = CLIPPED["VCR" if name.startswith("pretrain VCR") else job["command"]]
+        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", clip]
+    shares = {"all data": "2 3 3 2", "in-domain": "1 1"}
+    mixes = {"all data": "3 4 2 2", "in-domain": "2 2 1 1", "VCR, base": "2 1 1"}
+    mixes["VCR, large"] = "10 1 1"
+    for name, mix in mixes.items():
+        for job in (job for job in plan.values() if job["name"].startswith(f"pretrain {name}")):
+            assert told(job, "step_mix") == [mix]
+            if name in shares:
+                captions = job["settings"]["captions"]["here"]
+                assert " ".join(re.findall(r"=(\d)", captions)) == shares[name]
+    assert told(plan["VCR--base: VCR"], "max_length") == ["220"]
+    assert plan["VCR--large: VCR"]["after"] == ["pretrain VCR, large"]
+    assert told(plan["VQA--base: VQA"], "head_lr", "train_splits") == ["10", "train nominival"]
+
+
+VILLA = {
+    # steps, tokens a step, modality, size, weight of the divergence: zhegan27/VILLA, config/train-*-adv.json
+    "VQA, base": (6000, 5120 * 4 * 5, "text", 1e-3, 1.5),
+    "VQA, large": (5000, 3072 * 8 * 4, "text", 2e-3, 1.0),
+    "VCR, base": (8000, 4000 * 4 * 5, "both", 1e-2, 1.5),
+    "VCR, large": (10_000, 2000 * 4 * 10, "both", 1e-1, 1.0),
+    "SNLI-VE, base": (4000, 4096 * 2 * 4, "text", 1e-3, 1.5),
+    "SNLI-VE, large": (4000, 4096 * 4 * 2, "text", 1e-3, 1.5),
+    "NLVR2, base": (8000, 10240, "text", 1e-3, 1.5),
+    "NLVR2, large": (5000, 5120 * 2 * 2, "text", 1e-3, 1.5),
+}
+
+
+def test_villas_plan_has_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("villa.toml", tmp_path)
+    assert len(plan) == 2 * len(VILLA)
+    for name, (steps, tokens, *adversary) in VILLA.items():
+        task = name.partition(",")[0]
+        for start in ("UNITER", "VILLA"):
+            job = plan[f"{name.replace(', ', '--')}--{start}: {task}"]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+            assert told(job, "inner", "warmup_steps") == ["villa", str(steps // 10)]
+            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
+            assert batch * accumulate == tokens
+            modality, *numbers = told(
+                job, "adversarial_modality", "adversarial_size", "adversarial_kl"
+            )
+            assert [modality, *map(float, numbers)] == adversary
+            over = "mean" if task == "VCR" else "sum"
+            assert told(job, "adversarial_kl_over") == [over]
+            assert job["settings"]["adversarial_passes"]["paper"] == "3"
+
+
+VL_BERT = {
+    # steps, batch, rate, warm-up, clip: the paper's first version, Sec. 4
+    "pretrain first, pixels": (129_622, 256, 1e-4, 8000),
+    "pretrain first, stored": (129_622, 256, 1e-4, 8000),
+    "VL-BERT: VCR Q to A": (20 * 212_923 // 256, 256, 2e-3, 1000),
+    "VL-BERT: VCR QA to R": (20 * 212_923 // 256, 256, 2e-3, 1000),
+    "VL-BERT--stored: VQA": (20 * 443_757 // 256, 256, 1e-4, 2000),
+    "VL-BERT: RefCOCO+ annotated": (20 * 120_191 // 256, 256, 2e-4, 500),
+    "VL-BERT: RefCOCO+ detected": (20 * 120_191 // 256, 256, 2e-4, 500),
+    # jackroos/VL-BERT, cfgs/: a rate is that of a sample. A step there has 128 of each kind of text.
+    "pretrain base, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain base, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain large, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain large, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
+    "pretrain a": (129_622, 256, 1e-7 * 256, 8000),
+    "pretrain b": (129_622, 256, 1e-7 * 256, 8000),
+    "pretrain c": (129_622, 256, 1e-7 * 256, 8000),
+    "Code--large: Code: VCR Q to A": (20 * 212_923 // 64, 64, 7e-5 * 4 * 4 * 4, 1000),
+    "Code--base: Code: VCR QA to R": (20 * 212_923 // 64, 64, 7e-5 * 4 * 4 * 4, 1000),
+    "Code--base--stored: Code: VQA": (5 * 443_757 // 256, 256, 6.25e-7 * 16 * 4 * 4, 500),
+    "Code--large--stored: Code: VQA": (5 * 443_757 // 256, 256, 6.25e-7 * 16 * 4 * 4, 500),
+    "Code--base: Code: RefCOCO+ annotated": (20 * 120_191 // 32, 32, 8e-7 * 4 * 4 * 2, 3750),
+    "Code--large: Code: RefCOCO+ detected": (20 * 120_191 // 32, 32, 8e-7 * 2 * 4 * 4, 3750),
+    "a--words: Half: VCR Q to A": (10 * 212_923 // 64, 64, 7e-5 * 64, 1000),
+    "Code--base: Half: VQA": (5 * 443_757 // 512, 256, 6.25e-7 * 256, 500),
+    "c--words--regions--relation: Half: RefCOCO+ detected": (
+        *(10 * 120_191 // 32, 32, 8e-7 * 32, 3750),
+    ),
+}
+
+
+def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) -> None:
+    plan = plan_of("vlbert.toml", tmp_path)
+    for name, (steps, batch, rate, warmup) in VL_BERT.items():
+        job = plan[name]
+        # Half steps are rounded down, as those of a run are.
+        assert abs(job["optimizer_steps"] - steps) <= 1 and job["seeds"] == 1, name
+        numbers = [float(value) for value in told(job, "batch", "lr", "warmup_steps")]
+        assert numbers == pytest.approx([batch, rate, warmup]), name
+        assert float(*told(job, "weight_decay")) == 1e-4  # B16
+    first, code = plan["pretrain first, pixels"], plan["pretrain base, pixels"]
+    assert told(first, "related", "region_classes", "most_regions") == ["yes", "hard", "100"]
+    assert told(code, "region_classes", "budget", "decay_all", "clip") == [
+        *("soft", "64", "yes", "10")
+    ]
+    assert "related" not in code["settings"] and "text" not in first["settings"]
+    assert told(plan["pretrain a"], "region_classes") == ["none"]
+    assert told(plan["pretrain c"], "related") == ["yes"]
+    for name in ("VL-BERT: VCR Q to A", "Code--base: Code: VCR Q to A"):
+        assert told(plan[name], "optimizer", "momentum", "milestones", "milestone_factor") == [
+            *("sgd", "0.9", "14 18", "0.1")
+        ]
+        assert told(plan[name], "long_side", "epochs") == ["1200", "20"]
+    assert told(plan["VL-BERT: VCR Q to A"], "head_loss") == ["ce"]
+    # The paper learns from the boxes that it is scored on; the code adds the annotated ones to detected ones.
+    regions = {
+        name.split(": ", 1)[1]: told(job, "regions")[0]
+        for name, job in plan.items()
+        if "RefCOCO+" in name
+    }
+    assert regions == {
+        "RefCOCO+ annotated": "annotated boxes",
+        "RefCOCO+ detected": "detected boxes",
+        "Code: RefCOCO+ annotated": "annotated boxes",
+        "Code: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+        "Half: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "vlbert.toml",
+            ('regions = ["data:found"]', 'regions = ["data:truth"]'),
+            "RefCOCO+ detected, the paper has detected boxes (Sec. 4.2.3)",
+        ),
+        (
+            "uniter.toml",
+            ('"train=data:truth"]', '"train=data:found"]'),
+            "RefCOCO+ detected, the paper has detected boxes train=annotated boxes (train-refcoco+",
+        ),
+    ],
+)
+def test_boxes_of_the_other_track_are_named(
+    file: str,
+    change: tuple[str, str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (SWEEPS / file).read_text()
+    assert change[0] in text
+    (tmp_path / file).write_text(text.replace(*change))
+    assert main(["sweep", "--file", str(tmp_path / file), "--plan"]) == 2
+    error = capsys.readouterr().err
+    assert "unreasoned deviation: regions = " in error and message in error
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "row", "column", "score"),
+    [
+        ("Table 2", ["VCR Q to A", "VCR QA to R"], "VL-BERT", "VCR QA to R", 74.5),
+        ("Table 3", ["VQA"], "VL-BERT, stored", "VQA", 70.5),
+        (
+            *("Table 4", ["RefCOCO+ annotated", "RefCOCO+ detected"]),
+            *("w/o pre-training", "RefCOCO+ detected (testB)", 55.55),
+        ),
+    ],
+)
+def test_vlberts_tables_have_the_papers_rows_and_scores(
+    table: str, columns: list[str], row: str, column: str, score: float
+) -> None:
+    what = read_sweep(SWEEPS / "vlbert.toml")
+    (found,) = [one for one in what.tables if one.name == table]
+    assert (list(found.columns), found.rows[0]) == (columns, "w/o pre-training")
+    (variant,) = [one for one in what.variants if one.name == row]
+    assert row in found.rows and variant.scores[column] == score
+
+
+def test_a_task_may_be_named_by_a_shared_table_and_a_share_follow_a_whole_number(
+    place: Path,
+) -> None:
+    text = FILE.replace('task = "vcr/answer"\ndata = "data:vcr"\npartition', "partition")
+    text = text.replace("epochs = 10\nlr = 2e-5", 'with = ["two"]\nepochs = 2.5\nlr = 2e-5')
+    text = text.replace('epochs = ["10", "Sec. 4"], lr', "lr")
+    text = text.replace(
+        "[with.slow]", '[with.two]\ntask = "vcr/answer"\ndata = "data:vcr"\nepochs = 5\n[with.slow]'
+    )
+    (place / "s.toml").write_text(text)
+    few, _ = read_sweep("s.toml").tunings
+    assert (few.name, few.finetune.task, few.train.epochs) == ("few", "vcr/answer", 2.5)
+
+
+CLIP_TD = {
+    # student: optimizer, rate, warm-up, steps on VCR's 700, 7,000 and 212,923 questions (Section 9.2)
+    "VL-BERT": ("sgd", "0.00896", "1000", (164, 1640, 49903)),
+    "UNITER-B": ("adamw", "6e-5", "800", (8000, 8000, 8000)),
+    "UNITER-L": ("adamw", "6e-5", "800", (8000, 8000, 8000)),
+    "VILLA": ("adamw", "6e-5", "1000", (10000, 10000, 10000)),
+}
+NAIVE = "td_image td_text"
+SELECTED = "td_image td_text td_words"
+ROWS = {
+    # row of Tables 1, 2 and 8: teacher, terms, weight, words, gate, choices, adaptive finetuning
+    "VL-BERT--naive-V": ("ViT-B/32", "td_image", "0.05", "", "", "", False),
+    "VL-BERT--naive-L": ("ViT-B/32", "td_text", "0.05", "", "", "", False),
+    "VL-BERT--naive-VL": ("ViT-B/32", NAIVE, "0.05", "", "", "", False),
+    "VL-BERT--naive-VL--weight-1.0": ("ViT-B/32", NAIVE, "1", "", "", "", False),
+    "VL-BERT--naive-VL--weight-0.5": ("ViT-B/32", NAIVE, "0.5", "", "", "", False),
+    "VL-BERT--naive-VL--weight-0.1": ("ViT-B/32", NAIVE, "0.1", "", "", "", False),
+    "VL-BERT--naive-VL--weight-0.01": ("ViT-B/32", NAIVE, "0.01", "", "", "", False),
+    "VL-BERT--RTS": ("ViT-B/32", SELECTED, "0.05", "2", "", "", False),
+    "VL-BERT--TS": ("ViT-B/32", SELECTED, "0.05", "2", "", "", False),
+    "VL-BERT--TS--1-word": ("ViT-B/32", SELECTED, "0.05", "1", "", "", False),
+    "VL-BERT--TS--3-words": ("ViT-B/32", SELECTED, "0.05", "3", "", "", False),
+    "VL-BERT--CW": ("ViT-B/32", NAIVE, "0.05", "", "question", "all", False),
+    "VL-BERT--CW--right-answer": ("ViT-B/32", NAIVE, "0.05", "", "question", "right", False),
+    "VL-BERT--AF": ("ViT-B/32", NAIVE, "0.05", "", "", "", True),
+    "VL-BERT--CLIP-TD-32": ("ViT-B/32", SELECTED, "0.05", "2", "question", "all", True),
+    "VL-BERT--CLIP-TD-16": ("ViT-B/16", SELECTED, "0.05", "2", "question", "all", True),
+    "UNITER-B--CLIP-TD-32": ("ViT-B/32", SELECTED, "0.05", "2", "question", "all", True),
+    "UNITER-L--CLIP-TD-16": ("ViT-B/16", SELECTED, "0.05", "2", "question", "all", True),
+    "VILLA--CLIP-TD-16": ("ViT-B/16", SELECTED, "0.05", "2", "question", "all", True),
+}
+SIZES = {"VCR 700": 700, "VCR 7000": 7000, "VCR full": 212923}
+
+
+def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
+    plan = plan_of("clip_td.toml", tmp_path)
+    for student, (optimizer, rate, warmup, steps) in CLIP_TD.items():
+        for size, expected in zip(SIZES, steps, strict=True):
+            job = plan[f"{student}: {size}"]
+            assert (job["examples"], job["optimizer_steps"]) == (SIZES[size], expected)
+            assert told(job, "optimizer", "lr", "warmup_steps") == [optimizer, rate, warmup]
+            assert "teacher" not in job["settings"]
+            if "batch_tokens" in job["settings"]:
+                tokens, times = map(int, told(job, "batch_tokens", "accumulate"))
+                assert tokens * times == 80_000
+    assert told(plan["VL-BERT: VCR full"], "epochs", "milestones", "batch") == [
+        *("30", "14 18 26", "128")
+    ]
+    assert told(plan["VILLA: VCR full"], "inner", "adversarial_size") == ["villa", "0.1"]
+    for row, expected in ROWS.items():
+        settings = plan[f"{row}: VCR full"]["settings"]
+        names = ("teacher", "objectives", "td_weight", "words", "td_gate", "td_choices")
+        found = [settings[name]["here"] if name in settings else "" for name in names]
+        assert (*found, "pretrain" in settings["model"]["here"]) == expected, row
+    assert told(plan["VL-BERT--RTS: VCR 700"], "select") == ["random"]
+    for name, job in plan.items():
+        assert ("(S)" in job["name"] or "-S" in name) == ("unlabelled" in job["settings"])
+    assert told(plan["VL-BERT--TS: VCR 700"], "also") == [
+        "SM=VCR, shortcuts mitigated EM=VCR, explicit mitigation IM=VCR, implicit mitigation"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "columns", "published"),
+    [
+        ("Table 1", 11, ["VCR 700", "VCR 7000", "VCR full"], ("VILLA", "VCR full (SM)", 75.43)),
+        ("Table 2", 9, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, TS", "VCR 700", 46.28)),
+        ("Table 3", 4, ["VCR 700", "VCR 7000"], ("VL-BERT, CLIP-TD 16 (S)", "VCR 700", 52.43)),
+        ("Table 5", 11, ["VE 3000", "VE 30000", "VE full"], ("VE, VILLA", "VE full (test)", 79.32)),
+        ("Table 6", 8, ["VQA 100", "VQA 1000", "VQA full"], ("VQA, UNITER-L", "VQA 1000", 64.43)),
+        ("Table 8", 15, ["VCR 700", "VCR 7000", "VCR full"], ("VL-BERT, CW", "VCR 7000", 58.93)),
+        ("Table 11", 5, ["VCR 700", "VCR 7000", "VCR full"], ("CLIP, attention", "VCR 700", 34.41)),
+        ("Table 10", 4, ["VCR full"], ("UNITER-B", "VCR full (EM)", 69.42)),
+    ],
+)
+def test_clip_tds_tables_have_the_papers_rows_columns_and_scores(
+    table: str, rows: int, columns: list[str], published: tuple[str, str, float]
+) -> None:
+    what = read_sweep(SWEEPS / "clip_td.toml")
+    (found,) = [one for one in what.tables if one.name == table]
+    assert (len(found.rows), list(found.columns)) == (rows, columns)
+    name, column, score = published
+    (variant,) = [one for one in what.variants if one.name == name]
+    assert name in found.rows
+    assert variant.scores[column] == score
+
+
+CAPTIONS = 566747
+"""Of Karpathy's train and restval."""
+PHASES = {
+    # batch, rate, warm-up, steps of pre-training on COCO, on the task, and of fine-tuning: Appendix B and
+    # uclanlp/visualbert, visualbert/configs. VCR's phase: 8 texts of each question once.
+    "VQA": ((48, "5e-5", "0.1", 10 * CAPTIONS // 48), (64, "5e-5", "0.1", 69337)),
+    "VCR": ((128, "0.0001", "0.1", 10 * CAPTIONS // 128), (32, "5e-5", "0.1879", 8 * 212923 // 32)),
+    "NLVR2": ((64, "5e-5", "0.1", 10 * CAPTIONS // 64), (64, "5e-5", "0.1", 13495)),
+    "Flickr30k": ((32, "5e-5", "0.1", 10 * CAPTIONS // 32), (32, "5e-5", "0.1", 46535)),
+}
+TUNED = {
+    # batch, steps, regions of an image
+    "VQA--VisualBERT: VQA": ("64", 69337, ""),
+    "VCR--VisualBERT: VCR Q-A": ("32", 8 * 212923 // 32, ""),
+    "VCR--VisualBERT: VCR QA-R": ("32", 12 * 212923 // 32, ""),
+    "NLVR2--VisualBERT: NLVR2": ("64", 13495, "144"),
+    "C--VisualBERT: NLVR2 with 36 regions": ("64", 13495, "36"),
+    "Flickr30k--VisualBERT: Flickr30k": ("92", 5 * 427193 // 92, ""),
+}
+ABLATIONS = {
+    # which setting of pre-training on COCO, and nothing else, tells an ablation from the full model (Table 7)
+    "C1, COCO's texts": "grounded",
+    "C2, COCO": "early_fusion",
+    "C3, COCO": "random_start",
+    "C4, COCO": "sentence_image",
+}
+
+
+def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -> None:
+    plan = plan_of("visualbert.toml", tmp_path)
+    for task, phases in PHASES.items():
+        for phase, (batch, rate, warmup, steps) in zip(("COCO", "task"), phases, strict=True):
+            job = plan[f"pretrain {task}, {phase}"]
+            assert told(job, "batch", "lr", "warmup") == [str(batch), rate, warmup]
+            assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        for kind in ("task", "task, late", "task alone"):
+            settings = plan[f"pretrain {task}, {kind}"]["settings"]
+            assert ("student" in settings) and settings["task_answers"]["here"] == "right"
+    for name, (batch, steps, most) in TUNED.items():
+        job = plan[name]
+        assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
+        assert job["settings"].get("most_regions", {"here": ""})["here"] == most
+    for job in plan.values():
+        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_each")
+        assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
+    for name in plan:
+        pixels = "images" in plan[name]["settings"]
+        fixed = "fixed" in name or "alone" in name or "w-o-COCO" in name
+        assert pixels == ("VCR" in name and not fixed), name
+    answers = {name: plan[name]["settings"].get("task_answers", {}) for name in plan}
+    judged = {name for name, row in answers.items() if row.get("here") == "judged"}
+    assert judged == {"pretrain Code, VCR, task", "pretrain Code, NLVR2, task"}
+    assert told(plan["pretrain Flickr30k, COCO"], "region_boxes") == ["yes"]
+    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned", "tags") == ["yes", "yes"]
+
+
+def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, but for what it leaves out."""
+    plan = plan_of("visualbert.toml", tmp_path, "--table", "Table 7")
+
+    def here(name: str) -> dict[str, str]:
+        rows = plan[name]["settings"]
+        return {key: row["here"] for key, row in rows.items() if key not in ("model", "student")}
+
+    full = here("pretrain C, COCO")
+    for name, setting in ABLATIONS.items():
+        ablated = here(f"pretrain {name}")
+        changed_ones = {key for key in full.keys() | ablated if full.get(key) != ablated.get(key)}
+        assert changed_ones == {setting}, name
+        assert plan[f"pretrain {name}"]["optimizer_steps"] == 10 * CAPTIONS // 64
+    phases = [here(name) for name in plan if name.startswith("pretrain") and "task" in name]
+    tuned = [here(name) for name in plan if not name.startswith("pretrain")]
+    assert (len(phases), len(tuned)) == (6, 6)
+    assert all(one == phases[0] for one in phases) and all(one == tuned[0] for one in tuned)
+    what = read_sweep(SWEEPS / "visualbert.toml")
+    (table,) = [one for one in what.tables if one.name == "Table 7"]
+    rows = {one.name: one for one in what.variants}
+    printed = [rows[name].scores["NLVR2 with 36 regions"] for name in table.rows]
+    assert printed == [66.7, 63.9, 62.9, 61.4, 64.7, 64.9]
+
+
+XDBERT = {
+    # job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's script)
+    "XDBERT-b: adapt": ("1", 803, "2", "wiki103", "0.0001"),
+    "ELECTRA-l: adapt": ("1", 803, "2", "wiki103", "0.0001"),
+    "1-cross-attention-layer: adapt": ("1", 803, "1", "wiki103", "0.0001"),
+    "2-epochs: adapt": ("2", 1607, "2", "wiki103", "0.0001"),
+    "20-epochs: adapt": ("20", 16071, "2", "wiki103", "0.0001"),
+    "wiki--14G---same-steps: adapt": ("", 16000, "2", "wiki (14G)", "0.0001"),
+    "XDBERT-b--released: adapt": ("25", 10986, "2", "wiki103", "5e-5"),
+}
+RATES = {
+    # task: rates of base and large (Table 5), seeds, training examples
+    "RTE": ("0.0001", "5e-5", 9, 2490),
+    "MRPC": ("0.0001", "5e-5", 5, 3668),
+    "STS-B": ("0.0001", "5e-5", 5, 5749),
+    "CoLA": ("2e-5", "1e-5", 5, 8551),
+    "SST-2": ("2e-5", "1e-5", 5, 67349),
+    "QNLI": ("2e-5", "1e-5", 5, 104743),
+    "QQP": ("2e-5", "1e-5", 5, 363846),
+    "MNLI": ("2e-5", "1e-5", 5, 392702),
+    "SWAG": ("2e-5", "1e-5", 5, 73546),
+}
+
+
+def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
+    """A4: blocks of 512, 9 windows, 40 epochs' horizon, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
+    plan = plan_of("xdbert.toml", tmp_path)
+    for name, (epochs, steps, layers, text, rate) in XDBERT.items():
+        job = plan[name]
+        assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
+        assert told(job, "cross_layers", "text", "lr", "warmup") == [layers, text, rate, "0.05"]
+        assert told(job, "max_length", "max_windows", "form") == ["512", "9", "blocks"]
+        assert "epochs" not in job["settings"] or told(job, "epochs") == [epochs]
+    batch, horizon = map(int, told(plan["XDBERT-b: adapt"], "batch", "horizon"))
+    assert batch == pytest.approx(225_000 * 20 / 16_000, abs=2)
+    assert horizon == pytest.approx(40 * plan["XDBERT-b: adapt"]["optimizer_steps"], rel=0.01)
+    assert told(plan["XDBERT-b--released: adapt"], "horizon", "batch", "optimizer") == [
+        *("139600", "512", "bertadam")
+    ]
+    for task, (base, large, seeds, examples) in RATES.items():
+        for row in ("BERT-b", "XDBERT-b", "XBERT-b", "XDELECTRA-b"):
+            job = plan[f"{row}: {task}"]
+            assert (told(job, "lr")[0], job["seeds"], job["examples"]) == (base, seeds, examples)
+            assert job["optimizer_steps"] == 3 * examples // 32
+        for row in ("ELECTRA-l", "XDELECTRA-l", "XELECTRA-l"):
+            job = plan[f"{row}: {task}, large"]
+            assert (*told(job, "lr", "max_length"), job["seeds"]) == (large, "128", seeds)
+    assert plan["XBERT-b: RTE"]["settings"]["model"]["here"].endswith("XDBERT-b/adapt/joint")
+    assert told(plan["2-epochs: CoLA, rate 1e-4"], "lr") == ["0.0001"]
+    assert told(plan["XDBERT-b--released: RTE, released"], "raw_first", "lr") == ["yes", "0.0001"]
+    assert "ELECTRA-l: READ, large" in plan and "BERT-b: READ" not in plan
+
+
+def test_xdberts_scores_are_the_published_ones() -> None:
+    names = {"glue/sts-b": "STS-B", "glue/cola": "CoLA", "swag": "SWAG", "readability": "READ"}
+    called = {
+        "20 epochs": "20 Epochs (20x)",
+        "2 epochs": "2 Epochs (2x)",
+        "wiki (14G), same steps": "wiki(14G), same steps",
+    }
+    seen = 0
+    for variant in read_sweep(SWEEPS / "xdbert.toml").variants:
+        published = dict(reported().get(called.get(variant.name, variant.name), {}))
+        assert bool(published) == ("released" not in variant.name)
+        for task, score in published.items():
+            name = names.get(task, task.removeprefix("glue/").upper())
+            places = [name, f"{name}, large", f"{name}, rate 1e-4"]
+            (found,) = [variant.scores[place] for place in places if place in variant.scores][:1]
+            assert found == score, (variant.name, task)
+            seen += 1
+        assert len(variant.scores) - len(published) == (variant.name == "XDBERT-b")
+    assert seen == 4 + 6 * 9 + 3 * 10 + 5 * 4 + 2 + 3 - 4
+
+
+FEWER = {
+    "clip_td.toml": [
+        *("--rows", "VL-BERT", "VL-BERT, CW", "VL-BERT, second stage"),
+        *("VL-BERT, CLIP-TD 32", "UNITER-B, CLIP-TD 32"),
+        *("CLIP, MLP 1, concat", "CLIP, attention", "VE, VL-BERT, CLIP-TD"),
+        *("VE, VILLA, CLIP-TD", "VQA, VL-BERT", "VQA, VILLA, CLIP-TD"),
+    ],
+    "uniter.toml": [
+        *("--rows", "VQA, base", "VQA, large", "VCR, base", "SNLI-VE, base", "NLVR2, base"),
+        *("NLVR2, base, all data", "NLVR2, base, in-domain", "RefCOCO+, base"),
+    ],
+    "villa.toml": [
+        *("--rows", "VQA, base, UNITER", "VQA, base, VILLA", "VCR, base, UNITER"),
+        *("VCR, base, VILLA", "SNLI-VE, base, VILLA", "NLVR2, base, VILLA", "NLVR2, large, VILLA"),
+    ],
+    "visualbert.toml": [
+        *("--rows", "VQA, VisualBERT", "VQA, w/o early fusion", "VCR, VisualBERT"),
+        *("VCR, fixed ResNet", "NLVR2, VisualBERT", "NLVR2, w/o COCO", "Flickr30k, VisualBERT"),
+        *("C, VisualBERT", "C1, w/o grounded pre-training", "C3, w/o BERT initialization"),
+        *("C4, w/o objective 2", "Code, VCR", "Code, NLVR2"),
+    ],
+    "vlbert.toml": [
+        *("--rows", "w/o pre-training", "VL-BERT", "VL-BERT, stored", "Code: base, stored"),
+        "(b) words, regions",
+    ],
+    "xdbert.toml": [
+        *("--rows", "BERT-b", "XDBERT-b", "CLIP-T", "ELECTRA-l", "MLM+MATCH"),
+        *("1 cross attention layer", "BERT-b, released", "XDBERT-b, released"),
+    ],
+}
+"""Rows of a file whose miniature would be long, one of each kind; the others have the same jobs with other settings."""
+
+
+@pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
+@pytest.mark.usefixtures("in_process", "loaded_once")
+def test_a_papers_miniature_runs_every_job(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = FEWER.get(file.name, [])
+    plan = plan_of(file.name, tmp_path, *rows)
+    capsys.readouterr()
+    assert main(["sweep", "--file", str(file), "--miniature", "--out", "mini", *rows]) == 0
+    done = set(re.findall(r"^(.*): \d+ s$", capsys.readouterr().out, re.MULTILINE))
+    assert done == set(plan)
+    what = read_sweep(file)
+    for table in what.tables:
+        wanted = [row for row in table.rows if not rows or row in rows]
+        verdict = tmp_path / "mini/tables" / slug(table.name) / "verdict.json"
+        assert verdict.exists() == bool(wanted)
+        scores = json.loads(verdict.read_text())["scores"] if wanted else {}
+        assert list(scores) == wanted
+        assert all(set(table.columns) <= set(by_task) for by_task in scores.values())

@@ -1,0 +1,530 @@
+"""Every model through every phase and task, on the world's own files; and the papers' heads by their sizes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import STEPS
+from PIL import Image
+from test_pretrain import store
+from transformers import CLIPImageProcessorPil
+
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.model import head_of
+from groundling.commands.finetune.run import finetune
+from groundling.commands.finetune.samples import seen, shelf_of
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.regions.run import regions
+from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.core.errors import InputError
+from groundling.core.find import instances, named
+from groundling.core.forms import Answer, Choose, Classify, Pick
+from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.samples import TextSamples
+from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler, Reading
+from groundling.objectives import Given, Vocabulary
+from groundling.objectives.masked_regions import MaskedRegions
+from groundling.objectives.supervised import Supervised
+from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.tasks import Task
+from groundling.vision_language import Design
+from groundling.vision_language import visualbert as visualberts
+from groundling.vision_language import vlbert as vlberts
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.vlbert import answer_rows
+
+DESIGNS = instances("vision_language", Design)
+FOLDERS = {
+    "vqa": "vqa",
+    "nlvr2": "nlvr2",
+    "snli-ve": "snli_ve",
+    "vcr/answer": "vcr",
+    "vcr/rationale": "vcr",
+    "refcoco+": "refcoco+",
+    "flickr30k": "flickr30k",
+}
+BRIEF = replace(STEPS, steps=2, batch=4)
+FORMS = {
+    "vqa": Answer(tuple(map(str, range(3129)))),
+    "nlvr2": Classify(("False", "True")),
+    "snli-ve": Classify(("a",) * 3),
+    "vcr/answer": Choose(("0", "1", "2", "3")),
+    "refcoco+": Pick(),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("paths")
+    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 64, 48)
+    new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
+    images = [
+        image["file_name"].rpartition(".")[0]
+        for image in json.loads((folder / "instances.json").read_text())["images"]
+    ]
+    store(folder / "store", images, width=6)
+    # VCR's texts name objects by number: two in every still of the world (B7).
+    store(folder / "objects", images, width=6, objects=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(world: Path) -> dict[str, str]:
+    for kind in DESIGNS:
+        config = configured(
+            PretrainConfig,
+            model=kind,
+            student=str(world / "bert"),
+            regions=str(world / "store"),  # type: ignore[arg-type]
+            captions=str(world / "captions_train2014.json"),
+        )
+        pretrain(config, BRIEF, world / "pre" / kind)
+    return {kind: str(world / "pre" / kind / "model") for kind in DESIGNS}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("kind", DESIGNS)
+def test_every_model_learns_every_task(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=trained[kind],
+        task=name,
+        data=str(world / FOLDERS[name]),
+        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
+        save_model=True,
+    )
+    result = finetune(config, BRIEF, tmp_path)
+    task = named("tasks", Task, name)
+    assert set(result["median"]) == set(task.dev)
+    assert all(0 <= value <= 1 for scores in result["median"].values() for value in scores.values())
+    after = load_student(tmp_path / "seed-0" / "model")
+    before = load_student(trained[kind])
+    assert after.join.kind == kind
+    assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "seed-0" / f"predictions_{task.dev[0]}.jsonl")
+        .read_text()
+        .splitlines()
+    ]
+    assert len(lines) == len(
+        task.at(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0])
+    )
+
+
+@pytest.mark.parametrize("name", ["vqa", "nlvr2", "vcr/answer", "flickr30k"])
+def test_visualberts_phase_on_a_tasks_own_texts(
+    name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    config = configured(
+        PretrainConfig,
+        student=trained["visualbert"],
+        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
+        task=name,
+        data=str(world / FOLDERS[name]),
+    )
+    assert pretrain(config, BRIEF, tmp_path)["objectives"] == ["masked_lm"]
+
+
+@pytest.mark.parametrize("kind", DESIGNS)
+def test_the_control_reads_the_text_alone(
+    kind: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """Without regions the same model answers from the text, and no region can matter; a new join needs no training."""
+    config = configured(
+        FinetuneConfig, model=trained[kind], task="nlvr2", data=str(world / "nlvr2")
+    )
+    assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
+    config = changed(config, model=str(world / "bert"), join=kind, regions=str(world / "store"))  # type: ignore[arg-type]
+    assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
+    with pytest.raises(InputError, match=r"asks for regions"):
+        finetune(
+            configured(
+                FinetuneConfig, model=trained[kind], task="refcoco+", data=str(world / "refcoco+")
+            ),
+            BRIEF,
+            tmp_path / "no",
+        )
+
+
+def test_of_very_many_outputs_the_best_is_kept(
+    world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=trained["uniter"],
+        task="vqa",
+        data=str(world / "vqa"),
+        regions=str(world / "store"),
+    )
+    runs = []
+    for most in (100, 3):
+        monkeypatch.setattr("groundling.training.evaluation.MANY", most)
+        runs.append(finetune(config, BRIEF, tmp_path / str(most))["median"])
+    assert runs[0] == runs[1]
+    files = (tmp_path / str(most) / "seed-0" / "predictions_val.jsonl" for most in (100, 3))
+    for every, best in zip(
+        *(map(json.loads, file.read_text().splitlines()) for file in files), strict=True
+    ):
+        assert best["outputs"] == [every["outputs"][every["prediction"]]] == [max(every["outputs"])]
+        likely = best.pop("likely")
+        assert likely[0][0] == best["prediction"]
+        assert {k: v for k, v in best.items() if k != "outputs"} == {
+            k: v for k, v in every.items() if k != "outputs"
+        }
+
+
+def test_the_blind_control_sees_boxes_and_no_features(
+    world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    config = configured(
+        FinetuneConfig,
+        model=trained["uniter"],
+        task="refcoco+",
+        data=str(world / "refcoco+"),
+        regions=str(world / "store"),
+        blind=True,
+    )
+    finetune(config, BRIEF, tmp_path / "one")
+    rich = RegionStore(world / "store")
+    poor = tmp_path / "poor"
+    writer = RegionWriter(poor)
+
+    def empty(name: str) -> Found:
+        row = rich[name]
+        return Found(
+            name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes
+        )
+
+    writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
+    writer.close({"source": "test"}, [])
+    finetune(changed(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
+    one, other = (
+        (tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text()
+        for run in ("one", "other")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
+@pytest.mark.parametrize("kind", DESIGNS)
+def test_tags_need_the_annotated_objects_in_their_order(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B7: on any other store, every tag would name some other region."""
+    images = RegionStore(world / "store").ids
+    for objects, other in ((0, "sorted"), (3, "more")):
+        config = configured(
+            FinetuneConfig,
+            model=trained[kind],
+            task=name,
+            data=str(world / "vcr"),
+            regions=str(store(tmp_path / other, list(images), width=6, objects=objects)),
+        )
+        if kind == "uniter":  # it reads tags as words of their own
+            finetune(config, BRIEF, tmp_path / f"{other}-run")
+            continue
+        with pytest.raises(InputError, match=r"2 annotated objects in their order") as told:
+            finetune(config, BRIEF, tmp_path / f"{other}-run")
+        assert "\n" not in str(told.value)
+        assert "groundling regions --boxes" in str(told.value)
+
+
+def with_whole(folder: Path, old: RegionStore) -> Path:
+    """A copy of a store in which every image is a region, too."""
+    writer = RegionWriter(folder)
+
+    def one(name: str) -> Found:
+        row = old[name]
+        parts = (row.boxes, row.confidence, row.features, row.classes)
+        found = Found(name, old.size(name), *parts, annotated_order=old.in_annotated_order(name))
+        return found.with_whole(np.full((1, row.features.shape[1]), 3.0))
+
+    writer.fill([(name, lambda name=name: one(name)) for name in old.ids])  # type: ignore[misc]
+    writer.close({"source": "test"}, [])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["refcoco+", "flickr30k"])
+@pytest.mark.parametrize("kind", ["visualbert", "uniter"])
+def test_the_whole_image_is_no_candidate(
+    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B19: the same answers, scores and upper bounds on a store that also holds the whole image."""
+    still = replace(BRIEF, lr=1e-30)  # what is learned depends on which samples share a batch
+    config = configured(
+        FinetuneConfig,
+        model=trained[kind],
+        task=name,
+        data=str(world / FOLDERS[name]),
+        regions=str(world / "store"),
+        most_regions=3,
+    )
+    result = finetune(config, still, tmp_path / "parts")
+    more = changed(config, regions=str(with_whole(tmp_path / "s", RegionStore(world / "store"))))
+    assert finetune(more, still, tmp_path / "whole")["median"] == result["median"]
+    split = named("tasks", Task, name).dev[0]
+    written = [
+        homes.answers(tmp_path / run / "seed-0" / f"predictions_{split}.jsonl")
+        for run in ("parts", "whole")
+    ]
+    for parts, whole in zip(*written, strict=True):
+        assert whole.pop("outputs") == pytest.approx(parts.pop("outputs"), abs=1e-4)
+        assert whole == parts
+
+
+def test_what_each_model_sees_of_an_image(
+    world: Path, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """B12, B19: the whole image, and boxes that end at the last of 60 x 40 pixels, are for VL-BERT alone."""
+    plain = RegionStore(world / "store")
+    whole = with_whole(tmp_path / "store", plain)
+    name = next(name for name in plain.ids if plain.count(name) > 2)
+    for kind, folder in trained.items():
+        config = configured(FinetuneConfig, model=folder, regions=str(whole), most_regions=2)
+        student = load_student(folder)
+        texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
+        task = named("tasks", Task, "snli-ve")
+        stores = shelf_of(config, task)
+        (sample,) = seen({"dev": texts}, student, task, config, stores)["dev"].get([0], ())
+        boxes = plain[name].boxes[:2]
+        if kind == "vlbert":
+            last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
+            boxes = np.minimum([[0, 0, 1, 1], *boxes], last)
+        assert np.array_equal(sample.regions.boxes, boxes), kind  # type: ignore[union-attr]
+
+
+def heads(kind: str, task: str, hidden: int = 768) -> int:
+    with torch.device("meta"):
+        reading = Reading(
+            Sizes(text=hidden, pooled=hidden, visual=hidden), FORMS[task], toys.bert_words()
+        )
+        head = DESIGNS[kind].heads[task](reading)
+        objective = Supervised(reading.sizes, form=reading.form, head=head)
+        return sum(p.numel() for p in objective.parameters())
+
+
+def test_heads_have_the_papers_sizes() -> None:
+    """Totals of the fact sheet's table, less what is not the head: the core, 2 or 1 more segments, 81 words."""
+    core = 108_896_256 + 3_146_496 + 768  # VL-BERT, its visual Linear and [IMG]; no pooler
+    assert heads("vlbert", "vqa") == 115_041_849 - core
+    assert heads("vlbert", "refcoco+") == 112_634_881 - core
+    assert heads("vlbert", "vcr/answer") == 113_287_762 - core - 590_592 - (
+        590_592 + 81 * 769
+    )  # pooler, 81-way head
+    assert heads("vlbert", "vqa", 1024) == 342_553_657 - (334_098_432 + 4_195_328 + 1024)
+    core = 109_898_752
+    assert heads("uniter", "vqa") == 115_892_281 - core
+    assert heads("uniter", "snli-ve") == 111_087_619 - core
+    assert heads("uniter", "vcr/answer") == 111_149_826 - core - 83 * 768
+    assert heads("uniter", "nlvr2") == 115_808_515 - core - 768
+    assert heads("uniter", "vqa", 1024) == 344_210_489 - 335_695_872
+
+
+def test_pre_training_has_the_papers_sizes() -> None:
+    """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
+    words = Vocabulary(mask_id=103, ordinary=range(5))
+    sizes = Sizes(
+        text=768, pooled=768, visual=768, word_table=(30522, 768), regions=2048, classes=1601
+    )
+    for kind, cased, total, core in (
+        ("visualbert", 0, 112_074_812, 111_450_624),
+        ("uniter", 28_996, 112_938_887, 109_898_752),
+    ):
+        given = Given(sizes._replace(word_table=(cased or 30522, 768)), words)
+        with torch.device("meta"):
+            objectives = DESIGNS[kind].phase.objectives(given, PhaseOptions())
+            assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
+
+
+def test_regression_is_tied_to_what_embeds_the_features() -> None:
+    torch.manual_seed(0)
+    sizes = Sizes(text=8, visual=8, regions=6)
+    objective = MaskedRegions(sizes, kind="regress", norm=True, tied=True)
+    table, states = torch.randn(8, 6), torch.randn(2, 3, 8)
+    chosen = torch.tensor([[1, -100, 1], [-100, 1, -100]])
+    targets = torch.randn(2, 3, 6)
+    labels = {"regress_regions": chosen, "regress_regions_targets": targets}
+    batch = Batch(ids=("a", "b"), labels=labels)
+    (loss,) = objective(Encoded(visual=states, region_table=table), batch).values()
+    found = objective.head(states) @ table + objective.bias
+    assert loss.item() == pytest.approx(
+        (found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5
+    )
+    with pytest.raises(InputError, match="needs `region_table`"):
+        objective(Encoded(visual=states), batch)
+
+
+def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any) -> None:
+    """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
+    batch = collate(text_only.get(range(3), ()))
+    form = Classify(("a", "b"))
+    reading = Reading(Sizes(text=8), form, bert_tokenizer)
+    head = vlberts.MaskedAnswer(reading)
+    objective = Supervised(reading.sizes, form=form, head=head).eval()
+    head.mask_id = 4
+    ids = batch.text.ids.clone()
+    ids[0, 2], ids[1, 3], ids[1, 1], ids[2, 1] = 4, 4, 4, 4
+    batch = replace(batch, text=replace(batch.text, ids=ids))
+    states = torch.randn(*ids.shape, 8)
+    expected = head.classify(head.between(torch.stack([states[0, 2], states[1, 3], states[2, 1]])))
+    torch.testing.assert_close(objective.outputs(Encoded(text=states), batch), expected)
+    ids[2, 1] = 5
+    with pytest.raises(InputError, match=r"cut before its \[MASK\]"):
+        objective.outputs(Encoded(text=states), batch)
+
+
+def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
+    example = toys.examples(1)[0]
+    model = load_student(trained["vlbert"])
+    reading = Reading(model.sizes, FORMS["vqa"], model.text.tokenizer)
+    assert visualberts.MaskedAnswer(reading).ask(example).text == f"{example.text} [MASK]"
+    assert vlberts.MaskedAnswer(reading).ask(example).pair == "[MASK]"
+    row = model.inputs(32)[0].engine.encode("red [MASK]")
+    assert model.text.tokenizer.mask_token_id in row.ids
+
+
+def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
+    model = load_student(trained["vlbert"])
+    table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
+    reading = Reading(model.sizes, Answer(("red", "left of", "")), model.text.tokenizer, table)
+    rows = answer_rows(reading.form.labels, reading, table)
+    torch.testing.assert_close(rows[0], table[ids("red")])
+    torch.testing.assert_close(rows[1], (table[ids("left")] + table[ids("of")]) / 2)
+    assert not rows[2].any()
+    assert torch.equal(vlberts.MaskedAnswer(reading).classify.weight, rows)
+
+
+def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[str, str]) -> None:
+    config = configured(
+        FinetuneConfig, model=trained["uniter"], task="nlvr2", data=str(world / "nlvr2")
+    )
+    splits = {"train": [Example("a", "a dog", images=("1", "2"))]}
+    model = load_student(trained["uniter"])
+    task = named("tasks", Task, "nlvr2")
+    assert type(head_of(model, task, splits, config)) is FirstPosition
+    with_regions = changed(config, regions=str(world / "store"))
+    assert type(head_of(model, task, splits, with_regions)) is ImagesApart
+
+
+def test_two_sequences_read_each_other() -> None:
+    """A pair's vector turns over with its images where both attentions are the same, and padding says nothing."""
+    torch.manual_seed(0)
+    pooler = PairPooler(64).eval()
+    states, mask = torch.randn(4, 5, 64), torch.ones(4, 5, dtype=torch.bool)
+    mask[1, 3:] = mask[2, 4:] = False
+    found = pooler(states, mask)
+    noisy = states.clone()
+    noisy[1, 3:], noisy[2, 4:] = 9.0, -9.0
+    torch.testing.assert_close(pooler(noisy, mask), found)
+    changed = states.clone()
+    changed[1, 0] += 1
+    assert all((pooler(changed, mask)[0] - found[0]).abs().view(2, 64).amax(1) > 0.001), (
+        "each reads the other"
+    )
+    assert torch.equal(pooler(changed, mask)[1], found[1]), "other samples do not"
+    pooler.read[1].load_state_dict(pooler.read[0].state_dict())
+    turned = pooler(states[[1, 0, 3, 2]], mask[[1, 0, 3, 2]])
+    torch.testing.assert_close(turned, pooler(states, mask).roll(64, 1))
+
+
+def test_kinds_of_loss_by_hand() -> None:
+    """BCE over classes and over choices; two outputs a choice, each judged alone."""
+    outputs = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2]])
+    labels = torch.tensor([2, 0])
+    p = outputs.sigmoid().numpy()
+    wanted = np.eye(3)[labels]
+    by_hand = -(wanted * np.log(p) + (1 - wanted) * np.log(1 - p)).sum()
+    for form in (Classify(("a", "b", "c"), "bce"), Choose(("0", "1", "2"), "bce")):
+        assert form.loss(outputs, labels).item() == pytest.approx(by_hand, rel=1e-5)
+        assert form.predict(outputs.numpy()).tolist() == [2, 0]
+    each, two = (
+        Choose(("0", "1"), "each"),
+        torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]]),
+    )
+    odds = two.view(2, 2, 2).log_softmax(-1)
+    by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
+    assert float(each.loss(two, torch.tensor([0, 1]))) == pytest.approx(float(by_hand), rel=1e-5)
+    assert each.outputs == 2 and each.predict(two.numpy()).tolist() == [0, 1]
+
+
+def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str, str]) -> None:
+    model = load_student(trained["uniter"])
+    rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
+    model.see(2), model.see(2)
+    table = model.text.encoder.embeddings.token_type_embeddings
+    assert model.join.image_types == [1, 2] and torch.equal(
+        table.weight, torch.stack([*rows, rows[1]])
+    )
+    homes.put(world / "unused", "")  # the folder stays the module's
+    model.export(world / "wider")
+    assert load_student(world / "wider").join.image_types == [1, 2]
+
+
+def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
+    """The README's path: a folder of images, a captions file, a table of questions."""
+    photos, rng = tmp_path / "my_photos", np.random.default_rng(0)
+    names = [f"{'holiday/' * (i % 2)}{i:02}.png" for i in range(12)]
+    for name in names:
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (24, 40, 3), np.uint8)).save(photos / name)
+    homes.put(
+        tmp_path / "captions.tsv",
+        "".join(f"a dog and {i} cats\t{name}\n" for i, name in enumerate(names)),
+    )
+    table = [f"is {i} red ?,{name},{'yes' if i % 3 else 'no'}" for i, name in enumerate(names)]
+    homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table]) + "\n")
+    homes.student(tmp_path / "bert")
+    toys.vit().save_pretrained(tmp_path / "vit")
+    sides = {"size": {"height": 16, "width": 16}, "crop_size": {"height": 16, "width": 16}}
+    CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
+    out = tmp_path / "store"
+    made = regions(
+        RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
+    )
+    assert made["images"] == 12 and made["regions"] == 48
+    seen = configured(
+        PretrainConfig,
+        model="vlbert",
+        student=str(tmp_path / "bert"),
+        regions=str(out),
+        captions=str(tmp_path / "captions.tsv"),
+        region_classes="none",  # a grid's regions have no classes (B10)
+    )
+    assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
+    asked = configured(
+        FinetuneConfig,
+        model=str(tmp_path / "seen" / "model"),
+        regions=str(out),
+        data=str(tmp_path / "asked.csv"),
+        text="question",
+        image="photo",
+        label="answer",
+    )
+    assert finetune(asked, BRIEF, tmp_path / "answers")["headline"] == "accuracy"
+    assert (
+        "dev" in finetune(changed(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
+    )
+    name = table[1].split(",")[1]
+    hint = "differ in capitals alone, such as"
+    for photo, more in (("gone.png", ""), (name.upper(), f"1 {hint} {name.upper()[:-4]} from")):
+        rows = ["question,photo,answer", *table, f"is it blue ?,{photo},no"]
+        homes.put(tmp_path / "asked.csv", "\n".join(rows) + "\n")
+        absent = rf"store: 1 of \d+ images are not in this region store, the first is '{photo[:-4]}' of asked-\w+-\d+; "
+        with pytest.raises(InputError, match=absent + more):
+            finetune(asked, BRIEF, tmp_path / photo)
