@@ -137,9 +137,10 @@ def _words(value: object) -> list[str]:
 def _check_backbones(settings: object) -> None:
     """Raises InputError for models that have a default, and are read in some settings alone."""
     if isinstance(settings, RegionsConfig) and not settings.imports:
-        if not settings.grid and (settings.also_detected or not settings.boxes):
-            model("--detector", settings.detector)
-        model("--backbone", settings.backbone)
+        extraction, finding = settings.extraction, settings.extraction.finding
+        if not finding.grid and (extraction.also_detected or not extraction.boxes):
+            model("--detector", finding.detector)
+        model("--backbone", finding.backbone)
     if isinstance(settings, PretrainConfig | FinetuneConfig):
         new = isinstance(settings, PretrainConfig) or settings.join
         if settings.regions.images and new:

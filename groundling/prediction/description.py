@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_json, write_json
 from groundling.runs.hashing import hashes_of
 from groundling.settings.inputs import OwnFile
+from groundling.vision.settings import Finding
 from groundling.vision_language.loading import PLAIN
 
 FILE = "groundling_task.json"
@@ -260,8 +260,8 @@ def unlike(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return ""
 
 
-def settings_of(facts: Mapping[str, Any]) -> RegionsConfig:
-    """The settings of `groundling regions` that find the same regions on other photos.
+def settings_of(facts: Mapping[str, Any]) -> Finding:
+    """What finds the same regions on other photos.
 
     Raises InputError for regions that cannot be found again: of files of boxes, of others' features, of old stores.
     """
@@ -272,9 +272,9 @@ def settings_of(facts: Mapping[str, Any]) -> RegionsConfig:
             f"{facts.get('boxes_from') or 'others'}, or their store is of an earlier version); pass --regions STORE"
         )
     try:
-        config: RegionsConfig = _checked(RegionsConfig, made_with)
+        finding: Finding = _checked(Finding, made_with)
     except TypeError as error:
         raise InputError(
             f"{FILE}: damaged, no settings of `groundling regions` ({error})"
         ) from None
-    return config
+    return finding

@@ -185,14 +185,14 @@ class Loaded:
     @cached_property
     def finder(self) -> Finder:
         """What finds regions on photos as the store's were that it learned from; raises InputError if none can be."""
-        config = settings_of(self.about.regions)
-        config = replace(
-            config,
-            detector=self.elsewhere.detector or config.detector,
-            backbone=self.elsewhere.backbone or config.backbone,
+        learned = settings_of(self.about.regions)
+        finding = replace(
+            learned,
+            detector=self.elsewhere.detector or learned.detector,
+            backbone=self.elsewhere.backbone or learned.backbone,
         )
         features = not isinstance(self.student, EndToEnd)
-        return Finder(config, self.about.regions, self.device, features)
+        return Finder(finding, self.about.regions, self.device, features)
 
     def sight(
         self,

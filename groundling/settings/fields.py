@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Never, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, nearest

@@ -1,4 +1,4 @@
-"""What papers report of their systems, so that it stands beside what is measured here: found in studies' `published`."""
+"""What papers report of their systems, to stand beside what is measured here: found in studies' `published`."""
 
 from __future__ import annotations
 

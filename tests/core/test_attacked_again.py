@@ -16,6 +16,8 @@ from homes import put, table
 
 import groundling
 from groundling.cli import main
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
@@ -29,7 +31,7 @@ ROOT = Path(groundling.__file__).parent.parent
 OWN_TASK = """
 import csv
 from dataclasses import replace
-from groundling.batch import Example
+from groundling.core.batch import Example
 from groundling.tasks.glue import RTE
 
 def read(file, split):
@@ -140,7 +142,7 @@ Path("ran").touch()
 raise ImportError("planted")
 """
 SEVERAL = """
-from groundling import jobs
+from groundling.runs import jobs
 
 if __name__ == "__main__":
     jobs._set_up_process = abs  # of a number, which loads no torch

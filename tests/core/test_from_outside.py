@@ -110,7 +110,7 @@ DOUBT = Part("doubt", lambda given: Doubt(given.sizes, weight=0.5))
 
 from dataclasses import replace
 
-from groundling.metrics import ACCURACY
+from groundling.core.metrics import ACCURACY
 from mine.dogs import DOGS
 
 OWN = replace(ACCURACY, name="right answers")
@@ -118,7 +118,7 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 def needs_one(value):
@@ -136,7 +136,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 class Nameless(Objective):

@@ -45,7 +45,7 @@ from groundling.commands.finetune import run as tuning
 from groundling.commands.finetune.run import finetune
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.core.errors import InputError, first_line, in_one_line, reading
 from groundling.data.corpora.corpora import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
@@ -636,17 +636,30 @@ def huge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [packed, zipped, coded, endless, huge, Path.iterdir])
-def test_e14_what_no_reader_expected_is_one_line_that_names_the_file(
-    read: Callable[[Path], Any],
+def test_e14_what_a_reader_stumbles_over_is_one_line_that_names_the_file(
+    read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    file = put(tmp_path / "damaged", b"\xff")
+    with pytest.raises(InputError) as told, reading(file):
+        list(read(file))
+    assert str(told.value).startswith(f"{file}: cannot be read (")
+    with (
+        pytest.raises(InputError, match="gone: no such file; make it"),
+        reading("gone", "; make it"),
+    ):
+        Path("gone").read_bytes()
+
+
+def test_e14_what_the_system_refuses_is_one_line_that_names_the_file(
     given: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     refusal: Callable[..., str],
 ) -> None:
     file = put(tmp_path / "damaged", b"\xff")
-    monkeypatch.setattr(adapting, "corpus_samples", lambda *_: list(read(file)))
+    monkeypatch.setattr(adapting, "corpus_samples", lambda *_: list(file.iterdir()))
     line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
-    assert line.startswith(f"groundling: {file}: cannot be read")
+    assert line.startswith(f"groundling: {file}: cannot be read or written (")
 
 
 def test_e14_json_is_bounded_in_depth_and_numbers(tmp_path: Path) -> None:

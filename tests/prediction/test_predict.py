@@ -42,7 +42,7 @@ from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
 from groundling.prediction import Prediction, load
 from groundling.prediction.description import FILE, Described, Reads, described
-from groundling.settings.fields import configured
+from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting, OwnFile
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
@@ -259,7 +259,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(PHOTOS):
         colour = (20 * number, 250 - 20 * number, 90)
         homes.picture(folder / f"photos/trip/{number}.png", colour, (20, 16))
-    grid = RegionsConfig(images=str(folder / "photos"), backbone=str(vit), grid=2, cpu=True)
+    grid = configured(
+        RegionsConfig, images=str(folder / "photos"), backbone=str(vit), grid=2, cpu=True
+    )
     regions(grid, folder / "store")
     asked = [
         (q, f"trip/{n}.png", ("dog", "cat", "sea")[n % 3]) for n in range(PHOTOS) for q in ASKED
@@ -532,9 +534,11 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     torch.manual_seed(5)
     other = homes.home(place / "other", toys.vit(), None)
     CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(other)
-    base = RegionsConfig(images=str(own / "photos"), backbone=str(own / "vit"), cpu=True)
-    regions(replace(base, grid=3), place / "finer")
-    regions(replace(base, grid=2, backbone=str(other)), place / "foreign")
+    base = configured(
+        RegionsConfig, images=str(own / "photos"), backbone=str(own / "vit"), cpu=True
+    )
+    regions(changed(base, grid=3), place / "finer")
+    regions(changed(base, grid=2, backbone=str(other)), place / "foreign")
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
     put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")

@@ -109,7 +109,9 @@ def test_photos_that_are_skipped_are_counted_and_named(
     homes.picture(tmp_path / "photos/good.png", size=(20, 16))
     for number in range(7):
         homes.put(tmp_path / f"photos/broken-{number}.png", b"no photo")
-    config = RegionsConfig(images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True)
+    config = configured(
+        RegionsConfig, images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True
+    )
     result = regions(config, tmp_path / "store")
     said = capsys.readouterr().err
     (note,) = result["notes"]

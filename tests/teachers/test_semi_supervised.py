@@ -311,8 +311,8 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def cells(place: Path) -> Path:
     """A store of the tiny CLIP's 2 x 2 patches."""
-    config = RegionsConfig(
-        images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
+    config = configured(
+        RegionsConfig, images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
     )
     regions(config, place / "grid")
     return place / "grid"

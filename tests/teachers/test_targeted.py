@@ -538,7 +538,7 @@ TEACHER = '''
 import numpy as np
 import torch
 
-from groundling.batch import Sample
+from groundling.core.batch import Sample
 from groundling.teachers import Teacher
 
 

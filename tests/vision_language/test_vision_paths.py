@@ -36,6 +36,7 @@ from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
+from groundling.settings.objectives import PhaseOptions
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
 from groundling.studies.worlds.rendered import World, WorldConfig
@@ -495,7 +496,10 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
     out = tmp_path / "store"
     made = regions(
-        RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
+        configured(
+            RegionsConfig, images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True
+        ),
+        out,
     )
     assert made["images"] == 12 and made["regions"] == 48
     seen = configured(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from groundling.data.tables.image_files import unread_images
 from groundling.runs.jobs import Job, on_processor, run_jobs
 from groundling.runs.report import counted
 from groundling.runs.run import Run, say_notes
+from groundling.settings.fields import flat
 from groundling.vision.extract import extract
+from groundling.vision.settings import Extraction
 
 FIRST = 5
 """So many of the images that were skipped are named."""
@@ -35,7 +36,7 @@ def regions(
     `RegionStore(out)` reads it. Under torchrun every process writes its share of the shards. Raises InputError if
     settings do not go together, or `out` holds something else.
     """
-    state = PartialState(cpu=on_processor(config.cpu), timeout=PATIENCE)
+    state = PartialState(cpu=on_processor(config.extraction.cpu), timeout=PATIENCE)
     part = Part(state.process_index, state.num_processes)
     check(config, out)
     _refuse_processes(config, part)
@@ -46,10 +47,12 @@ def regions(
     if config.imports:
         manifest = _imported(config, folder)
     else:
-        manifest = _extracted(config, folder, part, state.wait_for_everyone, say)
+        manifest = _extracted(
+            config.extraction, config.processes, folder, part, state.wait_for_everyone, say
+        )
     first = manifest["skipped"][:FIRST]
     result = {"store": str(folder), **manifest["counts"], "skipped_first": first}
-    notes = unread_images(config.images) if config.images else []
+    notes = unread_images(images) if (images := config.extraction.images) else []
     skipped = manifest["counts"]["skipped"]
     if skipped:
         named = "; ".join(first)
@@ -76,22 +79,23 @@ def _refuse_processes(config: RegionsConfig, part: Part) -> None:
 
 def _open(config: RegionsConfig, out: str | Path) -> Run:
     """The run's folder; raises InputError if it holds another run."""
-    settings = asdict(config)
+    settings = {one.name: vars(group)[one.name] for group, one in flat(config)}
     for name in ("processes", "cpu"):  # results do not depend on them
         del settings[name]
-    inputs: dict[str, str | Path] = {"images": config.images}
-    inputs |= _numbered("boxes", config.boxes)
+    extraction = config.extraction
+    inputs: dict[str, str | Path] = {"images": extraction.images}
+    inputs |= _numbered("boxes", extraction.boxes)
     inputs |= _numbered("ids", config.ids)
     inputs |= _numbered("ids_as", [told for told in config.ids_as if told.endswith(".json")])
     if not config.imports:
-        inputs["detector"] = config.detector
-        inputs["backbone"] = config.backbone
+        inputs["detector"] = extraction.finding.detector
+        inputs["backbone"] = extraction.finding.backbone
     # Tens of gigabytes are not worth hashing.
     inputs |= _numbered("imports", [path for path in config.imports if not Path(path).is_file()])
     sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
     if sizes:
         settings["bytes"] = sizes
-    return Run(out, "regions", settings, inputs, config.cpu)
+    return Run(out, "regions", settings, inputs, extraction.cpu)
 
 
 def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
@@ -101,25 +105,28 @@ def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
 
 def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     """The manifest of a store made of others' region files."""
-    writer = RegionWriter(folder, config.shard)
+    writer = RegionWriter(folder, config.extraction.shard)
     facts, items = import_several(config.imports, config.ids, config.ids_as)
     writer.fill(items)
     return writer.close(facts)
 
 
 def _extracted(
-    config: RegionsConfig,
+    extraction: Extraction,
+    processes: int,
     folder: Path,
     part: Part,
     barrier: Callable[[], None],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The manifest of a store made of images, by this process, by others under torchrun, or by processes it starts."""
-    if config.processes == 1:
-        extracted = extract(config, folder, part)
+    if processes == 1:
+        extracted = extract(extraction, folder, part)
     else:
-        parts = [Part(rank, config.processes) for rank in range(config.processes)]
-        jobs = [Job(f"part {one.rank + 1}", extract, (config, str(folder), one)) for one in parts]
-        extracted = run_jobs(jobs, config.processes, say)["part 1"]
-    writer = RegionWriter(folder, config.shard, extracted.key, part)
+        parts = [Part(rank, processes) for rank in range(processes)]
+        jobs = [
+            Job(f"part {one.rank + 1}", extract, (extraction, str(folder), one)) for one in parts
+        ]
+        extracted = run_jobs(jobs, processes, say)["part 1"]
+    writer = RegionWriter(folder, extraction.shard, extracted.key, part)
     return writer.close(extracted.facts, extracted.gaps, barrier)

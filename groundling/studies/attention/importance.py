@@ -18,7 +18,7 @@ from groundling.core.batch import Sample
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.models.attention import AttentionMap, Place, Places
-from groundling.stats.resampling import resampled
+from groundling.stats.resampling import interval, resampled
 from groundling.studies.attention.passes import BySample, Rows, Seen, Sums
 
 KINDS = ("visual", "textual", "special")
@@ -249,7 +249,7 @@ def told(drawn: np.ndarray) -> dict[str, float | None]:
     ends = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(ends):
         return {"mean": None, "low": None, "high": None}
-    low, high = np.quantile(ends, (0.025, 0.975))
+    low, high = interval(ends)
     return {"mean": _round(drawn[0]), "low": _round(low), "high": _round(high)}
 
 

@@ -25,7 +25,7 @@ from groundling.data.captions.captions import Captions
 from groundling.data.captions.images import find_images, in_store, with_store_ids
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples
-from groundling.models.kinds import RegionReader
+from groundling.models.kinds import RegionReader, Student
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
@@ -260,6 +260,14 @@ def is_fine_tuned(source: str) -> bool:
     return any(any(Path(source).glob(pattern)) for pattern in patterns)
 
 
+def match_head(model: Student, folder: str | Path, device: torch.device | str) -> Match | None:
+    """The head that `pretrain` left beside a model, if it did: it tells whether text and image match."""
+    head = SentenceImage(model.sizes)
+    if not all(load_head(Path(folder), part, name) for name, part in head.saved().items()):
+        return None
+    return Match(head.to(device).eval())
+
+
 class PreTrained:
     """A model as `pretrain` leaves it, with the head that tells a match, or hidden words."""
 
@@ -277,7 +285,7 @@ class PreTrained:
         folder = Path(config.model)
         self.outcome: Outcome | None = None
         if asked != "words":
-            self.outcome = self._match(folder, device)
+            self.outcome = match_head(self.model, folder, device)
         if asked != "match" and self.outcome is None:
             self.outcome = self._words(folder, device, config.seed)
         if self.outcome is None and asked != "best":
@@ -285,12 +293,6 @@ class PreTrained:
                 f"{config.model}: holds no head for --outcome {asked}; `groundling pretrain` leaves one that tells a "
                 "match for UNITER and VisualBERT on captions and for VL-BERT with --related, and one of words for all"
             )
-
-    def _match(self, folder: Path, device: torch.device) -> Match | None:
-        head = SentenceImage(self.model.sizes)
-        if not all(load_head(folder, part, name) for name, part in head.saved().items()):
-            return None
-        return Match(head.to(device).eval())
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWords | None:
         if not isinstance(self.model, SingleStream):  # a guest's own heads are not read

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, reading
 
 NOUN, VERB, ADJECTIVE, ADVERB = "n", "v", "a", "r"
 FILES = {NOUN: "noun", VERB: "verb", ADJECTIVE: "adj", ADVERB: "adv"}
@@ -226,12 +226,8 @@ def wordnet_folder(named: str) -> Path:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
+    with reading(path, "; WordNet's database needs it"):
         return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); WordNet's database needs it"
-        ) from None
 
 
 def _version(content: bytes) -> str:

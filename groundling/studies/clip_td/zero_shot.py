@@ -55,7 +55,8 @@ USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "ans
 def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     """Answer a task's splits as `finetune` would after training; scores in `out/result.json`, answers in `out/seed-0`.
 
-    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several processes each answers everything.
+    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several
+    processes each answers everything.
 
     Raises:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
@@ -346,16 +347,3 @@ def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]
 def choose(similarities: np.ndarray) -> np.ndarray:
     """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
     return finite(similarities).argmax(1)
-
-
-def both_right(
-    answers: np.ndarray, rationales: np.ndarray, gold: np.ndarray, gold_rationales: np.ndarray
-) -> dict[str, float]:
-    """Accuracy, 0..1, of answers (Q->A), of rationales (QA->R) and of items with both right (Q->AR); all (N,)."""
-    answer_right = answers == gold
-    rationale_right = rationales == gold_rationales
-    return {
-        "Q->A": float(answer_right.mean()),
-        "QA->R": float(rationale_right.mean()),
-        "Q->AR": float((answer_right & rationale_right).mean()),
-    }

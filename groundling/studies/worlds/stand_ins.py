@@ -24,6 +24,7 @@ from groundling.data.regions.stores import SeveralStores
 from groundling.data.tables.tables import lines_of
 from groundling.models.text import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
+from groundling.settings.fields import configured
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
@@ -155,7 +156,8 @@ class _Shelf:
         """Regions of all images, the whole one first, in the order of VCR's tags."""
         out = self.folder / "regions"
         if not (out / "manifest.json").exists():
-            settings = RegionsConfig(
+            settings = configured(
+                RegionsConfig,
                 images=str(self.world / DATA["images"]),
                 boxes=(str(self.world / "instances.json"),),
                 backbone=str(self.clip()),

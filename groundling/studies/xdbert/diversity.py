@@ -32,6 +32,7 @@ from groundling.models.attention import AttentionMap, Place
 from groundling.models.crossmodal import CrossModal
 from groundling.runs.progress import followed
 from groundling.runs.report import new_figure, svg_of
+from groundling.stats.resampling import interval, redrawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -422,9 +423,7 @@ def _measure_rows(
 def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Both ends (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
     rng = generator(seed, "bootstrap")
-    count = len(values)
-    means = [values[rng.integers(count, size=count)].mean(0) for _ in range(draws)]
-    low, high = np.quantile(np.stack(means), [0.025, 0.975], axis=0)
+    low, high = interval(np.stack([redrawn(values, rng).mean(0) for _ in range(draws)]))
     return low, high
 
 

@@ -20,13 +20,11 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.runs.report import new_figure, svg_of
+from groundling.stats.resampling import DRAWS, interval, redrawn
 from groundling.studies.xdbert.word_counts import Grounding, Variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-DRAWS = 2000
-"""Bootstrap samples, and permutations."""
 
 QUARTERS = (0.25, 0.5, 0.75)
 """Quantiles that cut values into four parts of equal size."""
@@ -167,10 +165,9 @@ def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
 def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[float]:
     """The 95 % interval of Cliff's delta."""
     rng = generator(seed, "bootstrap")
-    drawn = [
-        _cliffs_delta(rng.choice(up, len(up)), rng.choice(down, len(down))) for _ in range(DRAWS)
-    ]
-    return np.quantile(drawn, [0.025, 0.975]).tolist()
+    drawn = [_cliffs_delta(redrawn(up, rng), redrawn(down, rng)) for _ in range(DRAWS)]
+    ends: list[float] = interval(np.array(drawn)).tolist()
+    return ends
 
 
 def _controlled(

@@ -31,7 +31,7 @@ from groundling.studies.clip_td.pronouns import plural, shifted, singular
 from groundling.studies.clip_td.shift import shift
 from groundling.studies.clip_td.synonyms import Editor
 from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
-from groundling.studies.clip_td.zero_shot import both_right, choose
+from groundling.studies.clip_td.zero_shot import choose
 from groundling.tasks.vcr import items
 
 LEGACY = partial(plural, legacy=True)
@@ -681,9 +681,5 @@ def test_tags_alone_by_both_rules_of_ties(tmp_path: Path) -> None:
 def test_zero_shot_rules() -> None:
     similarities = np.array([[0.1, 0.3, 0.3, 0.2], [0.4, 0.1, 0.1, 0.1]])
     assert choose(similarities).tolist() == [1, 0]
-    found = both_right(
-        np.array([1, 0, 2]), np.array([3, 3, 1]), np.array([1, 0, 3]), np.array([3, 0, 1])
-    )
-    assert found == pytest.approx({"Q->A": 2 / 3, "QA->R": 2 / 3, "Q->AR": 1 / 3})
     with pytest.raises(InputError, match="row 1: a similarity is not a finite number"):
         choose(np.array([[0.0, 1.0], [np.nan, 1.0]]))

@@ -20,6 +20,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import read_captions
+from groundling.settings.fields import configured
 from groundling.studies.worlds.commands import TasksConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
 from groundling.studies.worlds.drawing import stamp
@@ -68,10 +69,12 @@ def shown(folder: Path) -> dict[str, Scene]:
     scenes = {
         WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation
     }
-    config = RegionsConfig(images=str(folder / "images"), boxes=str(folder / "instances.json"))
+    config = configured(
+        RegionsConfig, images=str(folder / "images"), boxes=str(folder / "instances.json")
+    )
     return {
         name: scenes[np.asarray(Image.open(path)).tobytes()]
-        for name, path in listing(config, annotated(*config.boxes)[0])[0]
+        for name, path in listing(config.extraction, annotated(*config.extraction.boxes)[0])[0]
     }
 
 

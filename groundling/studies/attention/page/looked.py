@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Choose, Pick, Regress
@@ -26,20 +25,19 @@ from groundling.models.adapters import ClipAdapter
 from groundling.models.clip import ClipEncoder
 from groundling.models.crossmodal import CrossModal
 from groundling.models.kinds import RegionReader, Student
-from groundling.models.saved_heads import load_head
-from groundling.objectives.sentence_image import SentenceImage
 from groundling.prediction import Candidate, Fitted, load
 from groundling.prediction.answers import Wording
-from groundling.prediction.description import FILE, settings_of, unlike
-from groundling.prediction.seeds import Chosen, chosen, is_run
+from groundling.prediction.description import settings_of, unlike
+from groundling.prediction.seeds import model_folder
 from groundling.prediction.sight import Seen
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
-from groundling.studies.attention.subjects import Match
+from groundling.studies.attention.subjects import is_fine_tuned, match_head
 from groundling.training.evaluation import evaluate
 from groundling.vision.photos import Finder
+from groundling.vision.settings import Finding
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
 from groundling.vision_language.single_stream import SingleStream
@@ -56,18 +54,15 @@ class Looked:
         self.name = source
         self.config = config
         self.device = device
-        self.notes: list[str] = []
         self.fitted: Fitted | None = None
-        found = _chosen(source)
-        self.folder = folder = str(found.folder)
+        self.folder = str(model_folder(Path(source)))
         """Where its weights are, or a hub id."""
-        if (Path(folder) / FILE).is_file():
-            self.fitted = load(folder, device=device)
-            self.notes = self.fitted.notes
-            self.notes[:0] = [found.note] if found.note else []
+        if is_fine_tuned(source):
+            self.fitted = load(source, device=device)
             self.student: Student = self.fitted.student
         else:
-            self.student = load_viewed(folder).to(device).eval()
+            self.student = load_viewed(self.folder).to(device).eval()
+        self.notes = [] if self.fitted is None else self.fitted.notes
         if isinstance(self.student, ClipAdapter | ClipEncoder | CrossModal):
             raise InputError(
                 f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
@@ -142,11 +137,11 @@ class Looked:
         manifests = [self._facts, *(store.manifest for store in self.stores)]
         return next((one for one in manifests if one.get("made_with")), None)
 
-    def _with_boxes(self) -> RegionsConfig:
+    def _with_boxes(self) -> Finding:
         """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
         config = self.config
         facts = self._made_with
-        start = RegionsConfig() if facts is None else settings_of(facts)
+        start = Finding() if facts is None else settings_of(facts)
         known = start.backbone if facts else self._backbone_of_files()
         if not config.backbone and not known and self._features:
             raise InputError(
@@ -164,7 +159,7 @@ class Looked:
                 return str(models["backbone"])
         return ""
 
-    def _as_learned(self) -> RegionsConfig:
+    def _as_learned(self) -> Finding:
         """The settings with which the regions were found that it learned from, or those of the first store."""
         facts = self._made_with
         if facts is None:
@@ -291,12 +286,6 @@ class Looked:
         return samples
 
 
-def _chosen(source: str) -> Chosen:
-    """The model's own folder in what `source` names: a run's, of several seeds the best; a hub id as it is."""
-    path = Path(source)
-    return chosen(path) if is_run(path) else Chosen(path)
-
-
 # -- what it says ------------------------------------------------------------------------------------------------------
 
 
@@ -333,12 +322,12 @@ def match_of(student: SingleStream, folder: str, sample: Sample, device: str) ->
     """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
     if sample.regions is None:
         return Answer("No answer: this model was trained on no task, and sees no image here")
-    head = SentenceImage(student.sizes)
-    if not all(load_head(Path(folder), part, name) for name, part in head.saved().items()):
+    match = match_head(student, folder, device)
+    if match is None:
         return Answer(
             "No answer: this model was trained on no task, and has no head that tells whether image and text match"
         )
     batch = collate([sample]).to(device)
     with torch.no_grad():
-        log_odds = Match(head.to(device).eval()).explained(student(batch), batch)
+        log_odds = match.explained(student(batch), batch)
     return Answer(MATCH, [("yes", float(log_odds.sigmoid()))])
