@@ -736,12 +736,9 @@ def quickstart(
 def regions(
     *,
     images: Text = "",
-    imports: Texts = (),
-    ids: Texts = (),
-    ids_as: Texts = (),
-    detector: Text = "PekingU/rtdetr_r50vd",
     boxes: Texts = (),
     also_detected: bool = False,
+    detector: Text = "PekingU/rtdetr_r50vd",
     grid: int = 0,
     backbone: Text = "microsoft/resnet-101",
     side: int = 0,
@@ -753,8 +750,11 @@ def regions(
     skip_missing: bool = False,
     batch: int = 8,
     shard: int = 256,
-    processes: int = 1,
     cpu: bool = False,
+    imports: Texts = (),
+    ids: Texts = (),
+    ids_as: Texts = (),
+    processes: int = 1,
     out: Text = "runs/regions",
 ) -> dict[str, Any]:
     """Regions of your own images, or of others' region files, as a store."""
