@@ -1,7 +1,6 @@
 """Settings as dataclasses: what one is, may be and means stands in its field. Imports nothing heavy.
 
-    batch: Annotated[int, at_least(1)] = 32
-    \"""Samples per optimizer step.\"""
+`batch: Annotated[int, at_least(1)] = 32` is a whole field; its help is the text below it.
 
 The command line, sweeps, Python functions, their stubs and documents are made from these fields, and whoever makes
 settings has their values checked. Settings that travel together are groups of their own inside a command's settings;
