@@ -25,11 +25,11 @@ from test_pretrain import store
 from test_regions import bottom_up, lxmert, npz, vlbert
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.run import finetune
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError
 from groundling.core.find import instances as found_in
@@ -535,7 +535,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
         (("{number:abc}",), "not a pattern"),
         (("{}",), "not a pattern"),
         (("COCO_{subset}",), "all images would be COCO_train2014"),
-        (("gone.json",), "gone.json: cannot be read"),
+        (("gone.json",), "gone.json: no such file"),
         (("a.json",), "a.json: not COCO's images with id and file_name"),
     ],
 )

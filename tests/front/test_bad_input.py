@@ -37,16 +37,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from transformers import AutoModel, BertTokenizer
 
 from groundling.cli import main
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting
-from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.finetune.run import finetune
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, first_line, in_one_line, reading
-from groundling.data.corpora.corpora import corpus
+from groundling.data.corpora.files import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.runs import checkpoints as checkpoint
@@ -561,7 +561,7 @@ def test_a_length_that_leaves_no_room_for_text(
     given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "groundling.data.corpora.corpora.fitting", never
+        "groundling.data.corpora.files.fitting", never
     )  # with no room it would never end
     assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
 

@@ -21,8 +21,13 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Form, Pick, Regress
 from groundling.core.keyed import generator
 from groundling.core.metrics import Metric
-from groundling.data.captions.captions import Captions
-from groundling.data.captions.images import find_images, in_store, with_store_ids
+from groundling.data.captions.captions import (
+    Captions,
+    find_images,
+    in_store,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples
 from groundling.models.kinds import RegionReader, Student
@@ -325,6 +330,8 @@ class FineTuned:
             raise InputError(
                 f"--most-regions {config.most_regions}: {config.model} reads as many as it learned with; leave it out"
             )
+        if not config.tags:
+            raise InputError(f"--no-tags: {config.model} reads texts as it learned; leave it out")
         self.sight = self.fitted.sight(
             config.regions, config.images, other_regions=config.other_regions
         )
@@ -373,7 +380,7 @@ def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example]
         task = named("tasks", Task, config.task).at(data)
         examples = task.read(data, config.split or task.dev[0])
     else:
-        told = Captions(data, (config.split,) if config.split else (), config.columns).sound()
+        told = read_captions(data, (config.split,) if config.split else (), config.columns)
         examples = _of_captions(told, subject, config.attending.images)
         notes = told.notes
     for example in examples:

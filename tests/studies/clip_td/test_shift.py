@@ -17,20 +17,18 @@ from homes import STEPS, put, student
 from vcr_files import row, tokens
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
-from groundling.studies.clip_td.attack import Attack
 from groundling.studies.clip_td.commands import ShiftConfig
-from groundling.studies.clip_td.files import PARTS, Line, read_lines
-from groundling.studies.clip_td.inflect import article, inflected
-from groundling.studies.clip_td.masks import masked, positions, to_hide
+from groundling.studies.clip_td.lines import PARTS, Line, read_lines
+from groundling.studies.clip_td.masking import Attack, masked, positions, to_hide
 from groundling.studies.clip_td.overlap import compared, tags_alone
 from groundling.studies.clip_td.pronouns import plural, shifted, singular
 from groundling.studies.clip_td.shift import shift
 from groundling.studies.clip_td.synonyms import Editor
-from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
+from groundling.studies.clip_td.wordnet import WordNet, article, inflected, wordnet_folder
 from groundling.studies.clip_td.zero_shot import choose
 from groundling.tasks.vcr import items
 
@@ -442,7 +440,7 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     put(shorter / "cntlist.rev", "dog 1 2 3\n")
     assert "cntlist.rev, line 1: expected a sense key" in told_by(shorter)
     (shorter / "cntlist.rev").unlink()
-    assert "cntlist.rev: cannot be read" in told_by(shorter)
+    assert "cntlist.rev: no such file" in told_by(shorter)
 
 
 # -- IM --------------------------------------------------------------------------------------------------------------
