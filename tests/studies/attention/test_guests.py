@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import homes
@@ -26,7 +27,7 @@ from groundling.studies.attention.attending import Attended
 from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.modality import modality
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.passes import BySample, Seen, stream
+from groundling.studies.attention.passes import BySample, Look, Seen, read_here
 from groundling.studies.attention.settings import Attending
 from groundling.vision_language.loading import load_student
 
@@ -159,7 +160,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     seen = []
     for others in (False, True):
         kept = Kept()
-        stream(attended.model, attended.samples(examples, others), [kept], 3)
+        read_here([Look(attended.model, partial(attended.samples, examples, others), [kept], 3)])
         assert kept.stacked().shape == (4, 2)
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"
@@ -167,7 +168,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     other = Attended(
         configured(Attending, model=str(lxmert), regions=str(regions), untrained=True), device
     )  # type: ignore[arg-type]
-    stream(other.model, other.samples(examples), [kept])
+    read_here([Look(other.model, lambda: other.samples(examples), [kept])])
     assert (kept.stacked() != seen[0]).all()
 
 

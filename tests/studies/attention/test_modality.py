@@ -50,11 +50,11 @@ from groundling.studies.attention.ablation import (
 )
 from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.importance import (
+    Bootstrap,
     Drawn,
     Importance,
     Looks,
     compared,
-    drawn_means,
     masses_of,
     right_row,
 )
@@ -211,7 +211,9 @@ def planted(visual: float, seed: int, layers: int = 2) -> Importance:
 
 def test_a_planted_difference_is_found() -> None:
     images = [f"i{n // 2}" for n in range(60)]
-    before, after = (Drawn(planted(share, n), images, 0) for n, share in enumerate((0.3, 0.35)))
+    before, after = (
+        Drawn(planted(share, n), Bootstrap(images, 0)) for n, share in enumerate((0.3, 0.35))
+    )
     numbers = before.numbers()
     assert numbers["overall"]["gap"]["mean"] == pytest.approx(0.3, abs=0.01)
     assert numbers["ratio"]["visual"]["mean"] == pytest.approx(0.6, abs=0.02)
@@ -224,19 +226,19 @@ def test_a_planted_difference_is_found() -> None:
     assert found["relative"]["gap_size"]["high"] < 0
     assert found["relative"]["visual"]["mean"] == pytest.approx(1 / 6, abs=0.02)
     assert compared(before, before)["overall"]["gap"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    deeper = compared(before, Drawn(planted(0.3, 1, layers=3), images, 0))
+    deeper = compared(before, Drawn(planted(0.3, 1, layers=3), Bootstrap(images, 0)))
     assert "by_layer" not in deeper and "by_head" not in deeper
 
 
 def test_intervals_are_over_images_and_nan_is_no_value() -> None:
     values = np.array([[1.0, np.nan], [1.0, np.nan], [1.0, 5.0], [0.0, np.nan]])
-    drawn = drawn_means(values, ["a", "a", "a", "b"], 0)
+    drawn = Bootstrap(["a", "a", "a", "b"], 0).means(values)
     assert drawn[0].tolist() == [0.75, 5.0]
     # Images are drawn whole: a twice, b twice, or each once.
     assert set(drawn[1:, 0]) == {0.0, 0.75, 1.0}
     assert set(drawn[1:, 1][np.isfinite(drawn[1:, 1])]) == {5.0}
     with pytest.raises(InputError, match="at least 2"):
-        drawn_means(values, ["a"] * 4, 0)
+        Bootstrap(["a"] * 4, 0).means(values)
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from groundling.data.text.conllu import ROOT, Parse, Word, aligned, read_parses,
 from groundling.data.text.parsers import parses_by
 from groundling.studies.attention.dependencies import Scheme, relabelled
 from groundling.studies.attention.grounding import State
-from groundling.studies.attention.passes import Look, stream
+from groundling.studies.attention.passes import Look, read_here
 from groundling.studies.attention.syntax import (
     TABLE_2,
     Arcs,
@@ -358,7 +358,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
         return Arcs(asked.phrases, FLICKR30K.mark, half, asked.relations)
 
     whole = consumer()
-    stream(model, samples, [whole], batch=3)
+    read_here([Look(model, lambda: samples, [whole], 3)])
     shares = [consumer(), consumer()]
     for rank, one in enumerate(shares):
         Look(model, lambda: samples, [one], 3).read(Part(rank, 2))
