@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -18,7 +17,6 @@ from io import StringIO
 from itertools import dropwhile, takewhile
 from pkgutil import iter_modules
 from typing import Annotated, Any, cast, get_type_hints
-from zipfile import BadZipFile
 
 import groundling.commands
 import groundling.studies
@@ -78,36 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The interpreter flushes stdout once more at its end, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except READING as error:
-        print(f"groundling: {_unreadable(error)}", file=sys.stderr)
-        return 2
-
-
-READING = (
-    OSError,
-    RecursionError,
-    OverflowError,
-    MemoryError,
-    UnicodeError,
-    BadZipFile,
-    struct.error,
-)
-"""What readers raise over damaged or hostile files, where none of them expected it."""
-
-
-def _unreadable(error: BaseException) -> str:
-    """A line about a file that no reader could read: which, as far as the reader or the system says, and why."""
-    if isinstance(error, OSError):
+    except OSError as error:  # beside the readers, which name their file themselves
         reason = error.strerror or first_line(error)
-        return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
-    file: object = "an input"
-    step = error.__traceback__
-    while step is not None:  # the innermost function that was given a file
-        local = step.tb_frame.f_locals
-        given = local.get("path", local.get("file"))
-        file = given if isinstance(given, str | os.PathLike) else file
-        step = step.tb_next
-    return f"{file}: cannot be read ({type(error).__name__}: {first_line(error)})"
+        file = error.filename or "a file"
+        print(f"groundling: {file}: cannot be read or written ({reason})", file=sys.stderr)
+        return 2
 
 
 def _usage(commands: Mapping[str, Command]) -> str:
@@ -150,7 +123,7 @@ def _no_command(words: Sequence[str]) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     values = _parse(name, command, _with_flags(command, arguments))
-    command.check(name, values)
+    command.check(values)
     command.function()
     _quiet()
     with heard(name):
@@ -210,7 +183,8 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
     except SystemExit as done:
         if not done.code:
             raise
-        raise InputError(f"{_unframed(said.getvalue())}; see `groundling {name} --help`") from None
+        told = re.sub(r"^Error parsing (\w+): --", r"--\1.", _unframed(said.getvalue()))
+        raise InputError(f"{told}; see `groundling {name} --help`") from None
     if unknown:
         raise InputError(_unknown(unknown[0], name, command))
     values = vars(parsed)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groundling.core.errors import InputError
 from groundling.runs.progress import is_first
-from groundling.settings.fields import check_lists, check_numbers, need
-from groundling.settings.training import Sharing, TrainConfig, check_training
+from groundling.settings.fields import flag_of, flat, needed
+from groundling.settings.training import Sharing
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,17 @@ class Command:
     """The file that it writes, if nobody says which; empty: a run folder."""
     writes: str = ""
     """What its `--out` is, in words, if neither a run folder nor a table."""
-    needs: tuple[str, ...] = ()
-    """Settings that must be given, where its rules do not say so."""
     rules: str = ""
     """MODULE:NAME of a function that loads no torch and raises InputError for settings that do not go together; it \
 takes what the recipe takes, and the recipe calls it, too, whoever calls that; empty: there are none."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
 
-    def check(self, name: str, values: Sequence[Any]) -> None:
+    def check(self, values: Sequence[Any]) -> None:
         """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
 
-        Raises InputError for settings that are missing, out of their range, or do not go together, and for files,
-        folders, models and columns that are not there.
+        Raises InputError for settings that are missing or do not go together, and for files, folders, models and
+        columns that are not there.
         """
         from groundling.checks.inputs import check_inputs
 
@@ -53,21 +52,21 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
             ("" if prefix.startswith("_") else f"{prefix}.", settings)
             for prefix, settings in zip(self.settings, values, strict=False)
         ]
-        for prefix, settings in every:
-            check_numbers(settings, prefix)
-            check_lists(settings, prefix)
-            if isinstance(settings, TrainConfig):
-                check_training(settings, prefix)
-        if self.needs:
-            need(values[0], name, *self.needs)
-        if self.rules:
-            _imported(self.rules)(*_own(values))
+        self.check_together(values)
         for sharing in _shared(values):
             from groundling.checks.sharing import check_sharing
 
             check_sharing(sharing, _own(values))
         for prefix, settings in every:
             check_inputs(settings, prefix)
+
+    def check_together(self, values: Sequence[Any]) -> None:
+        """Raises InputError for settings that are missing, or do not go together."""
+        for group, one in flat(values[0]):
+            if needed in one.marks and not vars(group)[one.name]:
+                raise InputError(f"{self.name} needs --{flag_of(one.name)}")
+        if self.rules:
+            _imported(self.rules)(*_own(values))
 
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""

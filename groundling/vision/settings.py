@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from groundling.core.documented import documented
-from groundling.settings.fields import _list_lone_texts
+from groundling.settings.fields import Input, Settings, at_least, between
 
 
-@documented
 @dataclass(frozen=True)
-class Finding:
+class Finding(Settings):
     """What finds the regions of a photo: the same settings find the same regions on other photos."""
 
     detector: str = "PekingU/rtdetr_r50vd"
     """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
-    grid: int = 0
+    grid: Annotated[int, at_least(0)] = 0
     """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
     backbone: str = "microsoft/resnet-101"
     """Image encoder of the features: hub id or folder (ResNet, ViT, CLIP, ...)."""
-    side: int = 0
+    side: Annotated[int, at_least(0)] = 0
     """Short side of the images for the backbone, pixels; 0: the backbone's own square, or 608 if it has none."""
-    threshold: float = 0.2
+    threshold: Annotated[float, at_least(0)] = 0.2
     """Detector: boxes above this confidence are kept."""
-    least: int = 10
+    least: Annotated[int, at_least(0)] = 10
     """Detector: but at least so many."""
-    most: int = 100
+    most: Annotated[int, at_least(1)] = 100
     """Detector: and at most so many."""
-    overlap: float = 0.7
+    overlap: Annotated[float, between(0, 1)] = 0.7
     """Detector: drop boxes that overlap a better one by more than this (intersection over union)."""
     whole: bool = False
     """Also store the whole image, as the first region."""
@@ -39,14 +37,13 @@ class Finding:
         return {name: vars(self)[name] for name in ("backbone", "side", "whole", *names)}
 
 
-@documented
 @dataclass(frozen=True)
-class Extraction:
+class Extraction(Settings):
     """Which images are read, and how their regions are found."""
 
-    images: str = ""
+    images: Annotated[str, Input.FOLDER] = ""
     """Folder of images, searched through; an image's id is its path there without the ending."""
-    boxes: tuple[str, ...] = ()
+    boxes: Annotated[tuple[str, ...], Input.PATH] = ()
     """Boxes that exist already: COCO instances json, MAttNet's detections (RefCOCO), both together, or VCR's \
 vcr1images; only their images count."""
     also_detected: bool = False
@@ -54,12 +51,9 @@ vcr1images; only their images count."""
     finding: Finding = field(default_factory=Finding)
     skip_missing: bool = False
     """Leave images out that --boxes names but the folder does not hold, and count them."""
-    batch: int = 8
+    batch: Annotated[int, at_least(1)] = 8
     """Images per forward pass, if they are of one size."""
-    shard: int = 256
+    shard: Annotated[int, at_least(1)] = 256
     """Images per file of the store; a killed run loses as many at most, per process."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
-
-    def __post_init__(self) -> None:
-        _list_lone_texts(self, "boxes")

@@ -19,7 +19,6 @@ from groundling.cli import main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
-from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
 from groundling.runs.cards import command

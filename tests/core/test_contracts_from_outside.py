@@ -30,8 +30,9 @@ from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.teachers.taught import Taught
+from groundling.training import teaching
 from groundling.training.inner_steps import InnerStep
-from groundling.training.loop import teaching, train
+from groundling.training.loop import train
 from groundling.training.teaching import make_objectives
 from groundling.vision_language.loading import load_student
 

@@ -16,7 +16,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.run import adapt
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.settings.fields import MAY_REPEAT, configured, flat, hints
+from groundling.settings.fields import configured, flat, may_repeat
 from groundling.settings.objectives import (
     Adversarial,
     CrossModalOptions,
@@ -33,8 +33,8 @@ def lists() -> list[tuple[str, str, str]]:
     for command, about in COMMANDS.items():
         for prefix, settings in about.settings.items():
             start = "" if prefix.startswith("_") else f"{prefix}."
-            for group, one in flat(settings):
-                if hints(type(group))[one.name] == tuple[str, ...] and one.name not in MAY_REPEAT:
+            for _, one in flat(settings):
+                if one.kind == tuple[str, ...] and may_repeat not in one.marks:
                     flag = f"--{start}{one.name.replace('_', '-')}"
                     found.append((command, flag, one.name))
     return found
@@ -56,7 +56,7 @@ def test_the_flags_of_the_field_are_among_them() -> None:
 
 
 def test_functions_refuse_them_too() -> None:
-    with pytest.raises(InputError, match=r"^tasks: glue/rte is there twice"):
+    with pytest.raises(InputError, match=r"^groundling.compare: tasks: glue/rte is there twice"):
         groundling.compare(tasks=["glue/rte", "glue/rte"])
 
 

@@ -73,12 +73,12 @@ from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.clip_td import ensemble, shift, vcr
-from groundling.studies.clip_td.files import read_lines
-from groundling.studies.clip_td.masks import read_losses
+from groundling.studies.clip_td.lines import read_lines
+from groundling.studies.clip_td.masking import read_losses
 from groundling.studies.clip_td.wordnet import WordNet
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
-from groundling.studies.knowledge.winoground_data import read_winoground
+from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.worlds.tasks.attribute import read_nouns
 from groundling.studies.worlds.tasks.probes import questions_in
 from groundling.studies.xdbert.word_counts import (
@@ -92,7 +92,7 @@ from groundling.tasks.flickr_entities import captions as entity_captions
 from groundling.tasks.partitions import manifest, read_manifest, write_manifest
 from groundling.tasks.table import own_task
 from groundling.tasks.vcr import ANSWER
-from groundling.training.loop import watched
+from groundling.training import watched
 from groundling.vision.detect import annotated
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.released_weights import read_weights

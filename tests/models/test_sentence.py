@@ -215,7 +215,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "damaged": (
         lambda at: put(with_dense(at) / "2_Dense/model.safetensors", b"no"),
-        "damaged or not safetensors",
+        "model.safetensors: cannot be read",
     ),
     "dense of another width": (
         lambda at: save_file({"linear.weight": torch.ones(6, 5)}, with_dense(at) / DENSE),

@@ -51,7 +51,7 @@ from groundling.settings.objectives import Targeted
 from groundling.teachers import kept, said
 from groundling.teachers.clip import FEATURES, Anchors, ClipTeacher, text_of
 from groundling.teachers.taught import Taught
-from groundling.training.loop import teaching
+from groundling.training import teaching
 from groundling.training.teaching import Classroom, load_clip_teacher
 from groundling.vision_language.visualbert import MaskedAnswer
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_inner, check_name, check_parts, check_teacher
+from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.models.folders import is_adapter
-from groundling.settings.fields import check_numbers, need
+from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import (
     Adapting,
     Joining,
@@ -21,35 +20,34 @@ from groundling.settings.inputs import (
     check_adapter,
 )
 from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
-from groundling.settings.training import Examining, TrainConfig, check_training
+from groundling.settings.training import Examining, TrainConfig
 
 
-@documented
 @dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(Settings):
     """How an encoder is fine-tuned on a task."""
 
-    model: str = ""
+    model: Annotated[str, Input.WEIGHTS, needed] = ""
     """Text encoder, CLIP-like text tower, or what `adapt`, `pretrain` or `finetune` wrote: hub id or folder."""
-    task: str = ""
+    task: Annotated[str, Input.TASK] = ""
     """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
-    data: str = ""
+    data: Annotated[str, Input.DATA, needed] = ""
     """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
-    seeds: int = 1
+    seeds: Annotated[int, at_least(1)] = 1
     """Runs, with seeds counted up from --seed."""
-    max_length: int = 128
+    max_length: Annotated[int, at_least(0)] = 128
     """Pieces per input; longer ones are cut and counted."""
     train_splits: tuple[str, ...] = ()
     """Splits to learn from, e.g. `train val` before --submit; none: the task's own. Scores on a split that was \
 learned from are marked."""
-    max_train: int = 0
+    max_train: Annotated[int, at_least(0)] = 0
     """Use at most so many training examples, evenly spaced; 0: all."""
-    partition: str = ""
+    partition: Annotated[str, Input.FILE] = ""
     """Train on the examples of this file of `data partition` alone."""
-    unlabelled: int = 0
+    unlabelled: Annotated[int, at_least(0)] = 0
     """--partition: so many of the other training examples, without their labels, beside each labelled one in every \
 step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
-    also: tuple[str, ...] = ()
+    also: Annotated[tuple[str, ...], Input.NAMED] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
@@ -66,7 +64,7 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     baselines: bool = False
     """Also train the same model without the images, with the same seeds and settings and the task's own loss, in \
 `text-alone` of the run's folder (a task that picks a region: with --blind): what the texts alone reach."""
-    join: str = ""
+    join: Annotated[str, Input.DESIGN] = ""
     """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
     joining: Joining = field(default_factory=Joining)
@@ -86,12 +84,12 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     examining: Examining = field(default_factory=Examining)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: str = ""
+    teacher: Annotated[str, Input.WEIGHTS] = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     masking: Masking = field(default_factory=Masking)
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
-    inner: str = ""
+    inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
 
@@ -104,7 +102,6 @@ def check(
     config: FinetuneConfig, training: TrainConfig, out: str | Path, task: object | None = None
 ) -> None:
     """Raises InputError for settings that are missing, or do not go together; `task`: an object in place of a name."""
-    need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
     if config.own.label and (config.task or task):
@@ -112,19 +109,11 @@ def check(
             f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
     _check_regions_given(config)
-    if config.seeds < 1:
-        raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
-    if config.max_train < 0:
-        raise InputError(f"--max-train {config.max_train}, expected at least 0; 0 means all")
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
-    check_name("tasks", "Task", config.task)
-    check_name("vision_language", "Design", config.join)
     check_parts(config.objectives, config.teacher, "finetune")
     check_teacher(config.objectives, config.teacher, config.inner, "finetune")
-    check_numbers(config)
-    check_training(training)
     check_inner(config.inner, config.adversarial)
 
 
@@ -147,8 +136,6 @@ def _check_baselines(config: FinetuneConfig) -> None:
 def _check_unlabelled(config: FinetuneConfig) -> None:
     """Raises InputError if nothing is without a label, or no objective could score it."""
     flag = f"--unlabelled {config.unlabelled}"
-    if config.unlabelled < 0:
-        raise InputError(f"{flag}: expected at least 0")
     if not config.unlabelled:
         return
     if not config.partition:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from groundling.checks.inputs import check_inputs
 from groundling.checks.names import arm_of
-from groundling.commands.adapt import check as check_adapt
-from groundling.commands.data_partition import check as check_partition
-from groundling.commands.finetune import check as check_finetune
-from groundling.commands.pretrain import check as check_pretrain
-from groundling.commands.regions import check as check_regions
+from groundling.command import Command
+from groundling.commands import adapt, data_partition, finetune, pretrain, regions
 from groundling.commands.sweep.parts import Sweep, references
 from groundling.commands.sweep.plan import Plan, missing
 from groundling.commands.sweep.steps import Step
 from groundling.core.errors import InputError
-from groundling.studies.clip_td.commands import check_data_shift as check_shift
+from groundling.studies.clip_td.commands import DATA_SHIFT
 
-RULES: Mapping[str, Callable[..., Any]] = {
-    "adapt": check_adapt,
-    "pretrain": check_pretrain,
-    "finetune": check_finetune,
-    "regions": check_regions,
-    "partition": check_partition,
-    "shift": check_shift,
+COMMANDS: Mapping[str, Command] = {
+    "adapt": adapt.COMMAND,
+    "pretrain": pretrain.COMMAND,
+    "finetune": finetune.COMMAND,
+    "regions": regions.COMMAND,
+    "partition": data_partition.COMMAND,
+    "shift": DATA_SHIFT,
 }
-"""The rules of each command of a sweep."""
+"""Each command of a sweep."""
 
 
 def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
@@ -43,7 +39,7 @@ def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
         config, training = step.settings
         settings = [config] if training is None else [config, training]
         try:
-            RULES[step.command](*settings, step.out)
+            COMMANDS[step.command].check_together([*settings, step.out])
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None
     absent = missing(Plan(what, steps))

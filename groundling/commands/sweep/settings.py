@@ -32,8 +32,5 @@ def filled(defaults: Filled, values: object, where: str) -> Filled:
     """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: {values!r}, expected a table")
-    lists = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
-    first, second = fill(defaults, lists, where)
+    first, second = fill(defaults, values, where)
     return first, second

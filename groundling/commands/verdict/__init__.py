@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
+from groundling.settings.fields import Input, Settings, may_repeat
 from groundling.stats.published import published
 
 
-@documented
 @dataclass(frozen=True)
-class VerdictConfig:
+class VerdictConfig(Settings):
     """Which runs are compared."""
 
-    runs: tuple[str, ...] = ()
+    runs: Annotated[tuple[str, ...], Input.NAMED] = ()
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
-    published: tuple[str, ...] = ()
+    published: Annotated[tuple[str, ...], may_repeat] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
     trust: tuple[str, ...] = ()
     """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""

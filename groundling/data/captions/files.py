@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, reading
 from groundling.data.captions.tables import (
     Columns,
     columns_for,
@@ -511,7 +511,9 @@ def _texts_beside(path: Path) -> list[str]:
     """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
     if path.suffix == ".json":
         return [_caption_in_json(path) or ""]
-    return lines_of(path) if path.read_bytes().strip() else []
+    with reading(path):
+        is_empty = not path.read_bytes().strip()
+    return [] if is_empty else lines_of(path)
 
 
 READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, cast
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, first_line, reading
 
 READ = 1 << 23
 """Bytes read at a time."""
@@ -61,7 +61,7 @@ def _decoded(path: Path) -> Iterator[str]:
     first = True
     with _opened(path) as stream:
         while True:
-            with _reading(path):
+            with _unpacking(path):
                 read = stream.read(READ)
             end = read.rfind(b"\n") + 1
             if read and not end:
@@ -98,12 +98,8 @@ def _utf8(raw: bytes, path: Path, before: int) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    try:
+    with reading(path):
         stream = path.open("rb")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     with stream:
         if path.suffix == ".gz":
             yield cast(IO[bytes], gzip.GzipFile(fileobj=stream))
@@ -114,7 +110,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _unpacking(path: Path) -> Iterator[None]:
     """Raises InputError for a file that is damaged, or not packed as its name says."""
     try:
         yield

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, reading
 from groundling.runs.folder import parsed_json
 
 TABLES = frozenset({".csv", ".tsv"})
@@ -28,12 +28,8 @@ def read_text(path: str | Path) -> str:
         InputError: the file is missing, empty, not UTF-8, or has zero bytes, which no text has.
     """
     path = Path(path)
-    try:
+    with reading(path):
         raw = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -72,33 +68,28 @@ def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
     """
     path = Path(path)
     _refuse_blank(path)
-    try:
-        with path.open(encoding="utf-8-sig", newline=newline) as file:
+    with reading(path), path.open(encoding="utf-8-sig", newline=newline) as file:
+        try:
             for number, line in enumerate(file, 1):
                 if "\0" in line:
                     raise InputError(f"{path}, line {number}: {ZERO_BYTE}")
                 yield line
-    except UnicodeDecodeError:
-        raise _wrong_byte(path) from None
+        except UnicodeDecodeError:
+            raise _wrong_byte(path) from None
 
 
 def _refuse_blank(path: Path) -> None:
     """Raises InputError for a file that is missing, cannot be read, or holds nothing but space."""
-    try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                if block.removeprefix(b"\xef\xbb\xbf").strip():
-                    return
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    with reading(path), path.open("rb") as file:
+        while block := file.read(BLOCK):
+            if block.removeprefix(b"\xef\xbb\xbf").strip():
+                return
     raise InputError(f"{path}: the file is empty")
 
 
 def _wrong_byte(path: Path) -> InputError:
     """What is said of a file that is not UTF-8: the first line that is not, and its byte."""
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 line.decode()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from groundling.core.errors import as_keywords
-from groundling.settings.fields import filled, hints
+from groundling.settings.fields import declared, filled
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.looked import Looked
@@ -41,20 +41,10 @@ def look(
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     given: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
-    kinds = hints(LookConfig)
-    plain = {name: _plain(value, kinds.get(name)) for name, value in given.items()}
-    with as_keywords(kinds, [name for name, kind in kinds.items() if kind is bool], plain):
-        (config,) = filled([LookConfig()], plain, "groundling.look")
+    known = declared(LookConfig)
+    with as_keywords(known, [name for name, one in known.items() if one.kind is bool], given):
+        (config,) = filled([LookConfig()], given, "groundling.look")
         return looked_at(config)
-
-
-def _plain(value: object, kind: Any = None) -> object:
-    """A value as the command would have it of its flag: no paths, and no lone text where several may stand."""
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if isinstance(value, str) and get_args(kind) == (str, ...):
-        return (value,) if value else ()
-    return tuple(_plain(one) for one in value) if isinstance(value, list | tuple) else value
 
 
 def looked_at(config: LookConfig) -> Look:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from groundling.core.batch import needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, reading
 from groundling.data.regions.pictures import read_picture
 from groundling.runs.folder import disk_errors, write_whole
 from groundling.runs.report import page_of
@@ -178,7 +178,7 @@ def check_place(path: Path) -> None:
     if not path.exists():
         return
     if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with reading(path), path.open(encoding="utf-8", errors="replace") as file:
             if MARK in file.read(2000):
                 return
     raise InputError(
