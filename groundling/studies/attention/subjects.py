@@ -325,6 +325,8 @@ class FineTuned:
             raise InputError(
                 f"--most-regions {config.most_regions}: {config.model} reads as many as it learned with; leave it out"
             )
+        if not config.tags:
+            raise InputError(f"--no-tags: {config.model} reads texts as it learned; leave it out")
         self.sight = self.fitted.sight(
             config.regions, config.images, other_regions=config.other_regions
         )

@@ -14,14 +14,14 @@ from accelerate import PartialState
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.regions.shelf import Shelf, manifests
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.inputs import RegionInputs, manifests
 from groundling.data.tables.image_files import stem
 from groundling.data.tables.tables import read_json_lines
 from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import table
 from groundling.runs.run import Run, say_notes
+from groundling.settings.inputs import RegionInput
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
 from groundling.vision_language.loading import is_single_stream
@@ -119,9 +119,8 @@ def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
 
 
 def _inputs(config: WinogroundConfig) -> dict[str, str | Path]:
-    stores = manifests(config.regions) if config.regions else {}
     given = {"model": config.model, "data": config.data, "images": config.images}
-    return {**given, "other": config.other, **stores}
+    return {**given, "other": config.other, **manifests(config.regions)}
 
 
 class _Found(NamedTuple):
@@ -146,15 +145,7 @@ def _found(
     match: Matcher
     # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
     if config.regions and (source == config.model or is_single_stream(source)):
-        match = ByMatchHead(
-            source,
-            _stores(config),
-            device,
-            images=config.images,
-            max_length=config.max_length,
-            most_regions=config.most_regions,
-            other_regions=config.other_regions,
-        )
+        match = ByMatchHead(source, _looks_at(config), [TEST], device, config.max_length)
     else:
         match = ByCosine(source, _images(config), device, kept)
     scores, cut = _scores(examples, match)
@@ -162,10 +153,12 @@ def _found(
     return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
 
 
-def _stores(config: WinogroundConfig) -> dict[str, SeveralStores]:
-    """The region stores, of the one split that there is."""
-    shelf = Shelf(config.regions, (), "split of Winoground", features=not config.images)
-    return {TEST: shelf.of(TEST)}
+def _looks_at(config: WinogroundConfig) -> RegionInputs:
+    """The regions of the one split that there is."""
+    settings = RegionInput(
+        config.regions, config.images, config.most_regions, other_regions=config.other_regions
+    )
+    return RegionInputs(settings, what="split of Winoground")
 
 
 def _images(config: WinogroundConfig) -> str:
